@@ -11,6 +11,20 @@ use std::fmt;
 use std::io;
 
 /// The result of every operation of this crate.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use bristlecone::{Database, Result};
+///
+/// fn orders_in(path: &std::path::Path) -> Result<usize> {
+///     let db = Database::open(path)?;
+///     Ok(db.keyspace("orders")?.iter().count())
+/// }
+///
+/// assert_eq!(orders_in(&dir.path().join("orders.db"))?, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation did not happen.
@@ -22,14 +36,15 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// ```
 /// use bristlecone::{Database, ErrorKind};
 ///
-/// let error = Database::builder().create(false).open("/tmp/no/such.db").unwrap_err();
+/// let error = Database::builder().create(false).open("no/such.db").unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::NotFound);
+/// assert!(error.to_string().contains("no/such.db"));
 /// ```
 #[derive(Debug)]
 pub struct Error(Box<Cause>);
 
 #[derive(Debug)]
-enum Cause {
+pub(crate) enum Cause {
     Open(OpenError),
     Store(StoreError),
     Read(ReadError),
@@ -46,6 +61,23 @@ enum Cause {
 }
 
 /// Kinds of errors, by the action that a caller can take.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use bristlecone::{Database, ErrorKind};
+///
+/// # std::fs::write(dir.path().join("orders.db"), "id,state")?;
+/// let opened = Database::open(dir.path().join("orders.db"));
+/// let advice = match opened.map_err(|error| error.kind()) {
+///     Ok(_) => "go on",
+///     Err(ErrorKind::Locked) => "wait for the other process",
+///     Err(ErrorKind::NotADatabase) => "name another file",
+///     Err(_) => "give up",
+/// };
+/// assert_eq!(advice, "name another file");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -99,34 +131,54 @@ impl Error {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn other(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Cause::Other(error.into()).into()
+        Self(Box::new(Cause::Other(error.into())))
+    }
+
+    /// Makes an error of one of the crates below.
+    pub(crate) fn of<E>(error: E) -> Self
+    where
+        Cause: From<E>,
+    {
+        Self(Box::new(error.into()))
     }
 
     pub(crate) fn invalid(what: impl Into<String>) -> Self {
-        Cause::Invalid(what.into()).into()
+        Self(Box::new(Cause::Invalid(what.into())))
     }
 
     pub(crate) fn damaged(what: impl Into<String>) -> Self {
-        Cause::Damaged(what.into()).into()
+        Self(Box::new(Cause::Damaged(what.into())))
     }
 
     pub(crate) fn not_found(what: impl Into<String>) -> Self {
-        Cause::NotFound(what.into()).into()
+        Self(Box::new(Cause::NotFound(what.into())))
     }
 
     pub(crate) fn not_a_database(what: impl Into<String>) -> Self {
-        Cause::NotADatabase(what.into()).into()
+        Self(Box::new(Cause::NotADatabase(what.into())))
     }
 
     pub(crate) fn not_durable(e: CommitError) -> Self {
-        WriteError::Commit(e).into()
+        Self::of(WriteError::Commit(e))
     }
 
     pub(crate) fn io(doing: impl Into<String>, error: io::Error) -> Self {
-        Cause::Io(doing.into(), error).into()
+        Self(Box::new(Cause::Io(doing.into(), error)))
     }
 
     /// Returns the kind of the error, by which a program decides what to do.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// use bristlecone::ErrorKind;
+    ///
+    /// let orders = db.keyspace("orders")?;
+    /// let error = orders.insert(vec![0; 65_537], "").unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::InvalidInput, "such a key is too long");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match &*self.0 {
@@ -151,6 +203,20 @@ impl Error {
 
     /// Returns which key of which keyspace another transaction has changed, if that is what the
     /// error is.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// let mut tx = db.begin();
+    /// tx.insert(&orders, "17", "packed")?;
+    /// orders.insert("17", "shipped")?;
+    /// let error = tx.commit().unwrap_err();
+    /// let conflict = error.conflict().expect("the other one was first");
+    /// assert_eq!((conflict.keyspace.as_str(), &*conflict.key), ("orders", &b"17"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn conflict(&self) -> Option<&ConflictError> {
         match &*self.0 {
@@ -164,6 +230,18 @@ impl Error {
     ///
     /// # Errors
     /// This error.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("bank.db"))?;
+    /// use bristlecone::Error;
+    ///
+    /// let nothing: bristlecone::Result<()> = db.transaction(|_| Err(Error::other("too little money")));
+    /// let mine = nothing.unwrap_err().into_other().expect("it is no error of the database");
+    /// assert_eq!(mine.to_string(), "too little money");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn into_other(self) -> std::result::Result<Box<dyn StdError + Send + Sync>, Self> {
         match *self.0 {
             Cause::Other(e) => Ok(e),
@@ -305,17 +383,26 @@ impl StdError for Error {
     }
 }
 
-impl From<Cause> for Error {
-    fn from(cause: Cause) -> Self {
-        Self(Box::new(cause))
+/// Makes errors of the crates below this one's. An implementation of `From` would be public, and
+/// with it those crates' types.
+pub(crate) trait OrError<T> {
+    fn or_error(self) -> Result<T>;
+}
+
+impl<T, E> OrError<T> for std::result::Result<T, E>
+where
+    Cause: From<E>,
+{
+    fn or_error(self) -> Result<T> {
+        self.map_err(Error::of)
     }
 }
 
 macro_rules! causes {
     ($($variant:ident($error:ty)),* $(,)?) => {$(
-        impl From<$error> for Error {
+        impl From<$error> for Cause {
             fn from(e: $error) -> Self {
-                Cause::$variant(e).into()
+                Self::$variant(e)
             }
         }
     )*};

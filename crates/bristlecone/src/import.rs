@@ -120,6 +120,25 @@ fn open_redb(path: &Path) -> Result<ReadTransaction> {
 /// [`NotADatabase`](crate::ErrorKind::NotADatabase),
 /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the table has other types, or something too
 /// long for a [`Keyspace`]; [`Io`](crate::ErrorKind::Io), and those of every write.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// # use redb::TableDefinition;
+/// # let old = dir.path().join("old.redb");
+/// # let source = redb::Database::create(&old)?;
+/// # let write = source.begin_write()?;
+/// # write.open_table(TableDefinition::<&str, &[u8]>::new("orders"))?.insert("17", &b"packed"[..])?;
+/// # write.commit()?;
+/// # drop(source);
+/// use bristlecone::import;
+///
+/// let orders = db.keyspace("orders of 2025")?;
+/// assert_eq!(import::redb_table(&old, "orders", &orders)?, 1);
+/// assert_eq!(orders.get("17")?.expect("it was imported"), "packed");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn redb_table(path: impl AsRef<Path>, table: &str, into: &Keyspace) -> Result<u64> {
     let path = path.as_ref();
     copy_table(path, &open_redb(path)?, table, into)
@@ -130,6 +149,23 @@ pub fn redb_table(path: impl AsRef<Path>, table: &str, into: &Keyspace) -> Resul
 ///
 /// # Errors
 /// As [`redb_table`].
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// # use redb::TableDefinition;
+/// # let old = dir.path().join("old.redb");
+/// # let source = redb::Database::create(&old)?;
+/// # let write = source.begin_write()?;
+/// # write.open_table(TableDefinition::<&str, &[u8]>::new("orders"))?.insert("17", &b"packed"[..])?;
+/// # write.commit()?;
+/// # drop(source);
+/// let imported = bristlecone::import::redb_tables(&old, &db)?;
+/// assert_eq!(imported["orders"], 1);
+/// assert!(db.keyspace("orders")?.contains_key("17")?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn redb_tables(path: impl AsRef<Path>, into: &Database) -> Result<BTreeMap<String, u64>> {
     let path = path.as_ref();
     let from = open_redb(path)?;
@@ -195,6 +231,32 @@ fn copy_typed<K: Key + 'static, V: Value + 'static>(
 /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if a key has several values (`MDB_DUPSORT`), or
 /// something is too long for a [`Keyspace`]; [`Io`](crate::ErrorKind::Io), and those of every
 /// write.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// # use heed::types::Bytes;
+/// # let old = dir.path().join("old.lmdb");
+/// # std::fs::create_dir(&old)?;
+/// # // SAFETY: nobody else has the new folder open.
+/// # let source = unsafe { heed::EnvOpenOptions::new().max_dbs(1).open(&old)? };
+/// # let write = source.write_txn()?;
+/// # let made = source.create_databases_and_commit(write, |opener, write| {
+/// #     let orders = opener.create_database::<Bytes, Bytes>(write, Some("orders"))?;
+/// #     Ok::<_, heed::Error>(heed::CommitOrAbort::<_, ()>::Commit(orders))
+/// # })?;
+/// # let mut write = source.write_txn()?;
+/// # made.unwrap_commit().put(&mut write, b"17", b"packed")?;
+/// # write.commit()?;
+/// # drop(source);
+/// use bristlecone::import;
+///
+/// let orders = db.keyspace("orders of 2025")?;
+/// assert_eq!(import::lmdb_database(&old, Some("orders"), &orders)?, 1);
+/// assert_eq!(orders.get("17")?.expect("it was imported"), "packed");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn lmdb_database(path: impl AsRef<Path>, name: Option<&str>, into: &Keyspace) -> Result<u64> {
     let path = path.as_ref();
     with_lmdb(path, |opener, transaction| {
@@ -207,6 +269,30 @@ pub fn lmdb_database(path: impl AsRef<Path>, name: Option<&str>, into: &Keyspace
 ///
 /// # Errors
 /// As [`lmdb_database`].
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// # use heed::types::Bytes;
+/// # let old = dir.path().join("old.lmdb");
+/// # std::fs::create_dir(&old)?;
+/// # // SAFETY: nobody else has the new folder open.
+/// # let source = unsafe { heed::EnvOpenOptions::new().max_dbs(1).open(&old)? };
+/// # let write = source.write_txn()?;
+/// # let made = source.create_databases_and_commit(write, |opener, write| {
+/// #     let orders = opener.create_database::<Bytes, Bytes>(write, Some("orders"))?;
+/// #     Ok::<_, heed::Error>(heed::CommitOrAbort::<_, ()>::Commit(orders))
+/// # })?;
+/// # let mut write = source.write_txn()?;
+/// # made.unwrap_commit().put(&mut write, b"17", b"packed")?;
+/// # write.commit()?;
+/// # drop(source);
+/// let imported = bristlecone::import::lmdb_databases(&old, &db)?;
+/// assert_eq!(imported["orders"], 1);
+/// assert!(db.keyspace("orders")?.contains_key("17")?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn lmdb_databases(path: impl AsRef<Path>, into: &Database) -> Result<BTreeMap<String, u64>> {
     let path = path.as_ref();
     with_lmdb(path, |opener, transaction| {

@@ -1,6 +1,6 @@
 //! Iterators over the entries of a keyspace, from both ends.
 
-use crate::{Result, Slice};
+use crate::{Error, Result, Slice};
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Entry, Keyspace, ReadError, Snapshot};
 use bytes::BytesMut;
@@ -141,7 +141,7 @@ impl Ends {
                 end.failed = None;
             }
             self.exhausted = true;
-            return Some(Err(e.into()));
+            return Some(Err(Error::of(e)));
         }
         let (own, other) = if up {
             (&mut self.low, &mut self.high)

@@ -4,6 +4,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod database;
+mod durability;
 mod error;
 #[cfg(feature = "import")]
 pub mod import;
@@ -21,42 +22,165 @@ pub use database::Database;
 pub use error::{Error, ErrorKind, Result};
 pub use iter::Iter;
 pub use keyspace::Keyspace;
-pub use options::{Durability, Medium, Options};
+pub use options::Options;
 pub use slice::{Slice, Value};
 pub use snapshot::{KeyspaceAt, Snapshot};
-pub use transaction::{Batch, Isolation, Savepoint, Transaction, TransactionIter};
+pub use transaction::{Batch, Savepoint, Transaction, TransactionIter};
 #[cfg(feature = "serde")]
 pub use typed::Serde;
 pub use typed::{Codec, CodecError, KeyCodec, TypedIter, TypedKeyspace};
 pub use watch::{Event, Watch, WatchOptions};
 
-pub use bristlecone_pmem::pool::CompactReport;
-pub use bristlecone_store::{BackupReport, CheckReport, ConflictError, StoreRecovery, StoreStats};
+/// When a commit is durable: all commits of a database ([`Options::durability`]), or those of one
+/// handle ([`Database::with_durability`]).
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// use bristlecone::Durability;
+/// use std::time::Duration;
+///
+/// let soon = Durability::Interval(Duration::from_millis(50));
+/// for (durability, key) in [(Durability::None, "a"), (soon, "b"), (Durability::Immediate, "c")] {
+///     db.with_durability(durability).keyspace("k")?.insert(key, "")?;
+/// }
+/// // The last one has waited until all are durable.
+/// assert_eq!(db.keyspace("k")?.iter().count(), 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub use bristlecone_pmem::Durability;
 
-/// Handles can be shared by threads; iterators, transactions and watches can be sent to another
-/// one. A [`Value`] can be neither, as it holds back the freeing of memory for the thread that read
-/// it.
-const _: () = {
-    const fn is_shared<T: Send + Sync + Clone>() {}
-    const fn is_sent<T: Send>() {}
-    is_shared::<Database>();
-    is_shared::<Keyspace>();
-    is_shared::<Snapshot>();
-    is_shared::<Slice>();
-    is_shared::<Options>();
-    is_shared::<Batch>();
-    is_shared::<Event>();
-    is_shared::<TypedKeyspace<String, u64>>();
-    is_shared::<index::NumberIndex>();
-    is_sent::<Transaction>();
-    is_sent::<Iter>();
-    is_sent::<TypedIter<String, u64>>();
-    is_sent::<Watch>();
-    is_sent::<index::NumberIter>();
-    const fn is_error<E: std::error::Error + Send + Sync + 'static>() {}
-    is_error::<Error>();
-    is_error::<CodecError>();
-};
+/// What a database is on, which decides what a write survives. [`Options::medium`] asks for one.
+///
+/// # Examples
+/// ```
+/// use bristlecone::Medium;
+///
+/// assert_eq!(Medium::Journal.name(), "journal");
+/// assert_eq!(Medium::Journal.survives(), "power failure");
+/// ```
+pub use bristlecone_pmem::MediumKind as Medium;
+
+/// Counts of [`Database::compact`].
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// let report = db.compact()?;
+/// assert!(report.after_bytes <= report.before_bytes);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub use bristlecone_pmem::pool::CompactReport;
+
+/// What a transaction sees of others; [`Database::begin_with`] takes it.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// use bristlecone::Isolation;
+///
+/// let k = db.keyspace("k")?;
+/// for (isolation, commits) in [(Isolation::Snapshot, true), (Isolation::Serializable, false)] {
+///     let mut tx = db.begin_with(isolation);
+///     tx.contains_key(&k, "read")?;
+///     k.insert("read", "by somebody else")?;
+///     tx.insert(&k, "written", "")?;
+///     assert_eq!(tx.commit().is_ok(), commits);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub use bristlecone_store::Isolation;
+
+/// What another transaction has changed; [`Error::conflict`] returns it.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// let orders = db.keyspace("orders")?;
+/// let mut tx = db.begin();
+/// tx.insert(&orders, "17", "new")?;
+/// orders.insert("17", "packed")?;
+/// let error = tx.commit().unwrap_err();
+/// let conflict = error.conflict().expect("the other one was first");
+/// assert!(conflict.keyspace == "orders" && conflict.key == b"17" && !conflict.read);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub use bristlecone_store::ConflictError;
+
+/// Counts of [`Database::backup_to`].
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// db.keyspace("orders")?.insert("17", "packed")?;
+/// let report = db.backup_to(dir.path().join("backup"))?;
+/// assert_eq!((report.keyspaces, report.entries), (1, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub use bristlecone_store::BackupReport;
+
+/// Counts of [`Database::check`].
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// db.keyspace("orders")?.insert("17", "packed")?;
+/// let report = db.check()?;
+/// assert_eq!((report.entries, report.dead), (2, 0), "the order, and the keyspace's name");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub use bristlecone_store::CheckReport;
+
+/// What opening a database found and did; [`Database::recovery`] returns it.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// # db.keyspace("orders")?.insert("17", "packed")?;
+/// # let path = db.path().to_owned();
+/// db.close()?;
+/// let db = bristlecone::Database::open(path)?;
+/// assert!(db.recovery().entries > 0 && db.recovery().damaged == 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub use bristlecone_store::StoreRecovery;
+
+/// A record that opening found damaged; [`StoreRecovery::damage`] lists them.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// let damage = &db.recovery().damage;
+/// for record in damage {
+///     eprintln!("take it from a backup: {record}");
+/// }
+/// assert!(damage.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub use bristlecone_store::DamagedRecord;
+
+/// Counts of an open database; [`Database::stats`] returns them.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// let orders = db.keyspace("orders")?;
+/// let before = db.stats();
+/// orders.insert("17", "packed")?;
+/// let stats = db.stats();
+/// assert!(stats.keys > before.keys && stats.durable > before.durable);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub use bristlecone_store::StoreStats;
 
 /// The project's README, whose example is a test.
 #[cfg(doctest)]

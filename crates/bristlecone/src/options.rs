@@ -1,14 +1,13 @@
 //! Options for opening a database.
 
-use crate::{Database, Error, Result};
+use crate::error::OrError;
+use crate::{Database, Durability, Error, Medium, Result};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Access, MediaOptions, OpenError, Pool, PoolOptions};
 use bristlecone_store::{Store, StoreOptions};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-
-pub use bristlecone_pmem::{Durability, MediumKind as Medium};
 
 /// The root that a database's store has in its file; `bristlecone serve` uses the same.
 const STORE: &str = "store";
@@ -114,6 +113,19 @@ impl Options {
     /// Sets when a commit is durable; by default it is when it returns ([`Durability::Immediate`]).
     /// The option matters on the journal only: on persistent memory every commit is durable when it
     /// returns. [`Database::deferred`] chooses for single commits.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use bristlecone::{Database, Durability};
+    ///
+    /// let options = Database::builder().durability(Durability::None);
+    /// let db = options.open(dir.path().join("cache.db"))?;
+    /// let pages = db.keyspace("pages")?;
+    /// pages.insert("/", "<html>")?; // does not wait for the disk
+    /// assert!(pages.contains_key("/")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn durability(mut self, durability: Durability) -> Self {
         self.media.durability = durability;
         self
@@ -121,6 +133,17 @@ impl Options {
 
     /// Sets the medium, instead of the one that fits the path: persistent memory where the file
     /// system grants it, a plain mapping on tmpfs, else the journal.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use bristlecone::{Database, Medium};
+    ///
+    /// let options = Database::builder().medium(Medium::Journal);
+    /// let db = options.open(dir.path().join("orders.db"))?;
+    /// assert_eq!(db.medium(), Medium::Journal);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn medium(mut self, medium: Medium) -> Self {
         self.media.medium = Some(medium);
         self
@@ -128,6 +151,18 @@ impl Options {
 
     /// Sets how many bytes the file can grow to; address space is reserved for them. By default
     /// that is 1 TiB, or what the system grants.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use bristlecone::{Database, ErrorKind};
+    ///
+    /// let db = Database::builder().max_bytes(16 << 20).open(dir.path().join("small.db"))?;
+    /// let k = db.keyspace("k")?;
+    /// let error = (0..100).find_map(|n: u8| k.insert([n], [0; 1 << 20]).err());
+    /// assert_eq!(error.expect("100 MiB do not fit").kind(), ErrorKind::NoSpace);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.media.reserve = bytes;
         self
@@ -135,6 +170,22 @@ impl Options {
 
     /// Sets how often a thread of the database frees superseded versions, by default every 50 ms.
     /// With `None` there is no such thread, and [`Database::compact`] frees them.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use bristlecone::Database;
+    ///
+    /// let db = Database::builder().vacuum_every(None).open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// for state in ["new", "packed", "shipped"] {
+    ///     orders.insert("17", state)?;
+    /// }
+    /// assert!(db.stats().garbage_bytes > 0, "nobody has freed the old versions");
+    /// db.compact()?;
+    /// assert_eq!(db.stats().garbage_bytes, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn vacuum_every(mut self, every: Option<Duration>) -> Self {
         self.vacuum_every = every;
         self
@@ -148,6 +199,18 @@ impl Options {
     /// [`NotADatabase`](crate::ErrorKind::NotADatabase),
     /// [`NewerVersion`](crate::ErrorKind::NewerVersion), [`Damaged`](crate::ErrorKind::Damaged). A
     /// file that is there is left as it is.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use bristlecone::{Database, ErrorKind};
+    ///
+    /// let path = dir.path().join("orders.db");
+    /// let db = Database::builder().open(&path)?;
+    /// let again = Database::builder().open(&path).unwrap_err();
+    /// assert_eq!(again.kind(), ErrorKind::Locked, "it is open for writing");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open(self, path: impl AsRef<Path>) -> Result<Database> {
         let pool = self.pool(path.as_ref())?;
         let store = self.store_in(&pool)?;
@@ -170,11 +233,11 @@ impl Options {
             Err(OpenError::NotFound(_)) if self.create && !read_only => {
                 match Pool::create(path, &options) {
                     // Another thread or process was faster.
-                    Err(OpenError::Exists(_)) => Ok(Pool::open(path, &options)?),
-                    made => Ok(made?),
+                    Err(OpenError::Exists(_)) => Pool::open(path, &options).or_error(),
+                    made => made.or_error(),
                 }
             }
-            opened => Ok(opened?),
+            opened => opened.or_error(),
         }
     }
 
@@ -203,7 +266,8 @@ impl Options {
     /// A new, empty pool, and the name of the root that its store is to have.
     pub(crate) fn new_pool(&self, path: &Path) -> Result<(Arc<Pool<Auto>>, &'static str)> {
         let media = self.media.clone();
-        Ok((Pool::create(path, &PoolOptions { media })?, STORE))
+        let pool = Pool::create(path, &PoolOptions { media }).or_error()?;
+        Ok((pool, STORE))
     }
 
     /// Opens the store of a pool, or makes it in one that holds nothing.
@@ -214,7 +278,7 @@ impl Options {
         };
         let roots = pool.roots();
         if roots.iter().any(|root| root.name == STORE) {
-            return Ok(Store::open(pool, STORE, &options)?);
+            return Store::open(pool, STORE, &options).or_error();
         }
         let path = pool.path().display();
         if roots.iter().any(|root| root.name == BARE_INDEX) {
@@ -227,6 +291,6 @@ impl Options {
                 "{path}: a pool without a database in it; open it for writing to make one"
             )));
         }
-        Ok(Store::create(pool, STORE, &options)?)
+        Store::create(pool, STORE, &options).or_error()
     }
 }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use std::borrow::Borrow;
 use std::fmt;
 use std::ops::Deref;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A key or a value of an [iterator](crate::Iter): bytes that are cheap to clone and may be kept
 /// and sent anywhere. Neighbours share one allocation, so a small one that is kept for long is
@@ -19,7 +20,7 @@ use std::ops::Deref;
 /// assert_eq!(key, "17");
 /// assert!(value.starts_with(b"pack"), "it is a slice of bytes");
 /// let owned: Vec<u8> = value.into();
-/// # assert_eq!(owned, b"packed");
+/// assert_eq!(owned, b"packed");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,11 +47,30 @@ pub struct Slice(pub(crate) Bytes);
 /// ```
 pub struct Value<'a>(pub(crate) PinnedValue<'a>);
 
+/// Returns the time of so many ms since 1970, which have at most 48 bits.
+pub(crate) fn time(ms: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(ms)
+}
+
 impl Value<'_> {
-    /// Returns when the value expires, in ms since 1970, if it does.
+    /// Returns when the value expires, if it does.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("sessions.db"))?;
+    /// use std::time::{Duration, SystemTime};
+    ///
+    /// let sessions = db.keyspace("sessions")?;
+    /// sessions.insert_expiring("a7", "alice", Duration::from_secs(1800))?;
+    /// let value = sessions.get("a7")?.expect("half an hour is not over");
+    /// let left = value.expires_at().expect("it expires").duration_since(SystemTime::now())?;
+    /// assert!(left <= Duration::from_secs(1800));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
-    pub fn expires_at(&self) -> Option<u64> {
-        self.0.expires_at()
+    pub fn expires_at(&self) -> Option<SystemTime> {
+        self.0.expires_at().map(time)
     }
 }
 

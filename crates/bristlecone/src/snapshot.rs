@@ -1,5 +1,6 @@
 //! Snapshots: a database as it was at one commit.
 
+use crate::error::OrError;
 use crate::iter::Bounds;
 use crate::{Database, Iter, Result, Slice, Value};
 use bristlecone_pmem::media::Auto;
@@ -75,12 +76,38 @@ impl KeyspaceAt<'_> {
     ///
     /// # Errors
     /// As [`Keyspace::get`](crate::Keyspace::get).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// orders.insert("17", "packed")?;
+    /// let snapshot = db.snapshot();
+    /// orders.remove("17")?;
+    /// assert_eq!(orders.at(&snapshot)?.get("17")?.expect("it was there"), "packed");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value<'_>>> {
-        let found = self.snapshot.0.get_pinned(&self.handle, key.as_ref())?;
-        Ok(found.map(Value))
+        let found = (self.snapshot.0).get_pinned(&self.handle, key.as_ref());
+        Ok(found.or_error()?.map(Value))
     }
 
     /// Returns the entries of a range of keys then.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// # let orders = db.keyspace("orders")?;
+    /// for id in ["16", "17", "18"] {
+    ///     orders.insert(id, "new")?;
+    /// }
+    /// let snapshot = db.snapshot();
+    /// let orders = orders.clear()?;
+    /// assert_eq!(orders.at(&snapshot)?.range("17"..).count(), 0, "the empty keyspace is another one");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
         let range = owned(&range);
         Iter::new(self.snapshot.0.clone(), self.handle.clone(), range)
@@ -90,15 +117,39 @@ impl KeyspaceAt<'_> {
     ///
     /// # Errors
     /// As [`Keyspace::get`](crate::Keyspace::get).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// let snapshot = db.snapshot();
+    /// orders.insert("17", "new")?;
+    /// assert!(!orders.at(&snapshot)?.contains_key("17")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        let found = (self.snapshot.0).get_with(&self.handle, key.as_ref(), |_| ())?;
-        Ok(found.is_some())
+        let found = (self.snapshot.0).get_with(&self.handle, key.as_ref(), |_| ());
+        Ok(found.or_error()?.is_some())
     }
 
     /// Returns the entry that had the least key then.
     ///
     /// # Errors
     /// As [`Keyspace::get`](crate::Keyspace::get).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// # let orders = db.keyspace("orders")?;
+    /// orders.insert("17", "new")?;
+    /// let snapshot = db.snapshot();
+    /// orders.insert("16", "late")?;
+    /// let (first, _) = orders.at(&snapshot)?.first()?.expect("there was one");
+    /// assert_eq!(first, "17");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn first(&self) -> Result<Option<(Slice, Slice)>> {
         self.iter().next().transpose()
     }
@@ -107,17 +158,58 @@ impl KeyspaceAt<'_> {
     ///
     /// # Errors
     /// As [`Keyspace::get`](crate::Keyspace::get).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// # let orders = db.keyspace("orders")?;
+    /// orders.insert("17", "new")?;
+    /// let snapshot = db.snapshot();
+    /// orders.insert("18", "late")?;
+    /// let (last, _) = orders.at(&snapshot)?.last()?.expect("there was one");
+    /// assert_eq!(last, "17");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn last(&self) -> Result<Option<(Slice, Slice)>> {
         self.iter().next_back().transpose()
     }
 
     /// Returns all entries then.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// # let orders = db.keyspace("orders")?;
+    /// orders.insert("17", "new")?;
+    /// let snapshot = db.snapshot();
+    /// orders.insert("18", "late")?;
+    /// for entry in &orders.at(&snapshot)? {
+    ///     let (id, state) = entry?;
+    ///     assert!(id == "17" && state == "new");
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn iter(&self) -> Iter {
         let range = (Bound::Unbounded, Bound::Unbounded);
         Iter::new(self.snapshot.0.clone(), self.handle.clone(), range)
     }
 
     /// Returns the entries then whose keys begin with `prefix`.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// # let orders = db.keyspace("orders")?;
+    /// orders.insert("2026-03-01/17", "new")?;
+    /// let snapshot = db.snapshot();
+    /// orders.insert("2026-03-01/18", "late")?;
+    /// assert_eq!(orders.at(&snapshot)?.prefix("2026-03").count(), 1);
+    /// assert_eq!(orders.prefix("2026-03").count(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
         let range = prefix_of(prefix.as_ref());
         Iter::new(self.snapshot.0.clone(), self.handle.clone(), range)

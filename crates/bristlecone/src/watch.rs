@@ -1,11 +1,12 @@
 //! Change feeds: the committed changes of a keyspace, one by one.
 
+use crate::slice::time;
 use crate::{Error, Result, Slice};
 use bristlecone_pmem::CommitError;
 use bristlecone_store::{Watch as StoreWatch, WatchEvent, WatchLimits};
 use bytes::Bytes;
 use std::iter::FusedIterator;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Options of a [`Watch`]: how many changes wait in memory for a subscriber that does not read
 /// them.
@@ -30,11 +31,33 @@ pub struct WatchOptions(pub(crate) WatchLimits);
 
 impl WatchOptions {
     /// Returns the defaults: 1,024 changes and 16 MiB.
+    ///
+    /// # Examples
+    /// ```
+    /// use bristlecone::WatchOptions;
+    ///
+    /// assert_eq!(WatchOptions::new(), WatchOptions::default().max_events(1024).max_bytes(16 << 20));
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets how many changes wait at most; by default 1,024.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// use bristlecone::{Event, WatchOptions};
+    ///
+    /// let orders = db.keyspace("orders")?;
+    /// let mut watch = orders.watch_with("", WatchOptions::new().max_events(2))?;
+    /// for id in ["16", "17", "18"] {
+    ///     orders.insert(id, "new")?;
+    /// }
+    /// assert!(matches!(watch.try_next()?, Some(Event::Lagged { missed: 1 })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn max_events(mut self, events: usize) -> Self {
         self.0.events = events;
         self
@@ -42,6 +65,20 @@ impl WatchOptions {
 
     /// Sets how many bytes of keys and values wait at most, with 96 more for each change; by
     /// default 16 MiB.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// use bristlecone::{Event, WatchOptions};
+    ///
+    /// let orders = db.keyspace("orders")?;
+    /// let mut watch = orders.watch_with("", WatchOptions::new().max_bytes(1000))?;
+    /// orders.insert("17", [0; 500])?;
+    /// orders.insert("18", [0; 500])?;
+    /// assert!(matches!(watch.try_next()?, Some(Event::Lagged { missed: 1 })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.0.bytes = bytes;
         self
@@ -50,7 +87,27 @@ impl WatchOptions {
 
 /// An item of a [`Watch`]. A time stamp is that of the commit, which all changes of one transaction
 /// share; it compares with [`Snapshot::timestamp`](crate::Snapshot::timestamp).
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+/// use bristlecone::Event;
+///
+/// let orders = db.keyspace("orders")?;
+/// let mut watch = orders.watch()?;
+/// orders.insert("17", "packed")?;
+/// orders.remove("17")?;
+/// let told = watch.by_ref().take(2).map(|event| match event? {
+///     Event::Insert { key, value, .. } => Ok(format!("{key:?} is {value:?}")),
+///     Event::Remove { key, .. } => Ok(format!("{key:?} is gone")),
+///     other => Ok(format!("{other:?}")),
+/// });
+/// let told: Vec<_> = told.collect::<bristlecone::Result<_>>()?;
+/// assert_eq!(told, [r#"b"17" is b"packed""#, r#"b"17" is gone"#]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Event {
     /// A value was put, whether there was one before or not. Changing the expiry of a value does
@@ -61,8 +118,8 @@ pub enum Event {
         key: Slice,
         /// The value.
         value: Slice,
-        /// When the value expires, in ms since 1970, if it does.
-        expires_at: Option<u64>,
+        /// When the value expires, if it does.
+        expires_at: Option<SystemTime>,
         /// Time stamp of the commit.
         timestamp: u64,
     },
@@ -96,6 +153,18 @@ pub enum Event {
 
 impl Event {
     /// Returns the time stamp of the commit; `None` for [`Event::Lagged`], which is of several.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// let mut watch = orders.watch()?;
+    /// orders.insert("17", "packed")?;
+    /// let event = watch.try_next()?.expect("it is durable");
+    /// assert_eq!(event.timestamp(), Some(db.snapshot().timestamp()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn timestamp(&self) -> Option<u64> {
         match self {
@@ -106,10 +175,9 @@ impl Event {
             Self::Lagged { .. } => None,
         }
     }
-}
 
-impl From<WatchEvent> for Event {
-    fn from(event: WatchEvent) -> Self {
+    /// Returns the event that the store's watch gives. No `From`, which would be public.
+    fn of(event: WatchEvent) -> Self {
         let slice = |bytes| Slice(Bytes::from_owner::<std::sync::Arc<[u8]>>(bytes));
         match event {
             WatchEvent::Put {
@@ -120,7 +188,7 @@ impl From<WatchEvent> for Event {
             } => Self::Insert {
                 key: slice(key),
                 value: slice(value),
-                expires_at,
+                expires_at: expires_at.map(time),
                 timestamp,
             },
             WatchEvent::Delete { key, ts: timestamp } => Self::Remove {
@@ -193,7 +261,7 @@ pub struct Watch(pub(crate) StoreWatch);
 
 fn event(found: std::result::Result<Option<WatchEvent>, CommitError>) -> Result<Option<Event>> {
     let found = found.map_err(Error::not_durable)?;
-    Ok(found.map(Event::from))
+    Ok(found.map(Event::of))
 }
 
 impl Watch {
@@ -202,6 +270,18 @@ impl Watch {
     /// # Errors
     /// [`NotDurable`](crate::ErrorKind::NotDurable) once, if the medium has failed: no later change
     /// is durable, and the watch has ended.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// let mut watch = orders.watch()?;
+    /// assert_eq!(watch.try_next()?, None);
+    /// orders.insert("17", "packed")?;
+    /// assert!(watch.try_next()?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn try_next(&mut self) -> Result<Option<Event>> {
         event(self.0.try_next())
     }
@@ -215,7 +295,7 @@ impl Watch {
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
-    /// use std::time::Duration;
+    /// use std::time::{Duration, SystemTime};
     ///
     /// let mut watch = db.keyspace("orders")?.watch()?;
     /// assert_eq!(watch.next_timeout(Duration::from_millis(1))?, None);
@@ -227,6 +307,19 @@ impl Watch {
     }
 
     /// Returns whether no event comes any more.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// let mut watch = orders.watch()?;
+    /// orders.remove_keyspace()?;
+    /// assert!(!watch.is_ended(), "one event is left");
+    /// assert!(matches!(watch.try_next()?, Some(bristlecone::Event::Drop { .. })));
+    /// assert!(watch.is_ended());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.0.is_ended()

@@ -10,9 +10,9 @@
 //!    the capacity never faults, whatever the node's state.
 //! 2. A node's memory only ever holds a node. Pages that were never touched read as zero, which is
 //!    a valid node.
-//! 3. Memory beyond `writable` counts for no limit of the process's memory (`ulimit -d`): a large
-//!    range would leave nothing for the rest. It is made writable in steps, before a split needs it
-//!    ([`Arena::ensure`]), so that the split can be refused.
+//! 3. Memory beyond `writable` does not count towards the process's memory limit (`ulimit -d`); a
+//!    large range would leave nothing for the rest. It is made writable in steps, before a split
+//!    needs it ([`Arena::ensure`]), so that the split can be refused.
 //! 4. A freed node comes back to `free` through the epoch collector, when no reader can be in it.
 //!
 //! Pages are committed by the first touch; huge pages are asked for, since a lookup touches one
@@ -28,14 +28,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes asked for first; halved until the system grants it.
 pub(crate) const RESERVE: usize = if cfg!(miri) { 4 * HUGE } else { 64 << 30 };
-/// Less than this is not worth working with. This little is what passing indexes reserve, and gets
-/// no huge pages, whose zeroing would cost more than a small index ever gains by them.
+/// Minimum to work with. Short-lived indexes reserve this little and get no huge pages, since
+/// zeroing those would cost more than a small index ever gains.
 const LEAST: usize = if cfg!(miri) { HUGE } else { 64 << 20 };
 const HUGE: usize = 2 << 20;
 
-/// Returns how much to reserve for the inner nodes over leaves that may come to take `leaf_bytes`.
-/// Nodes are not merged before they are empty, so there may be as many as leaves of 256 bytes, and
-/// nodes above them.
+/// Returns how much to reserve for the inner nodes over leaves that may take `leaf_bytes`. Nodes
+/// are not merged before they are empty, so there may be as many as leaves of 256 bytes, and nodes
+/// above them.
 pub(crate) fn room_for(leaf_bytes: u64) -> usize {
     usize::try_from(leaf_bytes.saturating_mul(2))
         .map_or(RESERVE, |bytes| bytes.clamp(LEAST, RESERVE))
@@ -50,18 +50,18 @@ pub(crate) unsafe trait Node: Send + Sync {}
 
 #[derive(Debug)]
 struct Space {
-    /// Nodes that were freed and that no reader is in.
+    /// Freed nodes that no reader is in.
     free: Vec<u32>,
-    /// First node that was never handed out.
+    /// First node that has never been handed out.
     next: u32,
     /// Bytes that may be stored to.
     writable: usize,
 }
 
-/// The first step, which a fresh arena has; later ones are an eighth of what there is, if that is
-/// more.
+/// First step, for a fresh arena. Later steps are an eighth of the writable bytes, if that is more.
 const STEP: usize = HUGE;
-/// Nodes that [`Arena::ensure`] sees to: far more than all threads' splits under way can take.
+/// Number of nodes that [`Arena::ensure`] makes sure of: far more than the splits of all threads
+/// can take at a time.
 const ENSURED: u32 = 1024;
 
 /// A range of memory that holds nodes of one type. See the module's head.
@@ -81,7 +81,7 @@ pub(crate) struct Arena<T> {
 // SAFETY: 1. the mapping belongs to this value until drop and is not bound to a thread; 2. nodes
 // are `Node`s: all atomic; 3. the rest is behind a mutex or atomic.
 unsafe impl<T: Node> Send for Arena<T> {}
-// SAFETY: as for `Send`.
+// SAFETY: 1. to 3. as for `Send`.
 unsafe impl<T: Node> Sync for Arena<T> {}
 
 impl<T: Node> Arena<T> {
@@ -121,15 +121,15 @@ impl<T: Node> Arena<T> {
             separator_bytes: AtomicU64::new(0),
             holds: PhantomData,
         };
-        // Dropping it on failure gives the mapping back.
+        // If this fails, dropping the arena unmaps the range.
         arena.make_writable(&mut lock(&arena.space), STEP)?;
         Ok(arena)
     }
 
-    /// Lets the first `bytes` of the range be stored to.
+    /// Makes the first `bytes` of the range writable.
     ///
     /// # Errors
-    /// The system's, where that would leave too little memory for the rest of the process.
+    /// The system's error, if that would leave too little memory for the rest of the process.
     fn make_writable(&self, space: &mut Space, bytes: usize) -> io::Result<()> {
         let whole = self.mapping_bytes - HUGE;
         let bytes = bytes.next_multiple_of(HUGE).min(whole);
@@ -144,7 +144,7 @@ impl<T: Node> Arena<T> {
         Ok(())
     }
 
-    /// Sees to it that the next splits find room for their nodes.
+    /// Makes sure that the next splits find room for their nodes.
     ///
     /// # Errors
     /// The system's error when it granted no more memory.
@@ -164,21 +164,21 @@ impl<T: Node> Arena<T> {
             .or_else(|_| self.make_writable(&mut space, wanted))
     }
 
-    /// Address of node 0.
+    /// Returns the address of node 0.
     pub(crate) fn base(&self) -> NonNull<T> {
         self.base
     }
 
-    /// Handles are below this.
+    /// Returns the bound of all handles.
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// A node that no one else can reach: fresh (all zero) or used before.
+    /// Returns a node that no other thread can reach: fresh (all zero) or used before.
     ///
-    /// Where [`ensure`](Self::ensure) was asked before, there is room. Else, if the system grants
-    /// no more memory or the range is used up (64 GiB hold inner nodes for over 2^32 leaves), this
-    /// ends the process, as the global allocator does.
+    /// After [`ensure`](Self::ensure) there is room. Otherwise, if the system grants no more memory
+    /// or the range is used up (64 GiB hold inner nodes for over 2^32 leaves), this ends the
+    /// process, as the global allocator does.
     pub(crate) fn allocate(&self) -> u32 {
         let mut space = lock(&self.space);
         if let Some(handle) = space.free.pop() {
@@ -195,7 +195,7 @@ impl<T: Node> Arena<T> {
         handle
     }
 
-    /// Takes a node back. No one can reach it any more, and no reader is in it.
+    /// Frees a node. No thread can reach it any more, and no reader is in it.
     pub(crate) fn free(&self, handle: u32) {
         let mut space = lock(&self.space);
         debug_assert!(handle < space.next, "freed what was never handed out");
@@ -211,8 +211,8 @@ impl<T: Node> Arena<T> {
         }
     }
 
-    /// Nodes that are handed out (or wait for readers to leave), and bytes taken: every node ever
-    /// handed out, and the separators' heap bytes.
+    /// Returns the number of nodes that are handed out (or wait for readers to leave), and the
+    /// bytes of every node ever handed out and of the separators on the heap.
     pub(crate) fn usage(&self) -> (u64, u64) {
         let space = lock(&self.space);
         let nodes = u64::from(space.next) - space.free.len() as u64;
@@ -222,13 +222,13 @@ impl<T: Node> Arena<T> {
     }
 }
 
-/// Mappings of the least size that were given back, all zero and writable as fresh ones are:
-/// passing indexes (recovery after recovery in the crash-state explorer) would otherwise spend
-/// their time in the kernel.
+/// Freed mappings of the minimum size, all zero and writable like fresh ones. Short-lived indexes
+/// (recovery after recovery in the crash-state explorer) would otherwise spend their time in the
+/// kernel.
 static SPARE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-/// How many are kept.
+/// Maximum number of kept mappings.
 const SPARES: usize = 4;
-/// Only mappings of which no more than this was used: the rest of it is zero.
+/// A mapping is kept only if at most this much was used; the rest of it is zero.
 const SPARE_USED: usize = 64 << 10;
 
 fn take_spare() -> Option<NonNull<u8>> {
@@ -237,7 +237,8 @@ fn take_spare() -> Option<NonNull<u8>> {
 }
 
 impl<T> Arena<T> {
-    /// Keeps the mapping for the next arena; false if it is not fit for that, or enough are kept.
+    /// Keeps the mapping for the next arena. Returns false if it is not suitable, or enough are
+    /// kept.
     fn spare(&mut self) -> bool {
         let space = lock(&self.space);
         let (used, writable) = (space.next as usize * size_of::<T>(), space.writable);
@@ -249,8 +250,8 @@ impl<T> Arena<T> {
         if spare.len() == SPARES {
             return false;
         }
-        // SAFETY: 1. the nodes handed out are inside the mapping; 2. `&mut self`: no one else is
-        // left in it; 3. they are plain atomics, which need no drop.
+        // SAFETY: 1. the nodes handed out are inside the mapping; 2. `&mut self`: no other thread
+        // is left in it; 3. they are plain atomics, which need no drop.
         unsafe { self.base.cast::<u8>().write_bytes(0, used) };
         spare.push(self.mapping.as_ptr().expose_provenance());
         true
@@ -262,8 +263,8 @@ impl<T> Drop for Arena<T> {
         if self.spare() {
             return;
         }
-        // SAFETY: 1. the mapping was made by `reserve` and belongs to this value alone; 2. whoever
-        // holds references into it shares ownership of this value, so none are left.
+        // SAFETY: 1. the mapping was made by `reserve` and belongs to this value alone; 2. holders
+        // of references into it share ownership of this value, so none are left.
         unsafe { memory::release(self.mapping, self.mapping_bytes) }
     }
 }
@@ -276,10 +277,10 @@ mod tests {
     #[repr(C, align(64))]
     struct Cell([AtomicU32; 16]);
 
-    // SAFETY: atomics only; zero is valid; nothing to drop.
+    // SAFETY: 1. atomics only; 2. zero is valid; 3. nothing to drop.
     unsafe impl Node for Cell {}
 
-    /// All of the range was writable at once: it counted as the process's data, and `ulimit -d`
+    /// All of the range was writable at once. It counted as the process's data, and `ulimit -d`
     /// left nothing for the rest.
     #[test]
     fn the_range_becomes_writable_in_steps_as_it_is_used() {
@@ -295,12 +296,12 @@ mod tests {
         arena.allocate();
         arena.ensure().expect("memory");
         assert_eq!(writable(), 2 * STEP);
-        // Without asking first.
+        // Without `ensure` before.
         for _ in 0..3 * nodes {
             arena.allocate();
         }
         assert_eq!(writable(), 4 * STEP);
-        // SAFETY: handed out above, mapped, zero is valid.
+        // SAFETY: 1. handed out above; 2. mapped; 3. zero is valid.
         let cell = unsafe { arena.base().add(4 * nodes as usize - 1024).as_ref() };
         cell.0[0].store(1, Ordering::Relaxed);
     }
@@ -312,7 +313,7 @@ mod tests {
         assert!(arena.capacity() >= (LEAST / 64) as u32);
         let handles: Vec<u32> = (0..1000).map(|_| arena.allocate()).collect();
         assert_eq!(handles, (0..1000).collect::<Vec<_>>());
-        // SAFETY: below the capacity, mapped, zero is valid.
+        // SAFETY: 1. below the capacity; 2. mapped; 3. zero is valid.
         let cell = unsafe { arena.base().add(999).as_ref() };
         assert_eq!(cell.0[15].load(Ordering::Relaxed), 0);
         cell.0[15].store(5, Ordering::Relaxed);

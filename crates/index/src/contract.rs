@@ -4,10 +4,10 @@
 //!
 //! 1. A call that returns `Ok` has made its change durable at the level that the pool was opened
 //!    with (the medium's `commit` included).
-//! 2. After a crash, every completed operation is there; the ones in flight are each wholly there
-//!    or wholly absent; nothing else has changed.
-//! 3. An error leaves the index as it was, except [`InsertError::Commit`] and its like: there the
-//!    change is visible and its durability unknown.
+//! 2. After a crash, every completed operation is there, each operation in flight is wholly there
+//!    or wholly absent, and nothing else has changed.
+//! 3. An error leaves the index as it was, except [`InsertError::Commit`] and its like: the change
+//!    is then visible, and its durability is unknown.
 //! 4. A scan sees, leaf by leaf, a snapshot of each leaf; keys come in strict order; a key that is
 //!    present for the whole scan is seen exactly once. Changes made while it runs may be missed.
 //! 5. All operations may be called from any number of threads.
@@ -23,27 +23,36 @@ use std::ops::{ControlFlow, RangeBounds};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why an insert or upsert did not happen.
+/// Behaviour of an insert for a key that is present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfPresent {
+    /// Report [`InsertError::KeyExists`].
+    Refuse,
+    /// Replace the value.
+    Replace,
+}
+
+/// Reason why an insert or upsert failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum InsertError {
-    /// The key is there already; nothing changed.
+    /// The key is present. Nothing changed.
     KeyExists,
-    /// The key is longer than the design takes; nothing changed.
+    /// The key is longer than the design allows. Nothing changed.
     KeyTooLong {
         /// Its length in bytes.
         len: usize,
-        /// The most there may be.
+        /// The maximum length in bytes.
         most: usize,
     },
-    /// The value is longer than the design takes; nothing changed.
+    /// The value is longer than the design allows. Nothing changed.
     ValueTooLong {
         /// Its length in bytes.
         len: usize,
-        /// The most there may be.
+        /// The maximum length in bytes.
         most: usize,
     },
-    /// There is no room; nothing changed.
+    /// There is no room. Nothing changed.
     Space(SpaceError),
     /// The change is visible; its durability is unknown.
     Commit(CommitError),
@@ -51,20 +60,20 @@ pub enum InsertError {
     ReadOnly,
 }
 
-/// Why an update did not happen.
+/// Reason why an update failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum UpdateError {
-    /// There is no such key; nothing changed.
+    /// The key is absent. Nothing changed.
     NotFound,
-    /// The value is longer than the design takes; nothing changed.
+    /// The value is longer than the design allows. Nothing changed.
     ValueTooLong {
         /// Its length in bytes.
         len: usize,
-        /// The most there may be.
+        /// The maximum length in bytes.
         most: usize,
     },
-    /// There is no room; nothing changed.
+    /// There is no room. Nothing changed.
     Space(SpaceError),
     /// The change is visible; its durability is unknown.
     Commit(CommitError),
@@ -72,11 +81,12 @@ pub enum UpdateError {
     ReadOnly,
 }
 
-/// Why a removal failed. A key that is not there is no failure.
+/// Reason why a removal failed. An absent key is no failure.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RemoveError {
-    /// A resource of the removal cannot be had, or the index is damaged; nothing was removed.
+    /// A resource that the removal needs is not available, or the index is damaged. Nothing was
+    /// removed.
     Space(SpaceError),
     /// The change is visible; its durability is unknown.
     Commit(CommitError),
@@ -176,7 +186,7 @@ impl From<SpaceError> for UpdateError {
     }
 }
 
-/// How full bulk loading leaves the leaves, in percent of their slots (1 to 100).
+/// Fill of leaves after bulk loading, in percent of their slots (1 to 100).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill(u8);
 
@@ -186,7 +196,7 @@ impl Fill {
     /// The papers' usual 70 %.
     pub const USUAL: Self = Self(70);
 
-    /// `percent` of the slots; `None` unless it is from 1 to 100.
+    /// Returns `percent` of the slots, or `None` unless it is from 1 to 100.
     #[must_use]
     pub const fn percent(percent: u8) -> Option<Self> {
         if percent >= 1 && percent <= 100 {
@@ -196,7 +206,7 @@ impl Fill {
         }
     }
 
-    /// How many of `slots` to fill; at least one.
+    /// Returns how many of `slots` to fill, at least one.
     #[must_use]
     pub const fn of(self, slots: usize) -> usize {
         let n = slots * self.0 as usize / 100;
@@ -207,44 +217,44 @@ impl Fill {
 /// Shape and size of an index.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IndexStats {
-    /// Keys.
+    /// Number of keys.
     pub entries: u64,
     /// Levels from the root to the leaves, leaves included.
     pub depth: u32,
-    /// Leaves.
+    /// Number of leaves.
     pub leaves: u64,
-    /// Inner nodes.
+    /// Number of inner nodes.
     pub inner_nodes: u64,
     /// Share of leaf slots in use, 0 to 1.
     pub leaf_fill: f64,
-    /// Persistent bytes, allocator overhead included.
+    /// Bytes in the pool, allocator overhead included.
     pub pm_bytes: u64,
-    /// DRAM bytes: inner nodes and the allocator's volatile state.
+    /// Bytes in DRAM: inner nodes and the allocator's volatile state.
     pub dram_bytes: u64,
 }
 
 /// Statistics of a `verify`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// Keys seen.
+    /// Number of keys.
     pub entries: u64,
-    /// Leaves seen.
+    /// Number of leaves.
     pub leaves: u64,
-    /// Variable-size records whose checksum was compared.
+    /// Number of variable-size records whose checksum was compared.
     pub records: u64,
 }
 
 /// A broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which, where, and what was found.
+    /// Which invariant, where, and what was found.
     pub what: String,
     /// True if the content is whole and only space is lost, or owned twice.
     pub leak: bool,
 }
 
 impl Violation {
-    /// The structure contradicts itself.
+    /// Makes a violation for a structure that contradicts itself.
     pub fn new(what: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -252,7 +262,8 @@ impl Violation {
         }
     }
 
-    /// A block is reachable and free, owned twice, or in use and unreachable.
+    /// Makes a violation for a block that is reachable and free, owned twice, or in use and
+    /// unreachable.
     pub fn leak(what: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -272,25 +283,25 @@ impl std::error::Error for Violation {}
 /// Statistics of an opening.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
-    /// The index was closed cleanly and its volatile part was read back rather than rebuilt.
+    /// True if the index was closed cleanly and its volatile part was read back instead of rebuilt.
     pub clean: bool,
-    /// Leaves walked.
+    /// Number of leaves walked.
     pub leaves_scanned: u64,
-    /// Keys found.
+    /// Number of keys found.
     pub entries: u64,
-    /// Repairs made (lock bits cleared, empty leaves unlinked).
+    /// Number of repairs (lock bits cleared, empty leaves unlinked).
     pub repaired: u64,
-    /// Threads used.
+    /// Number of threads used.
     pub threads: usize,
     /// Time it took.
     pub elapsed: Duration,
 }
 
-/// Why a tree could not be created or opened.
+/// Reason why a tree could not be created or opened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TreeError {
-    /// The root could not be had.
+    /// The root is not available.
     Root(RootError),
     /// The tree contradicts itself.
     Corrupt(String),
@@ -304,13 +315,12 @@ pub enum TreeError {
     NodeBytes {
         /// The kind or size asked for.
         asked: u32,
-        /// The sizes there are.
+        /// The sizes that the design has.
         there: &'static [u32],
     },
-    /// It was made to be volatile, so it did not outlive its process.
+    /// The tree was made to be volatile, so it did not survive its process.
     Volatile,
-    /// Its keys or values have 16 bytes, which the design stores at once, and this processor does
-    /// not.
+    /// Keys or values have 16 bytes, which the design stores at once and this processor cannot.
     NoAtomic16,
 }
 
@@ -369,20 +379,20 @@ impl From<CommitError> for TreeError {
 /// The order in which a scan visits keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From the least key on.
+    /// Ascending.
     Up,
-    /// From the greatest key on.
+    /// Descending.
     Down,
 }
 
-/// The leaf at which a search ended: it saves a later change of the same key the way down. A hint
+/// The leaf at which a search ended. A later change of the same key need not search again. A hint
 /// that is out of date, or of another index, is ignored.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hint {
     /// The number of the tree; 0 for none.
     pub(crate) tree: u64,
     pub(crate) at: Located,
-    /// The hash of the key that was searched for.
+    /// The hash of the key.
     pub(crate) hash: u32,
 }
 
@@ -398,10 +408,10 @@ where
     /// Adds `key`.
     ///
     /// # Errors
-    /// [`InsertError::KeyExists`] if it is there already; others as the enum says.
+    /// [`InsertError::KeyExists`] if the key is present; others as the enum says.
     fn insert(&self, key: &K, value: &V) -> Result<(), InsertError>;
 
-    /// Adds `key` or replaces its value; true if it was there.
+    /// Adds `key` or replaces its value. Returns true if the key was present.
     ///
     /// # Errors
     /// As [`insert`](Self::insert), without `KeyExists`.
@@ -410,10 +420,10 @@ where
     /// Replaces the value of `key`.
     ///
     /// # Errors
-    /// [`UpdateError::NotFound`] if there is none; others as the enum says.
+    /// [`UpdateError::NotFound`] if the key is absent; others as the enum says.
     fn update(&self, key: &K, value: &V) -> Result<(), UpdateError>;
 
-    /// Removes `key`; true if it was there.
+    /// Removes `key`. Returns true if it was present.
     ///
     /// # Errors
     /// [`RemoveError`] as the enum says.
@@ -422,7 +432,7 @@ where
     /// Calls `f` with the value of `key`, if there is one, without copying it out.
     fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R>;
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     fn get(&self, key: &K) -> Option<V::Owned> {
         self.get_with(key, ToOwned::to_owned)
     }
@@ -430,9 +440,8 @@ where
     /// Visits the keys of `range` in ascending order until `visit` breaks.
     fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>);
 
-    /// As [`scan`](Self::scan). `ahead` is told early what may be the next values, so that what
-    /// they lead to can be prefetched. None of these is certain.
-    /// Designs that cannot say it do not.
+    /// As [`scan`](Self::scan). `ahead` gets likely next values early, so that what they lead to
+    /// can be prefetched. Designs that cannot predict values do not call it.
     fn scan_ahead<R: RangeBounds<K>>(
         &self,
         range: R,
@@ -443,16 +452,15 @@ where
         self.scan(range, visit);
     }
 
-    /// Looks up a batch; `out` is cleared and gets one answer per key, in order. The batch's cache
+    /// Looks up a batch. `out` is cleared and gets one answer per key, in order. The batch's cache
     /// misses overlap.
     fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
         out.clear();
         out.extend(keys.iter().map(|k| self.get(k.borrow())));
     }
 
-    /// As [`multi_get`](Self::multi_get), with a hint for each key. `ahead` is called early with
-    /// what may be the values, so that the caller can prefetch what they lead to. None of these is
-    /// certain.
+    /// As [`multi_get`](Self::multi_get), with a hint for each key. `ahead` gets likely values
+    /// early, so that the caller can prefetch what they lead to.
     fn multi_get_hinted<Q: Borrow<K>>(
         &self,
         keys: &[Q],
@@ -466,10 +474,10 @@ where
     }
 
     /// As [`update`](Self::update), but leaves the new value to the caller to persist: it flushes
-    /// the word at the returned offset, fences and commits. Several updates can share that, and no
-    /// update's lock waits for the lines of the one before. Until it has, the caller lets nobody
-    /// act on the new value or change that key again. Returns `None` if the value is durable
-    /// already: a design may do without this.
+    /// the word at the returned offset, fences and commits. Several updates can share the fence and
+    /// the commit, and no update's lock waits for the lines of the one before. Until then the
+    /// caller must not let any thread act on the new value or change that key again. Returns `None`
+    /// if the value is durable already: a design may do without this.
     ///
     /// `hint` is the key's from [`multi_get_hinted`](Self::multi_get_hinted).
     ///
@@ -485,7 +493,7 @@ where
         self.update(key, value).map(|()| None)
     }
 
-    /// Inserts a batch; `out` is cleared and gets one result per pair, in order. Each insert is
+    /// Inserts a batch. `out` is cleared and gets one result per pair, in order. Each insert is
     /// atomic by itself; the batch is not. Fences and commits are shared.
     fn multi_insert<Q: Borrow<K>, W: Borrow<V>>(
         &self,
@@ -500,10 +508,10 @@ where
         );
     }
 
-    /// Shape and size. Walks the index; other threads may go on.
+    /// Returns shape and size. Walks the index; other threads may go on.
     fn stats(&self) -> IndexStats;
 
-    /// Checks every invariant that the design states. Call it while no one writes.
+    /// Checks every invariant that the design states. No thread may write meanwhile.
     ///
     /// # Errors
     /// The first [`Violation`] found.
@@ -542,7 +550,7 @@ where
     K: ToOwned + Ord + ?Sized,
     V: ToOwned + ?Sized,
 {
-    /// Fills an empty index from strictly ascending pairs, leaves `fill` full. Durable when it
+    /// Fills an empty index from strictly ascending pairs, with leaves `fill` full. Durable when it
     /// returns; a crash before that leaves the index empty.
     ///
     /// # Errors
@@ -562,36 +570,36 @@ where
     V: Stored + ?Sized,
     M: Media,
 {
-    /// How it is run. None of this is stored in the pool.
+    /// Options. None of them is stored in the pool.
     type Options: Clone + Default + fmt::Debug + Send + Sync + 'static;
 
-    /// A clean close leaves what the next opening reads back instead of recovering, and
-    /// [`RecoveryReport::clean`] says so; false where nothing would be saved by that.
+    /// True if a clean close leaves a snapshot that the next opening reads instead of recovering
+    /// ([`RecoveryReport::clean`]); false where that would save nothing.
     const SNAPSHOT: bool = true;
 
-    /// Makes an empty index as root `name`. It is there after a crash once this has returned.
+    /// Makes an empty index as root `name`. Once this has returned, the index survives a crash.
     ///
     /// # Errors
     /// [`TreeError`]; no root is left behind.
     fn create(pool: &Arc<Pool<M>>, name: &str, options: &Self::Options) -> Result<Self, TreeError>;
 
-    /// Opens the index at root `name`: reads its volatile part back if it was closed cleanly, else
-    /// recovers it.
+    /// Opens the index at root `name`: reads its volatile part if it was closed cleanly, and
+    /// recovers it otherwise.
     ///
     /// # Errors
     /// [`TreeError`]; the pool is as it was.
     fn open(pool: &Arc<Pool<M>>, name: &str, options: &Self::Options) -> Result<Self, TreeError>;
 
-    /// Statistics of the opening.
+    /// Returns statistics of the opening.
     fn recovery(&self) -> &RecoveryReport;
 
-    /// The pool.
+    /// Returns the pool.
     fn pool(&self) -> &Arc<Pool<M>>;
 
     /// Closes the index and saves its volatile part, so that the next opening need not recover it.
-    /// Dropping the index does the same but swallows the error.
+    /// Dropping the index does the same and ignores an error.
     ///
     /// # Errors
-    /// [`CommitError`] when the disk refuses: the next opening recovers.
+    /// [`CommitError`] when the disk refuses; the next opening then recovers.
     fn close(self) -> Result<(), CommitError>;
 }

@@ -1,24 +1,24 @@
-//! Collecting damage: opening and checking that go on where they find some, to find all of it.
+//! Collecting damage: opening and checking continue where they find damage, to find all of it.
 //!
 //! Usually the first contradiction ends an opening or a check with an error. A caller that wants to
 //! know the extent of the damage, or to save the rest, runs the same functions inside
-//! [`collecting_damage`]. Damage is then noted and passed over, as far as that leads to no doubt
-//! about the rest:
+//! [`collecting_damage`]. Damage is then noted and skipped, as far as that casts no doubt on the
+//! rest:
 //!
-//! | what is damaged | noted by |
+//! | damaged part | noted by |
 //! | --- | --- |
 //! | the record of a byte string | every design |
-//! | another part of a leaf: its content is passed over | `leaftree` (LB+-Tree, FPTree, wB+-Tree, Crab-tree), NV-Tree |
-//! | what leads to leaves | nobody: it ends the opening or the check, as usual |
+//! | another part of a leaf, whose content is skipped | `leaftree` (LB+-Tree, FPTree, wB+-Tree, Crab-tree), NV-Tree |
+//! | a part that leads to leaves | no design: it ends the opening or the check, as usual |
 //!
-//! An index that was opened so has forgotten what could not be read. It must be on a pool that is
+//! An index that was opened in this way lacks everything that could not be read. Its pool must be
 //! open for reading only.
 
 use bristlecone_pmem::Media;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Most places whose damage is described; of others only the offset is kept.
+/// Maximum number of places whose damage is described. Of others only the offset is kept.
 const MAX_DESCRIBED: usize = 1 << 20;
 
 /// Damage that was found: the offset of each damaged block, and what is wrong with it.
@@ -29,9 +29,9 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// The damaged block whose content is `string`, which a scan has given.
+    /// Returns the damaged block whose content is `string`, which came from a scan.
     pub fn block_of<M: Media>(&self, pm: &M, string: &[u8]) -> Option<u64> {
-        // A string that is part of a node, or a copy, has no record's place.
+        // A string that is part of a node, or a copy, is not in a record.
         let at = string.as_ptr().addr().checked_sub(pm.base().addr())?;
         let block = at.checked_sub(crate::record::HEADER)? as u64;
         self.blocks.contains_key(&block).then_some(block)
@@ -42,10 +42,10 @@ thread_local! {
     static FOUND: RefCell<Option<Damage>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`, in which indexes are opened and checked by this thread alone (`recovery_threads` is
-/// 1), and collects the damage that it comes across.
+/// Runs `work` and collects the damage that it finds. In it, only this thread opens and checks
+/// indexes (`recovery_threads` is 1).
 pub fn collecting_damage<R>(work: impl FnOnce() -> R) -> (R, Damage) {
-    /// Ends the collecting, also where `work` panics.
+    /// Ends the collecting, even if `work` panics.
     struct End(Option<Damage>);
     impl Drop for End {
         fn drop(&mut self) {
@@ -59,12 +59,12 @@ pub fn collecting_damage<R>(work: impl FnOnce() -> R) -> (R, Damage) {
     (result, damage)
 }
 
-/// Whether damage is being collected.
+/// Returns true if damage is being collected.
 pub fn collecting() -> bool {
     FOUND.with(|found| found.borrow().is_some())
 }
 
-/// Whether any has been collected so far.
+/// Returns true if any damage has been collected so far.
 #[must_use]
 pub fn any() -> bool {
     FOUND.with(|found| {
@@ -76,7 +76,7 @@ pub fn any() -> bool {
 /// Notes that the block at `off` is damaged, if damage is being collected.
 ///
 /// # Errors
-/// `what`, if not.
+/// `what`, if damage is not being collected.
 pub fn note<E: ToString>(off: u64, what: E) -> Result<(), E> {
     FOUND.with(|found| {
         let mut found = found.borrow_mut();

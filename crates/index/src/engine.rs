@@ -1,9 +1,10 @@
 //! An index behind a table of functions, whatever its design, its keys and values, and its medium.
 //!
-//! Code over an [`Engine`] is compiled once, however many designs there are; a design is compiled where it is made one. The store's
-//! engines lead from byte strings to offsets ([`EngineKind`]); its own is [`LbEngine`]. `research/designs` makes engines of every design.
+//! Code over an [`Engine`] is compiled once for all designs, and a design is compiled where an
+//! engine is made of it. The store's engines lead from byte strings to offsets ([`EngineKind`]);
+//! its default one is [`LbEngine`]. `research/designs` makes engines of every design.
 //!
-//! A boxed engine is an [`OrderedIndex`] again, so that code over an index takes either.
+//! A boxed engine implements [`OrderedIndex`], so that code over an index takes either.
 
 use crate::contract::{
     BulkLoad, Direction, DurableIndex, Fill, Hint, IndexStats, InsertError, OrderedIndex,
@@ -23,7 +24,7 @@ pub type Range<'a, K = [u8]> = (Bound<&'a K>, Bound<&'a K>);
 /// Visitor of a scan: gets keys with their values, and ends the scan by breaking.
 pub type Visit<'a, K = [u8], V = u64> = &'a mut dyn FnMut(&K, &V) -> ControlFlow<()>;
 
-/// Returns whether no key can be in a range.
+/// Returns true if no key can be in a range.
 #[must_use]
 pub fn is_empty<K: Ord + ?Sized>(range: &Range<'_, K>) -> bool {
     match (range.0, range.1) {
@@ -34,8 +35,8 @@ pub fn is_empty<K: Ord + ?Sized>(range: &Range<'_, K>) -> bool {
     }
 }
 
-/// A durable ordered index from `K` to `V`; by default from byte strings to offsets, as a store's is. Each method does what the
-/// one of [`OrderedIndex`] or [`DurableIndex`] does that is named.
+/// A durable ordered index from `K` to `V`; by default from byte strings to offsets, as in a store.
+/// Each method does the same as the named one of [`OrderedIndex`] or [`DurableIndex`].
 pub trait Engine<K = [u8], V = u64>: Send + Sync
 where
     K: ?Sized,
@@ -47,8 +48,8 @@ where
     /// [`OrderedIndex::multi_get`]
     fn get_many(&self, keys: &[&K], out: &mut Vec<Option<V::Owned>>);
 
-    /// [`OrderedIndex::multi_get_hinted`]: the value of each key, and a hint. `ahead` is told early what may be the values, for
-    /// prefetching what they lead to.
+    /// [`OrderedIndex::multi_get_hinted`]: the value of each key, and a hint. `ahead` gets likely
+    /// values early, to prefetch what they lead to.
     fn find(&self, keys: &[&K], ahead: &mut dyn FnMut(&V)) -> Vec<(Option<V::Owned>, Hint)>;
 
     /// [`OrderedIndex::insert`]
@@ -57,7 +58,7 @@ where
     /// As there.
     fn insert(&self, key: &K, value: &V) -> Result<(), InsertError>;
 
-    /// [`OrderedIndex::multi_insert`]: says of each entry whether it is there now.
+    /// [`OrderedIndex::multi_insert`]: the result for each entry.
     fn insert_many(&self, entries: &[(&K, &V)]) -> Vec<Result<(), InsertError>>;
 
     /// [`OrderedIndex::upsert`]
@@ -85,8 +86,8 @@ where
     /// As there.
     fn remove(&self, key: &K) -> Result<bool, RemoveError>;
 
-    /// Visits the entries of a range. `ahead`, if there is one, is told early what may be the next values, for prefetching what
-    /// they lead to. A range that [is empty](is_empty) has no entries.
+    /// Visits the entries of a range. `ahead`, if given, gets likely next values early, to prefetch
+    /// what they lead to. A range that [is empty](is_empty) has no entries.
     fn scan(
         &self,
         range: Range<'_, K>,
@@ -132,17 +133,17 @@ pub type Pair<K, V> = (<K as ToOwned>::Owned, <V as ToOwned>::Owned);
 /// The name and the leaf sizes of a kind of engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineInfo {
-    /// The name of its design in root tables.
+    /// Name of the design in root tables.
     pub name: &'static str,
     /// Leaf sizes in bytes, ascending.
     pub node_bytes: &'static [u32],
-    /// The leaf size where none is asked for.
+    /// The leaf size by default.
     pub default_node_bytes: u32,
 }
 
 /// Makes and opens engines of one design, on one kind of medium.
 pub trait EngineKind<M: Media>: Send + Sync {
-    /// Its name and leaf sizes.
+    /// Returns its name and leaf sizes.
     fn info(&self) -> EngineInfo;
 
     /// [`DurableIndex::create`], with one of its leaf sizes.
@@ -181,7 +182,7 @@ where
     Box::new(Erased(index, PhantomData::<fn(&M)>))
 }
 
-/// An index with its medium, which its contract does not name.
+/// An index with its medium, which the contract of an index does not name.
 struct Erased<I, M>(I, PhantomData<fn(&M)>);
 
 impl<I, K, V, M> Engine<K, V> for Erased<I, M>
@@ -276,7 +277,7 @@ where
     }
 }
 
-/// The bounds of a range.
+/// Returns the bounds of a range.
 fn bounds<K: ?Sized>(range: &impl RangeBounds<K>) -> Range<'_, K> {
     (range.start_bound(), range.end_bound())
 }
@@ -422,7 +423,7 @@ impl LbEngine {
         default_node_bytes: 256,
     };
 
-    /// Calls `make` of the tree with leaves of that size.
+    /// Calls `make` for the tree with leaves of that size.
     fn with<M: Media>(
         pool: &Arc<Pool<M>>,
         root: &str,
@@ -436,7 +437,7 @@ impl LbEngine {
         match node_bytes {
             512 => made::<LbTree<[u8], u64, M, 2>, M>(pool, root, &options, create),
             1024 => made::<LbTree<[u8], u64, M, 4>, M>(pool, root, &options, create),
-            // Of any other size only the root table can be told, which a tree does when it is opened.
+            // Only the root table knows any other size, and a tree reports it when it is opened.
             _ => made::<LbTree<[u8], u64, M, 1>, M>(pool, root, &options, create),
         }
     }

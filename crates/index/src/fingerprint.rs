@@ -11,14 +11,14 @@
 /// Slots that a header covers.
 pub const SLOTS: usize = 14;
 
-/// Bits 0..14: slots whose fingerprint is `fingerprint`, whether in use or not.
+/// Returns the slots whose fingerprint is `fingerprint`, in use or not, as bits 0..14.
 #[inline(always)]
 #[must_use]
 pub fn matches(words: [u64; 2], fingerprint: u8) -> u32 {
     equal_bytes(words, fingerprint) >> 2
 }
 
-/// Bits 0..16: which of the sixteen bytes are `byte`.
+/// Returns which of the sixteen bytes are `byte`, as bits 0..16.
 #[inline(always)]
 #[must_use]
 pub fn equal_bytes(words: [u64; 2], byte: u8) -> u32 {
@@ -59,7 +59,7 @@ pub fn equal_bytes(words: [u64; 2], byte: u8) -> u32 {
     scalar(words, byte)
 }
 
-/// The same, a byte at a time.
+/// Returns the same, a byte at a time.
 #[cfg_attr(any(target_arch = "x86_64", target_arch = "aarch64"), allow(dead_code))]
 fn scalar(words: [u64; 2], byte: u8) -> u32 {
     let bytes = words[0]

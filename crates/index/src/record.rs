@@ -10,7 +10,7 @@ use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::{Media, POff, planted};
 
-/// Longest byte-string value in bytes.
+/// Maximum length of a byte-string value in bytes.
 pub const MAX_VALUE: usize = 32 << 20;
 
 /// Bytes of a record before its string.
@@ -18,8 +18,8 @@ pub const HEADER: usize = 8;
 pub(crate) const TAG_SHIFT: u32 = 48;
 pub(crate) const OFFSET_MASK: u64 = (1 << TAG_SHIFT) - 1;
 
-/// Returns the bytes to allocate for a record of `bytes` bytes, so that a record that fits into one line
-/// is in one: two of three blocks of 48 bytes begin in one line and end in the next.
+/// Returns the bytes to allocate for a record of `bytes` bytes, so that a record that fits into one
+/// line is in one: two of three blocks of 48 bytes begin in one line and end in the next.
 #[must_use]
 pub const fn within_one_line(bytes: u64) -> u64 {
     const LINE_BYTES: u64 = LINE as u64;
@@ -29,7 +29,7 @@ pub const fn within_one_line(bytes: u64) -> u64 {
     }
 }
 
-/// Bytes of a string's record.
+/// Returns the bytes of a string's record.
 pub fn record_bytes(string: &[u8]) -> u64 {
     (HEADER + string.len()) as u64
 }
@@ -37,17 +37,18 @@ pub fn record_bytes(string: &[u8]) -> u64 {
 /// Writes and flushes a record; the caller fences. Returns its checksum.
 ///
 /// # Safety
-/// 1. `block` is inside the pool, with room for [`record_bytes`]; 2. no one else reads or writes
-///    it.
+/// 1. `block` is inside the pool, with room for [`record_bytes`]; 2. no other thread reads or
+///    writes it.
 pub unsafe fn write_record<M: Media>(pm: &M, block: POff<u8>, string: &[u8]) -> u32 {
     let crc = crc32c::crc32c(string);
     let mut header = [0; HEADER];
-    // Lengths are limited far below 4 GiB by every caller.
+    // Every caller limits lengths far below 4 GiB.
     header[..4].copy_from_slice(&(string.len() as u32).to_le_bytes());
     header[4..].copy_from_slice(&crc.to_le_bytes());
     let at = pm.base().wrapping_add(block.get() as usize);
-    // SAFETY: the caller vouches that the block has room for header and string, is inside the pool,
-    // and is written by nobody else; blocks and the string behind the header are 8-aligned.
+    // SAFETY: 1. the caller promises that the block is inside the pool and has room for header and
+    // string; 2. it promises that no other thread reads or writes the block; 3. blocks, and the
+    // string behind the header, are 8-aligned.
     unsafe {
         write_bytes(pm, at, &header);
         write_bytes(pm, at.wrapping_add(HEADER), string);
@@ -56,7 +57,7 @@ pub unsafe fn write_record<M: Media>(pm: &M, block: POff<u8>, string: &[u8]) -> 
     if planted!(pm, "lbtree-record-line") {
         pm.flush(at.wrapping_add(bytes), 64);
     } else {
-        // PERSIST: the record, which the caller fences before it publishes the word.
+        // PERSIST: the record; the caller fences it before it publishes the word.
         pm.flush(at, bytes);
     }
     crc
@@ -65,7 +66,7 @@ pub unsafe fn write_record<M: Media>(pm: &M, block: POff<u8>, string: &[u8]) -> 
 /// Compares the checksum of the record in the block at `off`.
 ///
 /// # Errors
-/// A message that says what is wrong.
+/// The reason in words.
 pub fn check_record<M: Media>(pm: &M, off: u64) -> Result<(), String> {
     let (crc, bytes) =
         record(pm, off).ok_or_else(|| format!("{off:#x} leads to no record inside the pool"))?;
@@ -79,7 +80,7 @@ pub fn check_record<M: Media>(pm: &M, off: u64) -> Result<(), String> {
     }
 }
 
-/// The record that `word` leads to: its checksum and its bytes.
+/// Returns the record that `word` leads to: its checksum and its bytes.
 ///
 /// Bounds are checked, so that a corrupt word cannot lead outside the pool.
 #[inline]
@@ -94,7 +95,7 @@ pub(crate) fn record<M: Media>(pm: &M, word: u64) -> Option<(u32, &[u8])> {
         pm.trace_load(at, HEADER);
     }
     // SAFETY: 1. `off + 8 <= len`: inside the pool; 2. records do not change while a pinned reader
-    // can reach them, and garbage bytes are as good as any here.
+    // can reach them, and any bytes are valid here.
     let (length, crc) = unsafe {
         let header = at.cast::<[u8; HEADER]>().read();
         (
@@ -109,8 +110,8 @@ pub(crate) fn record<M: Media>(pm: &M, word: u64) -> Option<(u32, &[u8])> {
     if M::TRACED {
         pm.trace_load(at, length as usize);
     }
-    // SAFETY: 1. `off + 8 + length <= len`: inside the pool, which outlives the borrow of `pm`;
-    // 2. as above, no one writes there while a pinned reader can reach it.
+    // SAFETY: 1. `off + 8 + length <= len`: inside the pool, which outlives the borrow of `pm`; 2.
+    // nothing writes there while a pinned reader can reach it.
     Some((crc, unsafe {
         std::slice::from_raw_parts(at, length as usize)
     }))

@@ -1,4 +1,4 @@
-//! How keys and values are kept in a node's words.
+//! Keys and values as words of a node.
 //!
 //! | type | word | words of 8 bytes |
 //! | --- | --- | --- |
@@ -6,12 +6,12 @@
 //! | `u128` | the number itself, its low half first | 2 |
 //! | `[u8]` | bits 0..48: offset of a record; bits 48..64: tag (high bits of the record's CRC-32C) | 1 |
 //!
-//! Every design takes what one word stands for ([`KeyRepr`], [`Repr`]). Some take wide entries too
+//! Every design holds types of one word ([`KeyRepr`], [`Repr`]). Some hold wide entries too
 //! ([`StoredKey`], [`Stored`]); the others do not compile with them. A wide word is never published
 //! by one store, unless a design declares 16 bytes to be failure-atomic.
 //!
-//! `u128` keys are in the order of numbers. Sixteen bytes that are to be in the order of bytes
-//! (UUIDs, digests) are `u128::from_be_bytes` of them, and `to_be_bytes` gives them back.
+//! `u128` keys are in the order of numbers. For sixteen bytes in the order of bytes (UUIDs,
+//! digests), use `u128::from_be_bytes`, and `to_be_bytes` to get them back.
 //!
 //! ```text
 //! record | length (u32) | CRC-32C of the bytes (u32) | bytes ... |      in a block of its size class
@@ -23,7 +23,7 @@
 //! value is a new record.
 //!
 //! # Crash states
-//! A record that no leaf leads to is found by no walk, so recovery frees it. A record's lines are
+//! Recovery frees a record that no leaf leads to, because no walk finds it. A record's lines are
 //! flushed when it is made and fenced before the word that leads to it is published.
 
 pub use crate::record::{
@@ -38,22 +38,23 @@ use bristlecone_pmem::{Heap, Media, POff, SpaceError};
 use crossbeam_epoch::Guard;
 use std::fmt;
 
-/// Longest byte-string key in bytes: 64 KiB of a user's, and 4 that a layer above puts before them.
+/// Maximum length of a byte-string key in bytes: 64 KiB of a user's, and 4 that a layer above puts
+/// before them.
 pub const MAX_KEY: usize = (64 << 10) + 4;
-/// Most 8-byte words that a node has of a key or value.
+/// Maximum number of 8-byte words of a key or value in a node.
 pub const WIDEST: usize = 2;
 
 /// A key or value as a node holds it: one or two 8-byte words.
 pub trait Word:
     Copy + Ord + Default + fmt::Debug + fmt::LowerHex + Send + Sync + std::hash::Hash + 'static
 {
-    /// How many.
+    /// Number of words.
     const WORDS: usize;
 
-    /// Them, in the order in which they lie in a node; behind them zeros.
+    /// Returns the words in the order in which they lie in a node, followed by zeros.
     fn parts(self) -> [u64; WIDEST];
 
-    /// Puts them together.
+    /// Puts the words together.
     fn from_parts(parts: [u64; WIDEST]) -> Self;
 }
 
@@ -88,90 +89,91 @@ impl Word for u128 {
 /// The word of a key or value of this type.
 pub type WordOf<T> = <T as Stored>::Word;
 
-/// A key and a value as an entry holds them.
+/// A key and a value as words of an entry.
 pub type PairOf<K, V> = (WordOf<K>, WordOf<V>);
 
-/// A type that a leaf can hold in a word or two, in the node or through a record.
+/// A type that a leaf can hold in one or two words, in the node or through a record.
 pub trait Stored: ToOwned {
     /// The words in the node.
     type Word: Word;
 
-    /// Its name in the root table.
+    /// Name in the root table.
     const KIND: DataKind;
     /// True if words lead to records.
     const RECORDS: bool;
 
-    /// Bytes, for limits; 8 for numbers.
+    /// Returns the length in bytes, for limits; 8 for numbers.
     fn bytes(&self) -> usize;
 
-    /// The bytes of a byte string, for designs that keep short ones in their own nodes; `None` for
-    /// numbers.
+    /// Returns the bytes of a byte string, for designs that keep short ones in their own nodes;
+    /// `None` for numbers.
     fn byte_string(&self) -> Option<&[u8]> {
         None
     }
 
-    /// The byte string of these bytes; `None` for numbers.
+    /// Returns the byte string of these bytes; `None` for numbers.
     fn of_byte_string(bytes: &[u8]) -> Option<&Self> {
         let _ = bytes;
         None
     }
 
-    /// Makes the word for this value. A record is allocated, written and flushed, not fenced.
+    /// Makes the word of this value. A record is allocated, written and flushed, and not fenced.
     ///
     /// # Errors
-    /// [`SpaceError`] when there is no room; nothing is allocated then.
+    /// [`SpaceError`] when there is no room. Nothing is allocated then.
     fn make<M: Media>(&self, heap: &Heap<M>) -> Result<Self::Word, SpaceError>;
 
-    /// Calls `f` with the value behind `word`; `None` if the word leads nowhere sensible (a corrupt
-    /// pool). The caller is pinned and read the word from a leaf while pinned.
+    /// Calls `f` with the value behind `word`. Returns `None` if the word is implausible (a corrupt
+    /// pool). The caller is pinned, and read the word from a leaf while pinned.
     fn read<M: Media, R>(pm: &M, word: Self::Word, f: impl FnOnce(&Self) -> R) -> Option<R>;
 
-    /// Frees what `word` leads to, which nothing ever led to.
+    /// Frees the record of `word`, which nothing ever led to.
     fn discard<M: Media>(heap: &Heap<M>, word: Self::Word);
 
-    /// Frees what `word` leads to once pinned readers have left. That nothing leads to it must be
-    /// durable already.
+    /// Frees the record of `word` once pinned readers have left. Durably, nothing may lead to it
+    /// any more.
     fn retire<M: Media>(heap: &Heap<M>, word: Self::Word, guard: &Guard);
 
-    /// Marks what `word` leads to as reached, for recovery.
+    /// Marks the record of `word` as reached, for recovery.
     ///
     /// # Errors
-    /// A message that says what is wrong with the word.
+    /// The reason in words.
     fn mark<M: Media>(heap: &Heap<M>, word: Self::Word, guard: &Guard) -> Result<(), String>;
 
-    /// Offset of the block that `word` leads to, if it leads to one.
+    /// Returns the offset of the block that `word` leads to, if it leads to one.
     fn block(word: Self::Word) -> Option<u64>;
 
-    /// Checks what `word` leads to, checksum included. Returns the number of records (0 or 1) that
+    /// Checks the record of `word`, checksum included. Returns the number of records (0 or 1) that
     /// are whole.
     ///
     /// # Errors
-    /// A message that says what is wrong. While damage is
-    /// [collected](crate::damage::collecting_damage), it is noted instead.
+    /// The reason in words. While damage is [collected](crate::damage::collecting_damage), it is
+    /// noted instead.
     fn check<M: Media>(heap: &Heap<M>, word: Self::Word) -> Result<u64, String>;
 }
 
 /// A [`Stored`] that can be a key.
 pub trait StoredKey: Stored + Separator {
-    /// Hash of the key: its low byte is the fingerprint, the rest may make up the tag.
+    /// Returns the hash of the key: its low byte is the fingerprint, and the rest may make up the
+    /// tag.
     fn hash(&self) -> u32;
 
-    /// True if `word` stands for this key, whose hash is `hash`.
+    /// Returns true if `word` stands for this key, whose hash is `hash`.
     fn is_at<M: Media>(&self, hash: u32, pm: &M, word: Self::Word) -> bool;
 
     /// Appends the key to a snapshot.
     fn save(&self, out: &mut Vec<u8>);
 
-    /// Takes a key off the front of a snapshot; `None` if it is cut short.
+    /// Removes a key from the front of a snapshot. Returns `None` if it is cut short.
     fn restore(from: &mut &[u8]) -> Option<Self::Owned>;
 
-    /// True if the key is not too long.
+    /// Returns true if the key is not too long.
     fn fits(&self) -> bool {
         self.bytes() <= MAX_KEY
     }
 }
 
-/// A type that a leaf can hold in 8 bytes. Every design takes it.
+/// A type that a leaf can hold in 8 bytes. Every design holds it.
 pub trait Repr: Stored<Word = u64> {
     /// Calls `f` with the bytes that stand for this key or value where it is not in a word: their
     /// order is its order, so those of a number are big-endian.
@@ -318,7 +320,8 @@ impl Stored for [u8] {
 
     fn make<M: Media>(&self, heap: &Heap<M>) -> Result<u64, SpaceError> {
         let block = heap.alloc(within_one_line(record_bytes(self)))?;
-        // SAFETY: 1. the block has room; 2. it was just allocated, so no one else has its address.
+        // SAFETY: 1. `alloc` returned a block inside the pool with at least `record_bytes` bytes;
+        // 2. it was just allocated, so no other thread has its offset.
         let crc = unsafe { write_record(heap.pool().pm(), block, self) };
         Ok(block.get() | u64::from(crc >> 16) << TAG_SHIFT)
     }
@@ -378,7 +381,7 @@ impl StoredKey for [u8] {
     }
 }
 
-/// Checks what a string's word leads to.
+/// Checks the record of a string's word.
 fn check_string<M: Media>(heap: &Heap<M>, word: u64) -> Result<(), String> {
     let (crc, bytes) = located(heap, word)?;
     heap.check(word & OFFSET_MASK, (HEADER + bytes.len()) as u64)?;

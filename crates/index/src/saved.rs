@@ -5,9 +5,9 @@
 //! after the payload of all parts: its CRC-32C (4)
 //! ```
 //!
-//! A root word leads to the first part. It is taken back, durably, before anything else changes, so
-//! what was saved is used once at most; its blocks are in no marks, so they are free by then. What
-//! fails its checksum costs a walk, nothing else.
+//! A root word leads to the first part. It is cleared, durably, before anything else changes, so a
+//! saved state is used at most once. Its blocks are in no marks, so they are free by then. A failed
+//! checksum costs only a walk.
 
 use bristlecone_pmem::cell::write_bytes;
 use bristlecone_pmem::heap::MAX_BLOCK;
@@ -23,7 +23,7 @@ const MARKS: [u8; 8] = *b"MARKS001";
 const PART_HEADER: usize = 16;
 const PART: usize = MAX_BLOCK as usize - PART_HEADER;
 
-/// Saves `payload` under the root's word number `word`. Nothing is saved if there is no room.
+/// Saves `payload` under the root's word number `word`. If there is no room, nothing is saved.
 pub fn save<M: Media>(root: &Root<M>, heap: &Heap<M>, word: usize, mut payload: Vec<u8>) {
     payload.extend(crc32c::crc32c(&payload).to_le_bytes());
     let pm = root.pool().pm();
@@ -42,7 +42,7 @@ pub fn save<M: Media>(root: &Root<M>, heap: &Heap<M>, word: usize, mut payload: 
         header[..8].copy_from_slice(&next.to_le_bytes());
         header[8..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
         // SAFETY: 1. the block is inside the pool and has room for the part; 2. it was just
-        // allocated, so no one else has its address.
+        // allocated, so no other thread has its address.
         unsafe {
             write_bytes(pm, at, &header);
             write_bytes(pm, at.wrapping_add(PART_HEADER), bytes);
@@ -52,12 +52,12 @@ pub fn save<M: Media>(root: &Root<M>, heap: &Heap<M>, word: usize, mut payload: 
         next = block.get();
     }
     pm.fence();
-    // PERSIST: (in `publish`) what was saved counts; nothing is changed after it.
+    // PERSIST: (in `publish`) the word that leads to the saved state; nothing is changed after it.
     root.word(word).publish(pm, next);
 }
 
-/// Gives what was saved under the root's word number `word`, if it is whole, to `read`, and takes
-/// the word back. Answers what `read` does.
+/// Reads the state saved under the root's word number `word` with `read`, if it is whole, and
+/// clears the word. Returns the result of `read`.
 pub fn load<M: Media, R>(
     root: &Root<M>,
     word: usize,
@@ -71,14 +71,14 @@ pub fn load<M: Media, R>(
     }
     let loaded = gather(pm, first).and_then(|payload| read(&payload));
     if !planted!(pm, "lbtree-snapshot-kept") {
-        // PERSIST: (in `publish`) it no longer counts, before the index changes or its blocks are
-        // used again.
+        // PERSIST: (in `publish`) the cleared word, before the index changes or the saved blocks
+        // are used again.
         root.word(word).publish(pm, 0);
     }
     loaded
 }
 
-/// Saves `counts` and the heap's marks, for designs all of whose nodes are in the pool.
+/// Saves `counts` and the heap's marks, for designs with all nodes in the pool.
 pub fn save_marks<M: Media>(root: &Root<M>, heap: &Heap<M>, word: usize, counts: &[u64]) {
     let mut payload = MARKS.to_vec();
     for count in counts {
@@ -88,8 +88,8 @@ pub fn save_marks<M: Media>(root: &Root<M>, heap: &Heap<M>, word: usize, counts:
     save(root, heap, word, payload);
 }
 
-/// Reads what [`save_marks`] saved and marks the heap, whose recovery has begun (and begins anew if
-/// this answers `None`).
+/// Reads the state of [`save_marks`] and marks the heap, whose recovery has begun (and must begin
+/// again if this returns `None`).
 pub fn load_marks<M: Media, const N: usize>(
     root: &Root<M>,
     heap: &Heap<M>,
@@ -111,7 +111,7 @@ pub fn load_marks<M: Media, const N: usize>(
     loaded
 }
 
-/// All parts as one payload, checksum verified and cut off.
+/// Returns all parts as one payload, with its checksum verified and removed.
 fn gather<M: Media>(pm: &M, first: u64) -> Option<Cow<'_, [u8]>> {
     let (mut next, payload) = part(pm, first)?;
     let mut payload = Cow::Borrowed(payload);
@@ -138,7 +138,7 @@ fn gather<M: Media>(pm: &M, first: u64) -> Option<Cow<'_, [u8]>> {
     })
 }
 
-/// One part: the offset of the next, and its bytes.
+/// Returns one part: the offset of the next, and its bytes.
 fn part<M: Media>(pm: &M, off: u64) -> Option<(u64, &[u8])> {
     let len = pm.len();
     if off < CHUNK || !off.is_multiple_of(8) || off.checked_add(PART_HEADER as u64)? > len {
@@ -148,7 +148,7 @@ fn part<M: Media>(pm: &M, off: u64) -> Option<(u64, &[u8])> {
     if M::TRACED {
         pm.trace_load(at, PART_HEADER);
     }
-    // SAFETY: 1. `off + 16 <= len`: inside the pool; 2. no one writes while the index is opened.
+    // SAFETY: 1. `off + 16 <= len`: inside the pool; 2. no thread writes while the index is opened.
     let header = unsafe { at.cast::<[u8; PART_HEADER]>().read() };
     let next = u64::from_le_bytes(header[..8].try_into().ok()?);
     let bytes = u64::from_le_bytes(header[8..].try_into().ok()?);
@@ -158,7 +158,8 @@ fn part<M: Media>(pm: &M, off: u64) -> Option<(u64, &[u8])> {
     if M::TRACED {
         pm.trace_load(at.wrapping_add(PART_HEADER), bytes as usize);
     }
-    // SAFETY: 1. the range was just checked; 2. as above.
+    // SAFETY: 1. the range was just checked to be inside the pool; 2. no thread writes while the
+    // index is opened.
     let payload =
         unsafe { std::slice::from_raw_parts(at.wrapping_add(PART_HEADER), bytes as usize) };
     Some((next, payload))

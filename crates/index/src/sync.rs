@@ -1,6 +1,6 @@
-//! The atomics that concurrent code in this crate uses: the standard ones, except in this crate's
-//! own tests, where each access is also a scheduling point of the model checker
-//! (`research/schedules`); and waiting for others.
+//! The atomics of this crate's concurrent code, and waiting for other threads. The atomics are the
+//! standard ones, except in this crate's own tests, where each access is also a scheduling point of
+//! the model checker (`research/schedules`).
 
 #[cfg(not(test))]
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
@@ -14,7 +14,7 @@ use crossbeam_utils::Backoff;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// One turn of a loop that waits for another thread: spins first, then gives way.
+/// Takes one turn of a loop that waits for another thread: spins first, then yields.
 #[inline]
 pub fn wait(backoff: &Backoff) {
     #[cfg(test)]
@@ -27,28 +27,28 @@ pub fn wait(backoff: &Backoff) {
     backoff.snooze();
 }
 
-/// Whether anything was retired that may only wait for readers to leave.
+/// Notes whether anything was retired that may only wait for readers to leave.
 #[derive(Debug, Default)]
 pub struct Retired {
     some: AtomicBool,
-    /// How often readers were waited for.
+    /// Number of times that a thread waited for readers.
     waits: AtomicUsize,
     turn: Mutex<()>,
 }
 
 impl Retired {
-    /// Notes that something was.
+    /// Notes that something was retired.
     #[inline]
     pub fn note(&self) {
-        // ORDERING: Relaxed (both); a hint. Stored to but once, so that threads do not meet here.
+        // ORDERING: Relaxed (both); a hint. It is stored only once, so that threads do not meet
+        // here.
         if !self.some.load(Ordering::Relaxed) {
             self.some.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Where space was refused: sees that what was retired is free, if readers leave soon, or waits
-    /// for another thread that is seeing to that. False if there is nothing. The caller holds no
-    /// lock.
+    /// After space was refused: waits until retired memory is free, if readers leave soon, or for
+    /// another thread that does so. Returns false if nothing was retired. The caller holds no lock.
     pub fn wait(&self) -> bool {
         // ORDERING: Relaxed (all); another thread's wait is seen once its turn is over, by the
         // lock.

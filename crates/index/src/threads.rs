@@ -4,18 +4,18 @@ use bristlecone_pmem::media::Media;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{self, Builder};
 
-/// More threads than any machine has use for.
+/// Maximum number of threads: more than any machine has use for.
 const MAX_THREADS: usize = 1024;
 
-/// Runs `worker` on up to `threads` threads, this one among them. The workers share the work out
-/// among themselves, so that fewer of them do it too: the system may grant no more. One thread
-/// alone runs it as if it were called. Where `pm` simulates threads, two stand for several, and
-/// this one comes last, when nothing may be left to do.
+/// Runs `worker` on up to `threads` threads, this one among them. The workers share the work, so
+/// that fewer of them finish it too: the system may grant no more. A single thread runs it as an
+/// ordinary call. Where `pm` simulates threads, two stand for several, and this one comes last,
+/// when all work may be done.
 ///
 /// Returns each worker's result.
 ///
 /// # Errors
-/// The first worker's that failed; `stopped` of a message if one of several panicked.
+/// The error of the first worker that failed, or `stopped` of a message if one of several panicked.
 pub fn on_threads<M: Media, R: Send, E: Send>(
     pm: &M,
     threads: usize,

@@ -38,7 +38,7 @@ use std::sync::atomic::{Ordering, fence};
 
 /// Bit 0: a writer holds the lock.
 const LOCKED: u64 = 1;
-/// Bit 1: taken out of the structure for good.
+/// Bit 1: removed from the structure for good.
 const OBSOLETE: u64 = 2;
 /// One step of the counter.
 const STEP: u64 = 4;
@@ -55,13 +55,13 @@ impl Default for VersionWord {
 }
 
 impl VersionWord {
-    /// An unlocked word.
+    /// Returns an unlocked word.
     #[must_use]
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// The version, or `None` while a writer holds the lock.
+    /// Returns the version, or `None` while a writer holds the lock.
     #[inline(always)]
     pub fn try_read(&self) -> Option<u64> {
         // ORDERING: Acquire; pairs with the Release store in `unlock` and its like.
@@ -69,7 +69,7 @@ impl VersionWord {
         (version & LOCKED == 0).then_some(version)
     }
 
-    /// The version; waits while a writer holds the lock.
+    /// Returns the version. Waits while a writer holds the lock.
     #[inline(always)]
     pub fn read(&self) -> u64 {
         match self.try_read() {
@@ -89,7 +89,8 @@ impl VersionWord {
         }
     }
 
-    /// True if nothing has changed since `version` was read. Loads before it stay before it.
+    /// Returns true if nothing has changed since `version` was read. Loads before it stay before
+    /// it.
     #[inline(always)]
     pub fn validate(&self, version: u64) -> bool {
         // ORDERING: Acquire; pairs with the Release fence in `try_lock_at` through any data store
@@ -118,7 +119,7 @@ impl VersionWord {
         locked
     }
 
-    /// Takes the lock, waiting for it, and returns the version it was taken at.
+    /// Takes the lock, waiting for it. Returns the version at which it was taken.
     #[inline]
     pub fn lock(&self) -> u64 {
         let backoff = Backoff::new();
@@ -131,55 +132,55 @@ impl VersionWord {
         }
     }
 
-    /// Takes the lock if no one holds it.
+    /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> bool {
         self.try_read()
             .is_some_and(|version| self.try_lock_at(version))
     }
 
-    /// True if `version` says that what the word protects is out of the structure.
+    /// Returns true if `version` says that what the word protects is out of the structure.
     #[inline(always)]
     pub fn is_obsolete(version: u64) -> bool {
         version & OBSOLETE != 0
     }
 
-    /// Gives the lock back, one version up.
+    /// Releases the lock, one version up.
     #[inline]
     pub fn unlock(&self) {
         self.release((self.held() & !LOCKED) + STEP);
     }
 
-    /// Gives the lock back at the version it was taken at: nothing was stored meanwhile.
+    /// Releases the lock at the version at which it was taken: nothing was stored meanwhile.
     #[inline]
     pub fn unlock_unchanged(&self) {
         self.release(self.held() & !LOCKED);
     }
 
-    /// Gives the lock back and marks what it protects as out of the structure.
+    /// Releases the lock and marks what it protects as out of the structure.
     pub fn unlock_obsolete(&self) {
         self.release(((self.held() & !LOCKED) + STEP) | OBSOLETE);
     }
 
-    /// Makes an obsolete word usable again, one version up. The caller alone can reach it.
+    /// Makes an obsolete word usable again, one version up. Only the caller can reach it.
     pub fn revive(&self) {
-        // ORDERING: Relaxed; only the caller can reach the word, and whoever is led to it later
+        // ORDERING: Relaxed; only the caller can reach the word. A thread that is led to it later
         // gets there through the unlock of the node that leads there.
         let version = self.0.load(Ordering::Relaxed);
         self.release((version & !(LOCKED | OBSOLETE)) + STEP);
-        // ORDERING: Release fence; a reader that sees what is stored from here on also sees that
-        // the versions it read before are over. Pairs with the Acquire fence of `validate`.
+        // ORDERING: Release fence; pairs with the Acquire fence of `validate`: a reader that sees a
+        // later store also sees that the versions it read before have ended.
         fence(Ordering::Release);
     }
 
-    /// True if the lock is held or the word is obsolete. For checks at rest.
+    /// Returns true if the lock is held or the word is obsolete. For checks at rest.
     pub fn is_busy_or_obsolete(&self) -> bool {
         self.0.load(Ordering::Relaxed) & (LOCKED | OBSOLETE) != 0
     }
 
     #[inline]
     fn held(&self) -> u64 {
-        // ORDERING: Relaxed; the holder alone changes a locked word.
+        // ORDERING: Relaxed; only the holder changes a locked word.
         let version = self.0.load(Ordering::Relaxed);
         debug_assert_eq!(version & LOCKED, LOCKED, "only the holder unlocks");
         version
@@ -192,9 +193,9 @@ impl VersionWord {
     }
 }
 
-/// Locks in the table: 128 KiB, which stays in a second-level cache.
+/// Number of locks in the table: 128 KiB, which stays in a second-level cache.
 const SLOTS: usize = 1 << 14;
-/// Locks in a cache line.
+/// Number of locks in a cache line.
 const PER_LINE: usize = 8;
 
 #[repr(C, align(64))]
@@ -204,9 +205,9 @@ const _: () = assert!(size_of::<Line>() == 64 && SLOTS.is_power_of_two());
 
 /// A volatile table of version locks for leaves, indexed by a hash of the leaf's handle.
 ///
-/// Two leaves may share a slot. That is harmless for readers (a needless retry) and is what
-/// [`lock_two`](Self::lock_two) and [`same_slot`](Self::same_slot) are for with writers: a thread
-/// that holds one leaf's lock must not wait for another leaf's with the same slot.
+/// Two leaves may share a slot. For readers that only costs a needless retry. Writers use
+/// [`lock_two`](Self::lock_two) and [`same_slot`](Self::same_slot) for it: a thread that holds one
+/// leaf's lock must not wait for another leaf's with the same slot.
 ///
 /// On a durable leaf the order is: lock, store, flush, fence, *then* unlock. An unlock before the
 /// fence would let another thread act on what a crash still undoes.
@@ -229,10 +230,10 @@ impl Default for VersionLocks {
 }
 
 impl VersionLocks {
-    /// DRAM bytes of a table.
+    /// Bytes of a table in DRAM.
     pub const BYTES: u64 = (SLOTS * 8) as u64;
 
-    /// A table with every lock free.
+    /// Returns a table with every lock free.
     #[must_use]
     pub fn new() -> Self {
         // Pages of it that no leaf's lock is on are never touched.
@@ -243,14 +244,15 @@ impl VersionLocks {
         }
     }
 
-    /// Slot of a leaf: multiplicative hashing, so that neighbouring leaves lie on different lines.
+    /// Returns the slot of a leaf: multiplicative hashing, so that neighbouring leaves lie on
+    /// different lines.
     #[inline(always)]
     fn slot(leaf: u32) -> usize {
         // 2^32 divided by the golden ratio.
         (leaf.wrapping_mul(0x9E37_79B9) >> (32 - SLOTS.trailing_zeros())) as usize
     }
 
-    /// Where a leaf's lock is, in bytes from the start of the table.
+    /// Returns the place of a leaf's lock, in bytes from the start of the table.
     #[inline(always)]
     pub fn place(leaf: u32) -> u64 {
         Self::slot(leaf) as u64 * 8
@@ -262,45 +264,47 @@ impl VersionLocks {
         &self.lines[slot / PER_LINE].0[slot % PER_LINE]
     }
 
-    /// Asks for the leaf's lock to be brought near.
+    /// Prefetches the leaf's lock.
     #[inline(always)]
     pub fn prefetch(&self, leaf: u32) {
         let word: *const VersionWord = self.word(leaf);
         bristlecone_pmem::media::cpu::prefetch(word.cast(), 1);
     }
 
-    /// The leaf's version; waits while a writer holds its lock.
+    /// Returns the leaf's version. Waits while a writer holds its lock.
     #[inline]
     #[must_use]
     pub fn read(&self, leaf: u32) -> u64 {
         self.word(leaf).read()
     }
 
-    /// The leaf's version, or `None` while a writer holds its lock.
+    /// Returns the leaf's version, or `None` while a writer holds its lock.
     #[inline]
     #[must_use]
     pub fn try_read(&self, leaf: u32) -> Option<u64> {
         self.word(leaf).try_read()
     }
 
-    /// True if the leaf has not been locked since `version` was read (or only by holders that
-    /// changed nothing). Call it after the last load of the leaf's data and before trusting any.
+    /// Returns true if the leaf has not been locked since `version` was read (or only by holders
+    /// that changed nothing). Call it after the last load of the leaf's data and before trusting
+    /// any.
     #[inline]
     #[must_use]
     pub fn validate(&self, leaf: u32, version: u64) -> bool {
         self.word(leaf).validate(version)
     }
 
-    /// Takes the leaf's lock if its version still is `version`; does not wait.
+    /// Takes the leaf's lock if its version is still `version`. Does not wait.
     #[inline]
     #[must_use]
     pub fn try_lock_at(&self, leaf: u32, version: u64) -> Option<Locked<'_>> {
         let word = self.word(leaf);
-        // Not `then_some`: a `Locked` that is made in vain would unlock someone else's lock.
+        // Not `then_some`: it would make a `Locked` even without the lock, and dropping that would
+        // unlock for the thread that has it.
         word.try_lock_at(version).then(|| Locked { word })
     }
 
-    /// Takes the leaf's lock if no one holds it; does not wait.
+    /// Takes the leaf's lock if it is free. Does not wait.
     #[inline]
     #[must_use]
     pub fn try_lock(&self, leaf: u32) -> Option<Locked<'_>> {
@@ -338,9 +342,8 @@ impl VersionLocks {
         }
     }
 
-    /// Takes the locks of all these leaves if their versions still are what is given with them;
-    /// waits for no one. Leaves that share a lock take it once, if both were read at the same
-    /// version.
+    /// Takes the locks of all these leaves if their versions are still the given ones. Does not
+    /// wait. Leaves that share a lock take it once, if both were read at the same version.
     pub fn try_lock_all(
         &self,
         leaves: impl Iterator<Item = (u32, u64)> + Clone,
@@ -365,7 +368,7 @@ impl VersionLocks {
         Some(held)
     }
 
-    /// True if the two leaves share a lock.
+    /// Returns true if the two leaves share a lock.
     #[inline]
     #[must_use]
     pub fn same_slot(a: u32, b: u32) -> bool {
@@ -373,7 +376,7 @@ impl VersionLocks {
     }
 }
 
-/// A lock that is held; dropping it unlocks, one version up.
+/// A held lock. Dropping it unlocks, one version up.
 #[must_use = "dropping it unlocks"]
 pub struct Locked<'t> {
     word: &'t VersionWord,
@@ -411,7 +414,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// The locks of two leaves (one lock if they share a slot); dropping it unlocks both.
+/// The held locks of two leaves (one lock if they share a slot). Dropping it unlocks both.
 #[must_use = "dropping it unlocks"]
 #[derive(Debug)]
 pub struct LockedTwo<'t> {
@@ -434,7 +437,7 @@ impl LockedTwo<'_> {
     }
 }
 
-/// The locks of several leaves; dropping it unlocks all.
+/// The held locks of several leaves. Dropping it unlocks all.
 #[must_use = "dropping it unlocks"]
 #[derive(Debug)]
 pub struct LockedAll<'t>(Vec<Locked<'t>>);
@@ -459,7 +462,7 @@ mod tests {
     use crate::sync::{AtomicU64 as Cell, explore};
     use std::sync::Arc;
 
-    /// Two different leaves that share a slot.
+    /// Returns two different leaves that share a slot.
     fn colliding() -> (u32, u32) {
         let other = (2..)
             .find(|&leaf| VersionLocks::same_slot(1, leaf))

@@ -5,14 +5,14 @@
 //! cargo run --release -p bristlecone-pmem --example atomic_transfer
 //! ```
 //!
-//! Where the pool is follows `TMPDIR`: on an ordinary disk transfers go through a journal, on
+//! `TMPDIR` decides where the pool is: on an ordinary disk transfers go through a journal, on
 //! `/dev/shm` or persistent memory straight to the mapped file.
 //!
 //! A transfer changes three words of a pool file with one persistent multi-word compare-and-swap:
 //! both accounts and the number of transfers. A child process makes transfers with two threads
-//! until it gets SIGKILL, at a random moment; then the parent opens the pool, which ends or undoes
-//! what was under way, and looks whether the sum is what it was, and whether every transfer that
-//! the child had reported is there.
+//! until it is killed at a random moment. Then the parent opens the pool, which ends or undoes
+//! transfers under way, and checks that the sum is unchanged and that every transfer that the child
+//! had reported is there.
 
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pmwcas::{DescriptorPool, NoBlocks, Recovered};
@@ -30,11 +30,11 @@ use std::time::{Duration, SystemTime};
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const ROUNDS: u64 = 10;
-/// What both accounts hold together.
+/// The sum of both accounts.
 const SUM: u64 = 1_000_000;
 const THREADS: u64 = 2;
 const NAME: &str = "accounts";
-/// Root words: where descriptors and accounts are.
+/// Root words: places of descriptors and accounts.
 const DESCRIPTORS: usize = 0;
 const ACCOUNTS: usize = 1;
 const LINE: u64 = 64;
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
 
 /// The open pool.
 struct Bank {
-    // Before the root and the pool, which it uses.
+    // The descriptors come before the root and the pool, which they use.
     swaps: DescriptorPool<Auto>,
     accounts: u64,
     root: Root<Auto>,
@@ -96,7 +96,7 @@ impl Bank {
         }
         for (i, at) in [(DESCRIPTORS, bank.swaps.offset()), (ACCOUNTS, accounts)] {
             bank.root.word(i).store(pm, at, Ordering::Relaxed);
-            // PERSIST: what leads to them; likewise.
+            // PERSIST: the words that lead to the accounts; fenced when the root is published.
             pm.flush_of(bank.root.word(i));
         }
         bank.root.publish();
@@ -130,7 +130,7 @@ impl Bank {
         Ok((bank, recovered))
     }
 
-    /// The accounts (0 and 1), and the number of transfers (2).
+    /// Returns the accounts (0 and 1), and the number of transfers (2).
     fn word(&self, i: usize) -> &PWord {
         let at = self.accounts as usize + i * LINE as usize;
         // SAFETY: 1. the block was allocated or checked, with a line for each of three words; 2.
@@ -143,14 +143,13 @@ impl Bank {
         [0, 1, 2].map(|i| self.swaps.read(self.word(i)))
     }
 
-    /// Moves up to `most`, from the richer account mostly. The number of the transfer, which is
-    /// durable now.
+    /// Moves up to `most`, mostly from the richer account. Returns the number of the transfer,
+    /// which is durable.
     fn transfer(&self, most: u64) -> Outcome<u64> {
         loop {
             let mut swap = self.swaps.allocate_descriptor()?;
             let [a, b, count] = self.read();
-            // Where threads meet, what was read may belong to different moments; the swap fails
-            // then.
+            // If threads meet, the reads may belong to different moments; the swap fails then.
             let amount = most.min(a.max(b));
             let (a_after, b_after) = if a >= b {
                 (a - amount, b + amount)
@@ -169,7 +168,7 @@ impl Bank {
     }
 }
 
-/// The child: transfers until it is killed; prints how many are durable.
+/// The child: transfers until it is killed, and prints how many transfers are durable.
 fn transfer(path: &Path) -> Outcome<()> {
     let (bank, _) = Bank::open(path)?;
     std::thread::scope(|scope| {
@@ -181,7 +180,8 @@ fn transfer(path: &Path) -> Outcome<()> {
                         let done = bank
                             .transfer(1 + n * 7919 % 1000)
                             .map_err(|e| e.to_string())?;
-                        // Written whole, being short; what cannot be written no one hears of.
+                        // The line is short and so is written whole. If it cannot be written, the
+                        // transfer is not reported.
                         let _ = std::io::stdout().write_all(format!("{done}\n").as_bytes());
                     }
                     Ok(())

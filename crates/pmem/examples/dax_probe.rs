@@ -6,9 +6,9 @@
 //! dax_probe refuse PATH         PATH must be refused, as a place without persistent memory is
 //! ```
 //!
-//! `write` ends without closing, syncing or unmapping anything: what `check` finds after the
-//! machine was reset is there because of flush and fence alone. `cargo run -p xtask -- dax` runs it
-//! so.
+//! `write` ends without closing, syncing or unmapping anything: the pattern that `check` finds
+//! after the machine was reset is there because of flush and fence alone.
+//! `cargo run -p xtask -- dax` runs it so.
 
 use bristlecone_pmem::media::{Dax, cpu};
 use bristlecone_pmem::{Access, Media, MediaOptions, MediumKind, OpenError, PWord};
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
 const WORD: u64 = 8;
-/// Bytes a file has when it is made, before it grows.
+/// Bytes of a new file, before it grows.
 const INITIAL: u64 = 4 << 20;
 
 fn main() -> ExitCode {
@@ -43,12 +43,12 @@ fn run(args: &[&str]) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// The word that belongs at `index`: never zero, different at each place.
+/// Returns the word at `index`: never zero, different at each place.
 fn pattern(index: u64) -> u64 {
     (index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }
 
-/// The word at `index` of an opened pool that has it.
+/// Returns the word at `index` of an opened pool that has it.
 fn word(pm: &Dax, index: u64) -> &PWord {
     assert!(
         (index + 1) * WORD <= pm.len(),
@@ -93,7 +93,7 @@ fn write(path: &Path, bytes: u64) -> Result<(), Box<dyn Error>> {
     for index in 0..bytes / WORD {
         word(&pm, index).store(&pm, pattern(index), Ordering::Relaxed);
     }
-    // PERSIST: the whole pattern, before this process tells anyone that it is there.
+    // PERSIST: the whole pattern, before this process reports it.
     pm.flush(pm.base(), bytes as usize);
     pm.fence();
     println!(

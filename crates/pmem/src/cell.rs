@@ -1,4 +1,4 @@
-//! Cells: how persistent words are read and written.
+//! Cells: reading and writing persistent words.
 //!
 //! A cell is an atomic integer at a fixed place in a pool. Its loads and stores take the medium, so
 //! that a traced medium sees each of them with its call site; on any other medium they compile to
@@ -16,7 +16,7 @@ pub struct PWord(AtomicU64);
 const _: () = assert!(size_of::<PWord>() == 8 && align_of::<PWord>() == 8);
 
 impl PWord {
-    /// A word outside any pool, for building images and for tests.
+    /// Returns a word outside any pool, for building images and for tests.
     #[must_use]
     pub const fn new(value: u64) -> Self {
         Self(AtomicU64::new(value))
@@ -45,7 +45,7 @@ impl PWord {
         self.0.store(value, order);
     }
 
-    /// Replaces `current` by `new`, or returns what is there instead.
+    /// Replaces `current` by `new`, or returns the value found.
     ///
     /// # Errors
     /// The value found, when it is not `current`; the word is unchanged.
@@ -71,7 +71,8 @@ impl PWord {
         result
     }
 
-    /// NVM atomic write (NAW): one 8-byte store, flush, fence. After it, a crash finds `value`.
+    /// Makes an NVM atomic write (NAW): one 8-byte store, flush, fence. After it, a crash finds
+    /// `value`.
     #[inline]
     #[track_caller]
     pub fn publish<M: Media>(&self, pm: &M, value: u64) {
@@ -80,7 +81,7 @@ impl PWord {
         pm.persist(self);
     }
 
-    /// Address of the word.
+    /// Returns the address of the word.
     #[inline]
     #[must_use]
     pub fn addr(&self) -> *const u8 {
@@ -90,10 +91,10 @@ impl PWord {
 
 /// A 16-byte persistent word, for designs that declare 16 bytes as their unit of failure atomicity.
 ///
-/// Written with `cmpxchg16b` or `casp` (LSE), or the processor's plain 16-byte store where that is
-/// atomic. There is no fallback to a lock, since what a lock protects is not failure-atomic: ask
-/// [`PWord16::supported`] before a pool relies on it. Vendors promise 8 bytes; 16 is an assumption
-/// about the platform.
+/// It is written with `cmpxchg16b` or `casp` (LSE), or with the processor's plain 16-byte store
+/// where that is atomic. There is no fallback to a lock, since a lock protects no store from a
+/// crash. Check [`PWord16::supported`] before a pool relies on it. Vendors promise 8 bytes; 16 is
+/// an assumption about the platform.
 #[repr(transparent)]
 #[derive(Debug, Default)]
 pub struct PWord16(AtomicU128);
@@ -101,13 +102,13 @@ pub struct PWord16(AtomicU128);
 const _: () = assert!(size_of::<PWord16>() == 16 && align_of::<PWord16>() == 16);
 
 impl PWord16 {
-    /// A word outside any pool, for building images and for tests.
+    /// Returns a word outside any pool, for building images and for tests.
     #[must_use]
     pub const fn new(value: u128) -> Self {
         Self(AtomicU128::new(value))
     }
 
-    /// True if this processor writes 16 bytes with one instruction.
+    /// Returns true if this processor writes 16 bytes with one instruction.
     #[must_use]
     pub fn supported() -> bool {
         AtomicU128::is_lock_free()
@@ -126,7 +127,7 @@ impl PWord16 {
     /// Writes the word with one 16-byte store.
     ///
     /// # Errors
-    /// [`NoAtomic16`] if the processor has none; nothing is written then.
+    /// [`NoAtomic16`] if the processor has no such store. Nothing is written then.
     #[inline]
     #[track_caller]
     pub fn store<M: Media>(&self, pm: &M, value: u128, order: Ordering) -> Result<(), NoAtomic16> {
@@ -142,10 +143,11 @@ impl PWord16 {
         Ok(())
     }
 
-    /// NVM atomic write of 16 bytes: one store, flush, fence. After it, a crash finds `value`.
+    /// Makes an NVM atomic write of 16 bytes: one store, flush, fence. After it, a crash finds
+    /// `value`.
     ///
     /// # Errors
-    /// [`NoAtomic16`] if the processor has none; nothing is written then.
+    /// [`NoAtomic16`] if the processor has no such store. Nothing is written then.
     #[inline]
     #[track_caller]
     pub fn publish<M: Media>(&self, pm: &M, value: u128) -> Result<(), NoAtomic16> {
@@ -155,7 +157,7 @@ impl PWord16 {
         Ok(())
     }
 
-    /// Address of the word.
+    /// Returns the address of the word.
     #[inline]
     #[must_use]
     pub fn addr(&self) -> *const u8 {
@@ -177,11 +179,11 @@ impl std::fmt::Display for NoAtomic16 {
 
 impl std::error::Error for NoAtomic16 {}
 
-/// Copies `bytes` to `dst`, in 8-byte stores, and reports them to a traced medium. Up to 7 bytes
+/// Copies `bytes` to `dst` in 8-byte stores and reports them to a traced medium. Up to 7 bytes
 /// after them, to the end of the last word, become zero.
 ///
-/// Nothing leads there yet, but a search that came too late may still be reading what was there
-/// before: hence words, as everywhere in a pool.
+/// Nothing leads there yet, but a late search may still be reading the old content: hence words, as
+/// everywhere in a pool.
 ///
 /// # Safety
 /// 1. `dst` is 8-aligned, and `dst..dst + bytes.len()`, rounded up to whole words, lies inside the
@@ -198,18 +200,20 @@ pub unsafe fn write_bytes<M: Media>(pm: &M, dst: *mut u8, bytes: &[u8]) {
     let dst = dst.cast::<u64>();
     debug_assert!(dst.is_aligned(), "blocks and headers are whole words");
     for (i, word) in words.iter().enumerate() {
-        // SAFETY: 1. the caller's first obligation: aligned and inside the pool; 2. all access to a
-        // pool is by atomic words, but for records, which no one reads here before publication.
+        // SAFETY: 1. the caller promises that the range is aligned and inside the pool; 2. all
+        // access to a pool is by atomic words, except to records, which no thread reads here before
+        // publication.
         let cell = unsafe { AtomicU64::from_ptr(dst.add(i)) };
         // ORDERING: Relaxed; publishing the bytes orders them.
         cell.store(u64::from_le_bytes(*word), Ordering::Relaxed);
     }
     if !rest.is_empty() {
-        // Not by a copy of so many bytes that is then read as a word: a processor waits there for
-        // all earlier stores.
+        // A copy of these bytes that is then read as a word would stall the processor until all
+        // earlier stores are done.
         let bytes = rest.iter().rev();
         let word = bytes.fold(0, |word, byte| word << 8 | u64::from(*byte));
-        // SAFETY: as above; the last word is whole, by the caller's first obligation.
+        // SAFETY: 1. the caller promises that the range, rounded up to whole words, is inside the
+        // pool, so the last word is whole; 2. as above.
         let cell = unsafe { AtomicU64::from_ptr(dst.add(words.len())) };
         // ORDERING: Relaxed; as above.
         cell.store(word, Ordering::Relaxed);

@@ -4,7 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a pool could not be opened or created. Nothing was changed unless the variant says so.
+/// Reason why a pool could not be opened or created. Nothing was changed unless the variant says
+/// so.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -17,9 +18,9 @@ pub enum OpenError {
         /// The system's error.
         source: io::Error,
     },
-    /// There is no such file.
+    /// The file does not exist.
     NotFound(PathBuf),
-    /// The file to create is there already.
+    /// The file to create exists already.
     Exists(PathBuf),
     /// The path is a directory or another thing that cannot hold a pool.
     NotAFile(PathBuf),
@@ -43,13 +44,13 @@ pub enum OpenError {
     },
     /// The pool was written on a machine of the other byte order.
     OtherEndianness(PathBuf),
-    /// The file is shorter than its superblock says.
+    /// The file is shorter than its superblock records.
     Truncated {
         /// The file.
         path: PathBuf,
-        /// Bytes that the superblock promises.
+        /// Bytes that the superblock records.
         expected: u64,
-        /// Bytes that there are.
+        /// Bytes of the file.
         found: u64,
     },
     /// The content contradicts itself.
@@ -59,8 +60,8 @@ pub enum OpenError {
         /// Where and what.
         what: String,
     },
-    /// The pool was last written through another medium and not closed, so that opening it through
-    /// this one would lose what only the other knows.
+    /// The pool was last written through another medium and not closed. Opening it through this one
+    /// would lose data that only the other has.
     WrongMedium {
         /// The file.
         path: PathBuf,
@@ -69,11 +70,11 @@ pub enum OpenError {
         /// The medium asked for.
         asked: &'static str,
     },
-    /// The medium cannot be had on this path.
+    /// The medium is not available on this path.
     Unsupported {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         what: String,
     },
     /// There is no room for the pool's first bytes.
@@ -83,7 +84,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// An [`OpenError`] for what the operating system answered while `doing` something.
+    /// Returns an [`OpenError`] for the operating system's error while `doing` something.
     pub fn io(path: &std::path::Path, doing: &'static str, source: impl Into<io::Error>) -> Self {
         let source = source.into();
         let path = path.to_path_buf();
@@ -193,7 +194,7 @@ impl From<SpaceError> for OpenError {
     }
 }
 
-/// Why the pool could not grow or shrink. The pool is as it was.
+/// Reason why the pool could not grow or shrink. The pool is as it was.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SpaceError {
@@ -201,7 +202,7 @@ pub enum SpaceError {
     Capacity {
         /// Bytes asked for.
         wanted: u64,
-        /// Bytes there can be.
+        /// Maximum number of bytes.
         capacity: u64,
     },
     /// The operating system refused (no space, quota, ...).
@@ -213,17 +214,17 @@ pub enum SpaceError {
     },
     /// The pool is open for reading only.
     ReadOnly,
-    /// One block was asked for that is larger than any pool gives.
+    /// One block was asked for that is larger than the maximum.
     TooLarge {
         /// Bytes asked for.
         wanted: u64,
-        /// The most one block may have.
+        /// Maximum size of one block.
         most: u64,
     },
 }
 
 impl SpaceError {
-    /// A [`SpaceError`] for what the operating system answered while `doing` something.
+    /// Returns a [`SpaceError`] for the operating system's error while `doing` something.
     pub fn io(doing: &'static str, source: impl Into<io::Error>) -> Self {
         Self::Io {
             doing,
@@ -231,7 +232,7 @@ impl SpaceError {
         }
     }
 
-    /// A copy of this error, for reporting it twice (an `io::Error` cannot be cloned).
+    /// Returns a copy of this error, for reporting it twice (an `io::Error` cannot be cloned).
     #[must_use]
     pub fn duplicate(&self) -> Self {
         match self {
@@ -293,20 +294,21 @@ impl std::error::Error for SpaceError {
     }
 }
 
-/// Why a change could not be made durable. It is visible in this process; whether a restart finds
-/// it is open.
+/// Reason why a change could not be made durable. It is visible in this process, and may or may not
+/// be there after a restart.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// Writing or syncing failed and the pool accepts no further commits: after a failed sync no
-    /// one knows what the disk holds. Reopening recovers what had been acknowledged.
+    /// Writing or syncing failed and the pool accepts no further commits, since after a failed sync
+    /// the content of the disk is unknown. Reopening recovers everything that had been
+    /// acknowledged.
     Failed {
         /// The step that failed.
         doing: &'static str,
         /// The system's error, at the first failure.
         source: io::Error,
     },
-    /// There is no space now; a later commit works once there is.
+    /// There is no space now. A later commit succeeds once there is.
     NoSpace {
         /// The step that failed.
         doing: &'static str,
@@ -316,7 +318,7 @@ pub enum CommitError {
 }
 
 impl CommitError {
-    /// A copy of this error, for every waiter of a group commit.
+    /// Returns a copy of this error, for every waiter of a group commit.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         match self {

@@ -2,15 +2,15 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`media`] | where a pool lives and what makes a store durable there |
-//! | [`mod@format`] | what a pool's file looks like |
+//! | [`media`] | places where a pool can live, and durability there |
+//! | [`mod@format`] | the layout of a pool's file |
 //! | [`cell`] | persistent words, reported to a traced medium |
 //! | [`off`] | persistent pointers |
 //! | [`pool`] | one file: superblock, chunks, named roots, growth |
 //! | [`heap`] | allocation: scan-recovered (no persist per block), and activated (no walk) |
 //! | [`log`] | undo and redo micro-logs for the designs that log |
 //! | [`pmwcas`] | persistent multi-word compare-and-swap |
-//! | [`memory`] | asking for memory before it is taken |
+//! | [`memory`] | asking for memory before it is needed |
 //! | [`error`] | one error enum per kind of operation |
 //! | [`sync`] | locks that simulated threads can wait for |
 //!

@@ -1,8 +1,8 @@
-//! This process's memory, asked for before it is taken.
+//! Asking for this process's memory before it is needed.
 //!
 //! An allocation that the system refuses ends a Rust program. Memory that grows with the data (a
-//! pool's image, inner nodes) is therefore asked for in steps, and a step that leaves less than
-//! [`HEADROOM`] for everything else is refused while it still can be, with an error.
+//! pool's image, inner nodes) is therefore asked for in steps. A step that would leave less than
+//! [`HEADROOM`] for everything else is refused in time, with an error.
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::io;
@@ -22,29 +22,30 @@ fn map(bytes: usize, access: ProtFlags) -> io::Result<NonNull<u8>> {
     } else {
         (access, MapFlags::PRIVATE | MapFlags::NORESERVE)
     };
-    // SAFETY: a fresh mapping, at an address that the kernel chooses, touches nothing of ours.
+    // SAFETY: a fresh mapping, at an address that the kernel chooses, overlaps no memory of this
+    // process.
     let at = unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes, access, flags) }?;
     Ok(NonNull::new(at.cast()).expect("the kernel maps nothing at zero"))
 }
 
 /// Checks that the system would grant this process `bytes` more of private memory, and [`HEADROOM`]
-/// beside it. Nothing is kept.
+/// beside it. Keeps nothing.
 ///
 /// # Errors
-/// The system's error: limits as those of `ulimit -d` and `ulimit -v` answer so.
+/// The system's error; limits such as those of `ulimit -d` and `ulimit -v` cause it.
 pub fn ask(bytes: usize) -> io::Result<()> {
     let bytes = bytes.saturating_add(HEADROOM);
     if cfg!(miri) && bytes < 1 << 40 {
         return Ok(());
     }
     let at = map(bytes, WRITABLE)?;
-    // SAFETY: the mapping was made above, and nobody else knows of it.
+    // SAFETY: 1. the mapping was made above with this length; 2. nothing else knows of it.
     unsafe { release(at, bytes) };
     Ok(())
 }
 
 /// Reserves `bytes` of address space, which read as zero and may not be stored to yet
-/// ([`make_writable`]); they count for no limit of the process's memory.
+/// ([`make_writable`]). They count towards no limit of the process's memory.
 ///
 /// # Errors
 /// The system's error.
@@ -52,19 +53,20 @@ pub fn reserve(bytes: usize) -> io::Result<NonNull<u8>> {
     map(bytes, ProtFlags::READ)
 }
 
-/// Lets `bytes` from `at` on be stored to.
+/// Makes `bytes` from `at` on writable.
 ///
 /// # Errors
-/// The system's error; nothing has changed then.
+/// The system's error. Nothing has changed then.
 ///
 /// # Safety
-/// The range is whole pages of one [`reserve`]d by the caller.
+/// The range is whole pages of one that the caller [`reserve`]d.
 pub unsafe fn make_writable(at: NonNull<u8>, bytes: usize) -> io::Result<()> {
     if cfg!(miri) {
         return Ok(());
     }
     let access = MprotectFlags::READ | MprotectFlags::WRITE;
-    // SAFETY: the caller owns the range, and more access harms no reader.
+    // SAFETY: 1. the caller promises that the range is whole pages of its own reservation; 2. more
+    // access harms no reader.
     unsafe { rustix::mm::mprotect(at.as_ptr().cast(), bytes, access) }?;
     Ok(())
 }
@@ -72,21 +74,23 @@ pub unsafe fn make_writable(at: NonNull<u8>, bytes: usize) -> io::Result<()> {
 /// Asks for huge pages behind a range. A refusal costs only speed.
 ///
 /// # Safety
-/// The range is whole pages of one [`reserve`]d by the caller.
+/// The range is whole pages of one that the caller [`reserve`]d.
 pub unsafe fn prefer_huge_pages(at: NonNull<u8>, bytes: usize) {
     if !cfg!(miri) {
-        // SAFETY: the caller owns the range, and the advice changes no content.
+        // SAFETY: 1. the caller promises that the range is whole pages of its own reservation; 2.
+        // the advice changes no content.
         let _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
     }
 }
 
-/// Gives a range back.
+/// Unmaps a range.
 ///
 /// # Safety
 /// It was [`reserve`]d with this length, and nothing leads into it any more.
 pub unsafe fn release(at: NonNull<u8>, bytes: usize) {
-    // SAFETY: the caller owns the mapping, which nobody uses any more. It cannot fail on a whole
-    // mapping.
+    // SAFETY: 1. the caller promises that it reserved the range with this length, which makes it a
+    // whole mapping, for which the call cannot fail; 2. it promises that nothing leads into it any
+    // more.
     let _ = unsafe { rustix::mm::munmap(at.as_ptr().cast(), bytes) };
 }
 

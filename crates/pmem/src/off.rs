@@ -4,28 +4,28 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 
-/// Where a `T` is in its pool. The same whatever address the pool is mapped at.
+/// Place of a `T` in its pool, whatever address the pool is mapped at.
 pub struct POff<T: ?Sized>(u64, PhantomData<fn() -> Box<T>>);
 
 impl<T: ?Sized> POff<T> {
     /// Points nowhere.
     pub const NULL: Self = Self(0, PhantomData);
 
-    /// The pointer to the `T` at `offset`.
+    /// Returns the pointer to the `T` at `offset`.
     #[inline]
     #[must_use]
     pub const fn new(offset: u64) -> Self {
         Self(offset, PhantomData)
     }
 
-    /// Bytes from the pool's base; what is stored in the pool.
+    /// Returns the bytes from the pool's base, which the pool stores.
     #[inline]
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// True for the null pointer.
+    /// Returns true for the null pointer.
     #[inline]
     #[must_use]
     pub const fn is_null(self) -> bool {

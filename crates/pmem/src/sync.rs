@@ -19,8 +19,8 @@ thread_local! {
     static WORKER: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Returns this thread's own number, counted from 0. It picks the counters and lists that threads do
-/// not share.
+/// Returns this thread's own number, counted from 0. It picks the counters and lists that threads
+/// do not share.
 #[inline]
 pub fn worker() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -45,14 +45,15 @@ pub fn set_give_way(give_way: Option<fn()>) {
     GIVE_WAY.set(give_way);
 }
 
-/// True on a thread that runs simulated ones in turns: what belongs to the thread, such as being
-/// pinned, may then be due to another of them.
+/// Returns true on a thread that runs simulated ones in turns. State of the thread, such as a pin,
+/// may then belong to another of them.
 #[cfg(feature = "explore")]
 pub fn simulates() -> bool {
     GIVE_WAY.get().is_some()
 }
 
-/// True on a thread that runs simulated ones in turns: never, without the feature `explore`.
+/// Returns true on a thread that runs simulated ones in turns: never, without the feature
+/// `explore`.
 #[cfg(not(feature = "explore"))]
 #[inline(always)]
 pub fn simulates() -> bool {
@@ -85,7 +86,7 @@ const NAP: Duration = Duration::from_micros(100);
 const DOUBLED: usize = 32;
 /// The longest sleep.
 const MAX_NAP: Duration = Duration::from_millis(20);
-/// The longest sleep of a simulated thread: a wait in vain is to be found soon.
+/// The longest sleep of a simulated thread: a useless wait must be found soon.
 const MAX_SIMULATED_NAP: Duration = Duration::from_millis(1);
 
 /// Turns of [`pause`] that take some six seconds: for resources that come back when other threads
@@ -119,7 +120,7 @@ const STEPS: usize = 4096;
 /// processors, one may be waiting for its turn in the middle of a search.
 const NAPS: usize = 512;
 
-/// Waits until blocks retired so far are free, if readers leave soon. Returns whether they are. The
+/// Waits until blocks retired so far are free, if readers leave soon. Returns true if they are. The
 /// caller should not be pinned.
 pub fn wait_for_readers() -> bool {
     let freed = Arc::new(AtomicBool::new(false));

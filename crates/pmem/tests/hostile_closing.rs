@@ -4,7 +4,7 @@ use bristlecone_pmem::media::Mapped;
 use bristlecone_pmem::pool::{DataKind, Pool, PoolOptions, RootKind};
 use std::time::{Duration, Instant};
 
-/// A root's table of chunks is as long as the pool could ever become; closing once walked all of
+/// A root's table of chunks is as long as the pool could ever become. Closing once walked all of
 /// it, 40 ms for a pool of 2 MiB.
 #[test]
 fn closing_takes_as_long_as_the_pool_is_large() {

@@ -45,7 +45,7 @@ fn options(access: Access) -> PoolOptions {
     options
 }
 
-/// A pool with two roots that hold blocks of several classes and a run, as a clean file.
+/// Returns a pool with two roots that hold blocks of several classes and a run, as a clean file.
 fn sample() -> Vec<u8> {
     let folder = folder();
     let path = folder.path().join("pool");
@@ -67,7 +67,7 @@ fn sample() -> Vec<u8> {
     fs::read(&path).expect("the closed pool")
 }
 
-/// What opening made of a file.
+/// Result of opening a file.
 enum Outcome {
     Served(Vec<String>),
     Refused(OpenError),
@@ -287,7 +287,7 @@ fn two_bad_superblock_copies_are_told_apart() {
     }
 }
 
-/// A chunk-table word in use that changes in one bit fails its check.
+/// If one bit of a chunk-table word in use changes, the word fails its check.
 #[test]
 fn chunk_table_flips_are_found() {
     let (case, bytes) = (Case::new(), sample());
@@ -307,7 +307,7 @@ fn chunk_table_flips_are_found() {
     }
 }
 
-/// A root may be refused, or be there; it must not vanish as if it had never been.
+/// A root may be refused, or exist; it must not disappear as if it had never been.
 #[test]
 fn root_slot_flips_are_found() {
     let (case, bytes) = (Case::new(), sample());

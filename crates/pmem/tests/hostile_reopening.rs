@@ -1,8 +1,8 @@
 //! Opening a pool again and again: the address range that is reserved for its growth comes back
 //! whole.
 //!
-//! A process that opened pools for a living once ran out of mappings: the range was reserved a huge
-//! page longer than was given back. A file of its own, since it counts the process's mappings.
+//! A process that opened many pools once ran out of mappings: the reserved range was a huge page
+//! longer than the unmapped one. This is a file of its own, since it counts the process's mappings.
 
 use bristlecone_pmem::Access;
 use bristlecone_pmem::media::Mapped;

@@ -17,7 +17,7 @@ fn read_write() -> MediaOptions {
     options(Access::ReadWrite, Durability::Immediate)
 }
 
-/// A disk that lost power after some commits, with frames still in the journal.
+/// Returns a disk that lost power after some commits, with frames still in the journal.
 fn crashed(seed: u64, acknowledged: &Acknowledged) -> FaultDisk {
     let disk = FaultDisk::new(seed);
     let pm = create(&disk, &read_write()).expect("creates");
@@ -342,7 +342,7 @@ fn real_files_survive_a_forgotten_close() {
     word(&pm, far, 0).publish(&pm, 11);
     pm.commit().expect("commits");
 
-    // The files as they are now, as a kill would leave them, beside the living ones.
+    // The files as a kill would leave them now, beside the living ones.
     let copy = folder.path().join("copy");
     std::fs::copy(&path, &copy).expect("copies");
     std::fs::copy(journal_path(&path), journal_path(&copy)).expect("copies");
@@ -449,8 +449,8 @@ fn frames_behind_a_tear_are_never_taken_up_again() {
     );
 }
 
-/// A killed writer's frames may be in the page cache only: going on behind them first makes them
-/// durable.
+/// A killed writer's frames may be in the page cache only. They are made durable before new frames
+/// follow them.
 #[test]
 fn frames_of_a_killed_writer_are_synced_before_new_ones_follow() {
     let disk = FaultDisk::new(12);
@@ -538,8 +538,8 @@ fn either_header_slot_serves_after_many_checkpoints() {
     assert!(text.contains("neither header"), "{text}");
 }
 
-/// A pool that finds its file longer than its superblock says shrinks it before attaching. The
-/// pages that this writes were replayed from frames that a killed writer never synced.
+/// A pool whose file is longer than its superblock says shrinks it before attaching. The pages that
+/// this writes were replayed from frames that a killed writer never synced.
 #[test]
 fn shrinking_before_attaching_keeps_the_order_of_fences() {
     let (first, second) = (512, 1024);

@@ -1,4 +1,4 @@
-//! What went wrong with space, names and copies while several threads use one pool, a test each.
+//! Faults of space, names and copies while several threads use one pool, with a test for each.
 
 use bristlecone_pmem::media::{Access, Dram, Journal, Mapped, MediaOptions};
 use bristlecone_pmem::pool::layout::CHUNK;
@@ -29,7 +29,7 @@ fn dram() -> Arc<Pool<Dram>> {
     Pool::create(Path::new("dram"), &options()).unwrap()
 }
 
-/// An empty published root.
+/// Returns an empty published root.
 fn root<M: Media>(pool: &Arc<Pool<M>>, name: &str) -> Root<M> {
     let root = pool.create_root(name, &kind()).unwrap();
     root.heap().begin_recovery();
@@ -150,7 +150,7 @@ fn what_a_growing_pool_says_of_itself_adds_up() {
     );
 }
 
-/// A backup read up to the length that the pool had when it looked; `compact` cut the file shorter
+/// A backup read up to the length that the pool had when it began. `compact` cut the file shorter
 /// meanwhile, and the read was a bus error.
 #[test]
 fn a_pool_can_be_compacted_while_it_is_copied() {
@@ -174,9 +174,9 @@ fn a_pool_can_be_compacted_while_it_is_copied() {
     );
 }
 
-/// All backups to one name used one temporary file, and the one that was refused had emptied it
-/// first: the one under way then named a copy whose beginning was zeros. The refused one also left
-/// the file behind.
+/// All backups to one name used one temporary file, and a refused one had emptied it first: the one
+/// under way then named a copy whose beginning was zeros. The refused one also left the file
+/// behind.
 #[test]
 fn a_backup_that_is_refused_does_not_touch_the_one_under_way() {
     let dir = tempfile::tempdir().unwrap();
@@ -189,7 +189,7 @@ fn a_backup_that_is_refused_does_not_touch_the_one_under_way() {
             .step_by(4096)
             .map(|i| (i, block.get() + i * 8))
     };
-    // SAFETY: the words are inside the block, which no one else has.
+    // SAFETY: the words are inside the block, which no other thread has.
     let word = |at: u64| unsafe {
         &*pool
             .pm()

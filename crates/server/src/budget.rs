@@ -1,9 +1,10 @@
 //! Memory that clients hold, each and together, and the limit of `maxmemory-clients`.
 //!
 //! A connection reports the capacity of its buffers whenever it changes, before the buffer of a
-//! reply grows, and within a command. Whoever makes the sum exceed the limit *evicts* the largest
-//! client, and further ones until the others are within the limit. Replies of an evicted client are
-//! discarded from then on, what it holds is freed at once, and its connection ends.
+//! reply grows, and within a command. The thread whose report makes the sum exceed the limit
+//! *evicts* the largest client, and further ones until the others are within the limit. Replies of
+//! an evicted client are discarded from then on, what it holds is freed at once, and its connection
+//! ends.
 //!
 //! The small buffers that every connection has are free, and others count in steps, so that
 //! connections with little traffic do not share a cache line.
@@ -67,8 +68,8 @@ pub struct Account {
 }
 
 impl Account {
-    /// Reports that the client holds so many bytes for a part from now on. Evicts clients if that
-    /// is too much for all together.
+    /// Reports that the client now holds `bytes` for a part. Evicts clients if that is too much for
+    /// all together.
     pub fn hold(&self, part: Part, bytes: usize) {
         self.budget.hold(self, part, bytes);
     }
@@ -251,7 +252,7 @@ impl Budget {
         account
     }
 
-    /// Closes an account, and gives back all that its client held.
+    /// Closes an account and releases all that its client held.
     pub fn close(&self, account: &Account) {
         self.accounts().remove(&account.id);
         for part in &account.parts {
@@ -347,7 +348,7 @@ impl Budget {
     ) -> Option<(usize, &'a Arc<Account>)> {
         let limit = self.limit();
         // The memory of evicted clients is about to be freed. The sum is computed anew: the total
-        // may still include what a client has just given back.
+        // may still include what a client has just released.
         let (mut staying, mut largest) = (0, None);
         for account in accounts.values().filter(|account| !account.is_evicted()) {
             let bytes = account.sum();

@@ -92,7 +92,7 @@ impl Client {
         }
     }
 
-    /// Reports that it holds so many bytes for a part from now on; see [`Account::hold`].
+    /// Reports that it now holds `bytes` for a part; see [`Account::hold`].
     pub fn hold(&self, part: Part, bytes: usize) {
         self.account.hold(part, bytes);
     }

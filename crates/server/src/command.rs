@@ -223,7 +223,7 @@ impl Spec {
         }
     }
 
-    /// Returns true if the command takes so many arguments, its name included.
+    /// Returns true if the command takes this many arguments, its name included.
     #[must_use]
     pub fn takes(&self, arguments: usize) -> bool {
         let arity = self.arity.unsigned_abs() as usize;
@@ -284,8 +284,7 @@ pub struct Command {
     pub spec: Spec,
     /// The function that executes it.
     pub run: DataFn,
-    /// Tells whether it is a [`Step`], which is executed together with its neighbours in a
-    /// pipeline.
+    /// How it is executed together with its neighbours in a pipeline, if it is a [`Step`].
     pub step: Option<StepFn>,
 }
 

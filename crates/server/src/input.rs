@@ -37,7 +37,7 @@ pub(crate) struct Ahead<'b> {
 pub(crate) enum Ended {
     /// Nothing, or the beginning of a command, where the parser continues.
     Incomplete,
-    /// An inline command of so many bytes. The parser has its arguments if it comes first.
+    /// An inline command of this many bytes. The parser has its arguments if it comes first.
     Inline(usize),
     /// Possibly further commands.
     More,
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(input.bytes, b"x");
         let room = input.bytes.capacity();
         assert!((MIN_READ..=16 * MIN_READ).contains(&room), "{room}");
-        // It is not given back and taken again all the time.
+        // A buffer within the bounds keeps its size.
         input.bytes.reserve_exact(3 * MIN_READ);
         let before = input.bytes.capacity();
         input.make_room();

@@ -1,4 +1,5 @@
-//! A server's databases without the server: commands executed by the program that has the store open.
+//! A server's databases without the server: commands executed by the program that has the store
+//! open.
 //!
 //! The parts of a collection, the expiry of keys and the keyspace of a database are the server's
 //! own business, so a program that changes a server's data does it with the server's commands.
@@ -46,7 +47,8 @@ impl Local {
     /// Opens the databases of a store.
     ///
     /// # Errors
-    /// [`PrepareError`]: the keyspaces of the databases cannot be made, or a thread cannot be started.
+    /// [`PrepareError`]: the keyspaces of the databases cannot be made, or a thread cannot be
+    /// started.
     pub fn open(store: Store<Auto>) -> Result<Self, PrepareError> {
         let data = Data::open(store).map_err(PrepareError::Store)?;
         let settings = Settings::default();
@@ -56,16 +58,17 @@ impl Local {
             .clients
             .enter(most, "local".into(), "local".into(), true)
             .unwrap_or_else(|| unreachable!("a server without clients has room for one"));
-        // The only client, whose replies go nowhere else: evicting it would help nobody.
+        // This is the only client, and its replies stay here: evicting it would free nothing.
         client.account.set_exempt(true);
         let session = Session::new(&server, client);
         Ok(Self { server, session })
     }
 
-    /// Executes a command, and returns the reply in RESP2. What it changed is durable after the next
-    /// [`settle`](Self::settle).
+    /// Executes a command, and returns the reply in RESP2. What it changed is durable after the
+    /// next [`settle`](Self::settle).
     ///
-    /// Commands that wait, as `BLPOP` does, or that concern connections, as `SUBSCRIBE`, are not for this.
+    /// Commands that wait, as `BLPOP` does, or that concern connections, as `SUBSCRIBE`, are not
+    /// for this.
     pub fn execute(&mut self, args: &[&[u8]]) -> Vec<u8> {
         let mut reply = Vec::new();
         self.session.begin_batch(&self.server);

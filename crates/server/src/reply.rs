@@ -94,7 +94,7 @@ impl<'b> Out<'b> {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Makes room for so many more bytes. Returns false if the client is evicted.
+    /// Makes room for `more` further bytes. Returns false if the client is evicted.
     #[cold]
     fn make_room(&mut self, more: usize) -> bool {
         let Some((account, part)) = self.holder else {

@@ -85,10 +85,10 @@ enum At {
     /// At the first byte of a command.
     #[default]
     Start,
-    /// In an array, before the header of an argument; so many arguments are missing.
+    /// In an array, before the header of an argument, with the number of missing arguments.
     Header(usize),
-    /// In an array, before an argument of so many bytes; so many arguments are missing, this one
-    /// included.
+    /// In an array, before an argument, with its length in bytes and the number of missing
+    /// arguments, this one included.
     Bulk(usize, usize),
 }
 

@@ -203,7 +203,7 @@ where
         Ok(true)
     }
 
-    /// Sends the output, and gives back what memory of it is not kept.
+    /// Sends the output, and frees the part of its memory that is not kept.
     async fn send(&mut self) -> io::Result<()> {
         self.stream.write_all(&self.out).await?;
         self.stream.flush().await?;
@@ -231,7 +231,7 @@ where
         tokio::time::timeout(GOODBYE, sent).await.unwrap_or(Ok(()))
     }
 
-    /// Executes the complete commands, in order. Returns how the connection goes on, and whether
+    /// Executes the complete commands, in order. Returns what the connection does next, and whether
     /// there may be more of them.
     fn execute(&mut self) -> (Flow, bool) {
         let (input, session, out) = (&mut self.input, &mut *self.session, &mut self.out);

@@ -30,7 +30,7 @@ const MANY_STEPS: usize = 100;
 const STEP_OVERHEAD: usize = 160;
 const ARGUMENT_OVERHEAD: usize = 56;
 
-/// How a connection goes on after a command.
+/// What a connection does after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// With the next command.

@@ -295,8 +295,8 @@ pub struct Users {
 }
 
 impl Users {
-    /// Returns users with the default user alone, who may do everything. It has this password,
-    /// unless that is empty.
+    /// Returns users with the default user alone, which may execute every command. It has this
+    /// password, unless that is empty.
     #[must_use]
     pub fn new(table: &Table, password: &str) -> Self {
         let users = Self {

@@ -35,6 +35,7 @@ const ENTRY: usize = 20;
 
 /// Counts of a backup or a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackupReport {
     /// Timestamp of the snapshot.
     pub timestamp: u64,

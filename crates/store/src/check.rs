@@ -14,6 +14,7 @@ use std::ops::{Bound, ControlFlow};
 
 /// Counts of a [`Store::check`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CheckReport {
     /// Entries of the index.
     pub entries: u64,
@@ -27,6 +28,7 @@ pub struct CheckReport {
 
 /// Statistics of a store since it was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct StoreStats {
     /// Keys of all keyspaces, the catalogue included. Those of dropped keyspaces count until they
     /// are vacuumed.

@@ -46,6 +46,7 @@ impl fmt::Display for Damage {
 /// A damaged record or slot of the commit table: it holds something that the store cannot have
 /// written. It is kept as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DamagedRecord {
     /// The index key that leads to it: the keyspace's number (32 bits, big-endian), then the key.
     /// `None` for a slot of the commit table.
@@ -130,6 +131,7 @@ impl From<Damage> for ReadError {
 
 /// Another transaction changed what this one read or writes, and committed first.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ConflictError {
     /// Name of the keyspace.
     pub keyspace: String,

@@ -26,16 +26,8 @@
 //! the subscriber: committers look under their stripe's lock, and a relaxed load is enough for
 //! them. The locks here come after the stripes', first the list's, then a queue's.
 
-use crate::catalogue::Keyspace;
-use crate::commit::Committer;
-use crate::entry::expires_at;
-use crate::error::WriteError;
-use crate::key::{IndexKey, split};
-use crate::record::{self, Meta};
-use crate::stripes::LockedStripes;
+use bristlecone_pmem::CommitError;
 use bristlecone_pmem::sync::lock;
-use bristlecone_pmem::{CommitError, Media};
-use crossbeam_epoch as epoch;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -307,9 +299,48 @@ impl Feed {
         }
     }
 
-    fn subscribe(self: &Arc<Self>, queue: Queue) -> Watch {
+    /// Queues a change of one key, at a time stamp that is not applied, for whoever watches the
+    /// key. `event` makes it if somebody does, and returns `None` if its value cannot be read. The
+    /// caller holds the key's stripe.
+    pub fn change(
+        &self,
+        (keyspace, key): (u32, &[u8]),
+        value_bytes: usize,
+        ts: u64,
+        event: impl Fn() -> Option<WatchEvent>,
+    ) {
+        let bytes = ENTRY + key.len() + value_bytes;
+        let mut made: Option<WatchEvent> = None;
+        for subscriber in lock(&self.all).iter() {
+            let mut queue = lock(&subscriber.queue);
+            if !queue.concerns(keyspace, key) {
+                continue;
+            }
+            if made.is_none() && bytes <= queue.limits.bytes {
+                made = event();
+            }
+            let event = made.clone().filter(|_| bytes <= queue.limits.bytes);
+            queue.push(ts, bytes, event);
+        }
+    }
+
+    /// Subscribes to the changes of the keys of a keyspace that begin with `prefix`. The caller
+    /// holds all stripes.
+    pub fn subscribe(self: &Arc<Self>, keyspace: u32, prefix: &[u8], limits: WatchLimits) -> Watch {
         let subscriber = Arc::new(Subscriber {
-            queue: Mutex::new(queue),
+            queue: Mutex::new(Queue {
+                keyspace,
+                prefix: prefix.to_vec(),
+                limits,
+                events: VecDeque::new(),
+                bytes: 0,
+                missed: 0,
+                missed_until: 0,
+                dropped: None,
+                hidden_from: u64::MAX,
+                durable: 0,
+                end: None,
+            }),
             woken: Condvar::new(),
         });
         lock(&self.all).push(Arc::clone(&subscriber));
@@ -319,112 +350,6 @@ impl Feed {
             feed: Arc::clone(self),
             subscriber,
         }
-    }
-}
-
-impl<M: Media> Committer<M> {
-    /// Checks that no commit has failed, and tells subscribers if one has: no later change will be durable.
-    ///
-    /// # Errors
-    /// The failure.
-    pub(crate) fn sound(&self) -> Result<(), CommitError> {
-        let sound = self.clock.sound();
-        if let Err(e) = &sound
-            && self.feed.is_watched()
-        {
-            self.feed.advance(self.clock.durable(), Some(e));
-        }
-        sound
-    }
-
-    /// Queues the change that `record` at `off` is for whoever watches its key. The caller holds
-    /// the key's stripe, and `ts` is not applied.
-    #[cold]
-    pub(crate) fn report(&self, key: &[u8], off: u64, meta: &Meta, ts: u64) {
-        let Some((keyspace, key)) = split(key) else {
-            return;
-        };
-        let bytes = ENTRY + key.len() + meta.len();
-        let mut event: Option<WatchEvent> = None;
-        for subscriber in lock(&self.feed.all).iter() {
-            let mut queue = lock(&subscriber.queue);
-            if !queue.concerns(keyspace, key) {
-                continue;
-            }
-            if event.is_none() && bytes <= queue.limits.bytes {
-                event = self.event(key, off, meta, ts);
-            }
-            let event = event.clone().filter(|_| bytes <= queue.limits.bytes);
-            queue.push(ts, bytes, event);
-        }
-    }
-
-    /// The event of a record; `None` if its value cannot be read, which was written a moment ago.
-    fn event(&self, key: &[u8], off: u64, meta: &Meta, ts: u64) -> Option<WatchEvent> {
-        let key = key.into();
-        if meta.is_tombstone() {
-            return Some(WatchEvent::Delete { key, ts });
-        }
-        let value = record::value(self.pm(), off, meta).ok()?;
-        Some(WatchEvent::Put {
-            key,
-            value: value.as_ref().into(),
-            expires_at: expires_at(meta.expiry()),
-            ts,
-        })
-    }
-
-    /// Makes every commit up to `ts` durable, and says so to whoever watches.
-    ///
-    /// # Errors
-    /// [`WriteError::Commit`]
-    pub(crate) fn make_durable(&self, ts: u64) -> Result<(), CommitError> {
-        let made = self.clock.make_durable(self.pm(), ts);
-        if self.feed.is_watched() {
-            let failed = self.clock.sound().err();
-            self.feed.advance(self.clock.durable(), failed.as_ref());
-        }
-        made
-    }
-
-    /// Subscribes to the changes of the keys of a keyspace that begin with `prefix`.
-    ///
-    /// # Errors
-    /// [`WriteError`]
-    pub(crate) fn watch(
-        &self,
-        keyspace: &Keyspace,
-        prefix: &[u8],
-        limits: WatchLimits,
-    ) -> Result<Watch, WriteError> {
-        let number = self.catalogue.number(keyspace)?;
-        if self.pm().read_only() {
-            return Err(WriteError::ReadOnly);
-        }
-        let held = LockedStripes::lock(&self.stripes, 0..self.stripes.len());
-        let any_key = IndexKey::new(number, b"");
-        if let Err(dropped) = self.check_not_dropped(&any_key, &epoch::pin()) {
-            drop(held);
-            return Err(self.dropped_error(dropped, crate::clock::Wait::Durable));
-        }
-        let last = self.clock.last_taken();
-        let watch = self.feed.subscribe(Queue {
-            keyspace: number,
-            prefix: prefix.to_vec(),
-            limits,
-            events: VecDeque::new(),
-            bytes: 0,
-            missed: 0,
-            missed_until: 0,
-            dropped: None,
-            hidden_from: u64::MAX,
-            durable: 0,
-            end: None,
-        });
-        drop(held);
-        // Every snapshot from now on has what the subscriber is not told.
-        self.make_durable(last)?;
-        Ok(watch)
     }
 }
 

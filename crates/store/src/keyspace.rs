@@ -15,8 +15,8 @@ use crate::limits::MAX_KEYSPACE_NAME_BYTES;
 use crate::stripes::LockedStripes;
 use crate::write::Write;
 use bristlecone_index::Direction;
-use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
+use bristlecone_pmem::{Media, planted};
 use crossbeam_epoch as epoch;
 use std::borrow::Cow;
 use std::ops::{Bound, ControlFlow};
@@ -162,6 +162,10 @@ impl<M: Media> Committer<M> {
         };
         let mut writes = [(&old, Write::Delete), (&new, put)]
             .map(|(key, write)| (Cow::Borrowed(&**key), Cow::Owned(write)));
+        if planted!(self.pm(), "store-rename-in-two") {
+            // The mistake: a crash before the commit below leaves no name at all.
+            self.commit_many(&writes[..1], None, None, Wait::Applied)?;
+        }
         writes.sort_by(|(a, _), (b, _)| a.cmp(b));
         let ts = self.commit_many(&writes, None, None, Wait::Applied)?;
         let waited = self.wait_for(ts, Wait::Durable);

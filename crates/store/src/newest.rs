@@ -169,8 +169,9 @@ impl<M: Media> Reader<M> {
             )));
         }
         // Opening has not compared the checksums of long values, and replacing this one frees the
-        // blocks that it names.
-        if meta.len() > MAX_VERIFIED_BYTES {
+        // blocks that it names. A bit that has flipped since makes an empty value look like a
+        // tombstone, over which a deletion would write nothing.
+        if meta.len() > MAX_VERIFIED_BYTES || meta.is_tombstone() {
             record::verify_checksum(pm, key, off, &meta)?;
         }
         Ok(Newest::Version(Head {

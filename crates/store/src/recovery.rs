@@ -79,6 +79,7 @@ const MAX_REPORTED: usize = 1000;
 
 /// The outcome of opening a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StoreRecovery {
     /// Recovery of the index.
     pub index: bristlecone_index::RecoveryReport,

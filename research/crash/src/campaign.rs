@@ -1,5 +1,5 @@
-//! Campaigns: many workloads on a subject under a model, until a budget is spent; and what to say of a
-//! violation: the smallest workload that still shows it, and a token that replays it.
+//! Campaigns: many workloads on a subject under a model, within a time budget. Each violation is
+//! reported with the smallest workload found that still shows it, and with a token that replays it.
 
 use crate::explore::{Options, Totals, explore, replay};
 use crate::record::{Mutation, record};
@@ -10,59 +10,59 @@ use crate::workload::Kind;
 use bristlecone_pmem::media::sim::Model;
 use std::time::{Duration, Instant};
 
-/// What to explore.
+/// The parameters of a campaign.
 #[derive(Clone, Debug)]
 pub struct Campaign {
     /// The persistency model.
     pub model: Model,
     /// Kinds of workloads.
     pub kinds: Vec<Kind>,
-    /// Operations in each.
+    /// Operations of each workload.
     pub ops: usize,
-    /// The first seed; later rounds count up from it.
+    /// The seed of the first round. Later rounds count up from it.
     pub seed: u64,
-    /// Crashes in recovery too.
+    /// True if crashes in recovery are explored too.
     pub nested: bool,
-    /// Threads.
+    /// Threads of this machine.
     pub workers: usize,
-    /// How long. `None`: one round, each kind once.
+    /// Time after which no workload is begun; `None` for one round, each kind once.
     pub budget: Option<Duration>,
-    /// A planted fault.
+    /// A fault planted in the code under test.
     pub planted: Option<&'static str>,
 }
 
-/// A violation with everything needed to understand and repeat it.
+/// A violation, with the operations and the token that repeat it.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What failed on which image.
+    /// The violation.
     pub violation: Violation,
-    /// The image.
+    /// The token of the image.
     pub token: Token,
     /// The operations, set-up first.
     pub ops: Vec<Op>,
 }
 
-/// What a campaign saw.
+/// The result of a campaign.
 #[derive(Clone, Debug, Default)]
 pub struct CampaignReport {
-    /// Counts.
+    /// Counts of points, images and violations.
     pub totals: Totals,
     /// Workloads run.
     pub workloads: u64,
     /// Distinct violations, shrunk.
     pub findings: Vec<Finding>,
-    /// A live operation failed, before any crash.
+    /// The workload in which a live operation failed before any crash, which ends the campaign.
     pub failed_live: Option<(WorkloadId, Fault)>,
     /// Time taken.
     pub elapsed: Duration,
 }
 
-/// Distinct violations that are worth shrinking.
-const FINDINGS: usize = 3;
-/// How long shrinking one may take.
+/// Distinct violations that are shrunk and reported.
+const MAX_FINDINGS: usize = 3;
+/// Time limit for shrinking one violation.
 const SHRINKING: Duration = Duration::from_secs(10);
 
-/// Runs a campaign. `seen` hears of images as they are recovered.
+/// Runs a campaign. Calls `seen` with the number of images recovered since the last call.
 pub fn run(
     subject: &dyn Subject,
     campaign: &Campaign,
@@ -110,7 +110,7 @@ pub fn run(
                         .any(|v| v.fault.kind == kind && v.last_site == site)
                 };
                 let kind = violation.fault.kind;
-                if alike(kind, &violation.last_site) || report.findings.len() >= FINDINGS {
+                if alike(kind, &violation.last_site) || report.findings.len() >= MAX_FINDINGS {
                     continue;
                 }
                 let smallest = shrink(subject, &id, &options, violation);
@@ -125,7 +125,7 @@ pub fn run(
             }
         }
         round += 1;
-        if deadline.is_none() || report.findings.len() >= FINDINGS {
+        if deadline.is_none() || report.findings.len() >= MAX_FINDINGS {
             break;
         }
     }
@@ -133,7 +133,7 @@ pub fn run(
     report
 }
 
-/// The first violation of the same kind that a smaller workload shows.
+/// Removes operations from a workload as long as it still shows a violation of the same kind.
 fn shrink(
     subject: &dyn Subject,
     id: &WorkloadId,
@@ -164,7 +164,7 @@ fn shrink(
         let kind = violation.fault.kind;
         found.into_iter().find(|found| found.fault.kind == kind)
     };
-    // What comes after the operation that crashed is not needed; then ever smaller pieces.
+    // First the operations after the crash go, then ever smaller pieces.
     let last = violation.step;
     let cut: Vec<bool> = (0..n).map(|i| i < last).collect();
     if let Some(found) = still_fails(&cut) {
@@ -206,11 +206,11 @@ fn shrink(
     }
 }
 
-/// Recovers the image that a token names. `Ok(None)`: it recovers well now.
+/// Recovers the image that a token names. Returns `None` if it recovers well now.
 ///
 /// # Errors
-/// The subject does not exist, the workload has no such crash (it was another version's), or an operation
-/// of it failed before the crash.
+/// The subject does not exist, the workload has no such crash (the token is another version's), or
+/// an operation of it failed before the crash.
 pub fn replay_token(token: &Token) -> Result<Option<Finding>, String> {
     let subject = crate::subjects::named(&token.subject)
         .ok_or_else(|| format!("no design is called {:?}", token.subject))?;
@@ -233,7 +233,7 @@ pub fn replay_token(token: &Token) -> Result<Option<Finding>, String> {
 }
 
 impl Finding {
-    /// What happened, for a person.
+    /// Returns the report of the violation, with the command that replays it.
     #[must_use]
     pub fn explain(&self) -> String {
         let text = explanation(&self.violation, &self.ops);

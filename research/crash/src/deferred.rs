@@ -1,9 +1,9 @@
-//! What is deferred until no thread can see it any more, such as giving memory back.
+//! Deferred functions, such as freeing memory that no thread can see any more.
 
 use crossbeam_epoch as epoch;
 
-/// Runs what was deferred until no one can see it any more. Without this, it would depend on earlier
-/// runs when that happens.
+/// Runs the deferred functions whose epoch is over. Without this call, the time at which they run
+/// would depend on earlier runs.
 pub(crate) fn collect() {
     for _ in 0..4 {
         epoch::pin().flush();

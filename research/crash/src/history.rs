@@ -1,43 +1,43 @@
 //! Durable linearizability of a history of calls on a map.
 //!
-//! A history up to a crash is durably linearizable if there is an order of its calls that respects real
-//! time, holds every completed call and any of the pending ones, explains every reply, and ends in the
-//! content that recovery found. Linearizability is *local*, and so is its durable form: a history has such
-//! an order iff its part for each object has one, since one crash cuts all parts. A map is one
-//! object per key (no call here concerns two keys), so keys are checked one by one, which keeps the
-//! search small.
+//! A history up to a crash is durably linearizable if an order of its calls respects real time,
+//! contains every completed call and any of the pending ones, explains every reply, and ends in the
+//! content that recovery found. Linearizability is *local*, and so is its durable form, since one
+//! crash cuts the parts of all objects: a history has such an order iff its part for each object
+//! has one. A map is one object per key, since no call here concerns two keys. So keys are checked
+//! one by one, which keeps the search small.
 //!
-//! The contents that a key may have after a crash do not depend on the image. They are computed once for
-//! a crash point ([`Outcomes`]) and looked up for every image.
+//! The possible contents of a key after a crash do not depend on the image. They are computed once
+//! for a crash point ([`Outcomes`]) and looked up for every image.
 
 use crate::subject::{Op, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A call of an operation, and what became of it.
+/// A call of an operation, and its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     /// The simulated thread that called.
     pub thread: u8,
-    /// What it called.
+    /// The operation.
     pub op: Op,
-    /// When it was called and when it returned, by a clock that ticks at every call and return.
+    /// Time of the call, by a clock that ticks at every call and return.
     pub called: u32,
-    /// When it returned and what; `None` if it never did.
+    /// Time of the return, and the reply; `None` if it never returned.
     pub returned: Option<(u32, Reply)>,
-    /// Events of the trace that came before it was called.
+    /// Events of the trace before the call.
     pub from: usize,
-    /// Events of the trace that came before it returned; the greatest if it never did.
+    /// Events of the trace before the return; `usize::MAX` if it never returned.
     pub to: usize,
 }
 
 impl Call {
-    /// True if it had returned when `point` events had happened.
+    /// Returns true if the call had returned after `point` events.
     #[must_use]
     pub fn completed_at(&self, point: usize) -> bool {
         self.returned.is_some() && self.to <= point
     }
 
-    /// The call as it stood when `point` events had happened.
+    /// Returns the call as it stood after `point` events.
     #[must_use]
     pub fn at(mut self, point: usize) -> Self {
         if !self.completed_at(point) {
@@ -46,7 +46,7 @@ impl Call {
         self
     }
 
-    /// True if it was running when event number `event` happened.
+    /// Returns true if the call was running at event number `event`.
     #[must_use]
     pub fn was_running_at(&self, event: usize) -> bool {
         self.from <= event && event < self.to
@@ -67,13 +67,14 @@ impl std::fmt::Display for Call {
 }
 
 impl Call {
-    /// True if it may change the map.
+    /// Returns true if the call may change the map.
     #[must_use]
     pub fn writes(&self) -> bool {
         !matches!(self.op, Op::Get(_))
     }
 
-    /// True if it had returned by `point` and changed nothing: it only says what it saw.
+    /// Returns true if the call had returned by `point` and changed nothing: its reply only tells
+    /// what it saw.
     #[must_use]
     pub fn observed_by(&self, point: usize) -> bool {
         let changed = matches!(self.returned, Some((_, Reply::Done)));
@@ -81,17 +82,19 @@ impl Call {
     }
 }
 
-/// Who saw too early what a crash then undid: the calls' places in the history.
+/// A call that saw a change which a crash then undid. Both calls are named by their index in the
+/// history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sighting {
-    /// A call that had returned, without changing anything.
+    /// A call that had returned without changing anything.
     pub observer: usize,
-    /// A call on the same key that had not.
+    /// A call on the same key that had not returned.
     pub writer: usize,
 }
 
-/// If `found` would be right but for what completed calls had seen of a call that was still running, who
-/// saw it. Then no completed change is lost; what was visible was not durable.
+/// Returns the sighting that explains a mismatch. There is one if the content that was found would
+/// be right without the completed calls that only observed. Then no completed change is lost, but a
+/// change was visible before it was durable.
 #[must_use]
 pub fn sighting(
     history: &[Call],
@@ -114,7 +117,7 @@ pub fn sighting(
     let mut observers = (history.iter().enumerate())
         .filter(|(_, call)| of_key(call) && call.observed_by(point))
         .map(|(i, _)| i);
-    // One that contradicts what was found even alone with the changes; there may be several.
+    // Picks the first one that contradicts the content even without the other observers.
     let observer = observers
         .find(|&only| !allowed(&|i, call: &Call| i == only || !call.observed_by(point)))?;
     let writer = history.iter().position(|call| {
@@ -126,7 +129,7 @@ pub fn sighting(
     Some(Sighting { observer, writer })
 }
 
-/// The key that an operation concerns; `None` if it is not one key's.
+/// Returns the key that an operation concerns; `None` if it does not concern exactly one.
 #[must_use]
 pub fn key_of(op: &Op) -> Option<u64> {
     match *op {
@@ -139,7 +142,7 @@ pub fn key_of(op: &Op) -> Option<u64> {
     }
 }
 
-/// What an operation on a key with this content answers and leaves.
+/// Returns the reply of an operation on a key with this content, and the content afterwards.
 fn effect(op: &Op, content: Option<u64>) -> (Reply, Option<u64>) {
     let there = content.is_some();
     match *op {
@@ -154,10 +157,10 @@ fn effect(op: &Op, content: Option<u64>) -> (Reply, Option<u64>) {
     }
 }
 
-/// Contents that a key may have at the end of a history: the one thing a search for orders is run for.
-/// Empty if no order explains the replies.
+/// Returns the possible contents of a key at the end of a history: none if no order explains the
+/// replies.
 ///
-/// `calls` are of one key; a call without a return is pending.
+/// `calls` concern one key. A call without a return is pending.
 ///
 /// # Panics
 /// If there are more than 64 calls.
@@ -186,7 +189,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Goes on from an order of the calls `done` that led to `content`.
+    /// Extends an order of the calls `done` that led to `content`.
     fn extend(&mut self, done: u64, content: Option<u64>) {
         if !self.seen.insert((done, content)) {
             return;
@@ -194,7 +197,7 @@ impl Search<'_> {
         if self.completed & !done == 0 {
             self.ends.insert(content);
         }
-        // Nothing may come before a call that had returned when it was called.
+        // A call must not come before one that had returned when it was called.
         let first_return = (self.calls.iter().enumerate())
             .filter(|(i, _)| done & 1 << i == 0)
             .filter_map(|(_, call)| call.returned.map(|(at, _)| at))
@@ -212,7 +215,7 @@ impl Search<'_> {
     }
 }
 
-/// For every key: which contents a crash at one point may leave.
+/// The contents of every key that a crash at one point may leave.
 #[derive(Clone, Debug)]
 pub struct Outcomes<'a> {
     start: &'a BTreeMap<u64, u64>,
@@ -224,9 +227,9 @@ pub struct Outcomes<'a> {
 pub struct Mismatch {
     /// The key.
     pub key: u64,
-    /// What was found.
+    /// The content that recovery found.
     pub found: Option<u64>,
-    /// What would have been right.
+    /// The contents that would have been right.
     pub allowed: Vec<Option<u64>>,
 }
 
@@ -246,8 +249,8 @@ impl std::fmt::Display for Mismatch {
 }
 
 impl<'a> Outcomes<'a> {
-    /// What a crash after `point` events of the trace may leave; `start` is what the map held before
-    /// the first call.
+    /// Computes what a crash after `point` events of the trace may leave. `start` is the content of
+    /// the map before the first call.
     #[must_use]
     pub fn of(history: &[Call], start: &'a BTreeMap<u64, u64>, point: usize) -> Self {
         let mut by_key: BTreeMap<u64, Vec<Call>> = BTreeMap::new();
@@ -263,7 +266,7 @@ impl<'a> Outcomes<'a> {
         Self { start, called }
     }
 
-    /// A key that no order of the calls explains, whatever was found.
+    /// Returns a key whose replies no order of the calls explains, whatever its content.
     #[must_use]
     pub fn unexplained(&self) -> Option<Mismatch> {
         let (key, _) = self.called.iter().find(|(_, allowed)| allowed.is_empty())?;
@@ -308,7 +311,7 @@ impl<'a> Outcomes<'a> {
 mod tests {
     use super::*;
 
-    /// A call from tick `called` to tick `returned` (0: pending).
+    /// Returns a call from tick `called` to tick `returned` (0: pending).
     fn call(op: Op, called: u32, returned: u32, reply: Reply) -> Call {
         Call {
             thread: 1,

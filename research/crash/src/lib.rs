@@ -1,22 +1,23 @@
-//! Bristlecone's crash-state explorer: proof by enumeration (`docs/design.md`, "How it is tested").
+//! Bristlecone's crash-state explorer. It enumerates the states that a power cut can leave and
+//! recovers each of them (`docs/design.md`, "How it is tested").
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`subject`] | what is explored: any structure on a simulated pool, seen as a map |
-//! | [`subjects`] | the structures that exist |
-//! | [`workload`] | which operations bring it where its crash states are interesting |
-//! | [`record`] | running a workload once; its trace is what is explored |
-//! | [`explore`] | every crash point of a trace, every image that a model allows there |
-//! | [`violation`] | an image that is wrong, and how to say so |
-//! | [`campaign`] | many workloads, until a budget is spent; shrinking; replay |
-//! | [`rng`] | random numbers that a seed determines |
-//! | [`token`] | one line that names an image exactly |
-//! | [`mutants`] | what the explorer notices when a flush or fence is missing |
-//! | [`concurrent`] | threads under a deterministic scheduler, and crashes of them |
-//! | [`history`] | durable linearizability of what they did |
-//! | [`oracle`] | what must hold of whatever recovery made of an image |
-//! | [`over`] | pools that are made over others |
-//! | [`watchdog`] | an end to what does not end by itself |
+//! | [`subject`] | the interface of an explored structure: a map on a simulated pool |
+//! | [`subjects`] | the explored structures, by name |
+//! | [`workload`] | lists of operations that lead to interesting crash states |
+//! | [`record`] | the run of a workload that yields the explored trace |
+//! | [`explore`] | every crash point of a trace, and every image that a model allows there |
+//! | [`violation`] | an image that fails, and its description |
+//! | [`campaign`] | many workloads within a time budget; shrinking; replay |
+//! | [`rng`] | seeded random numbers |
+//! | [`token`] | replay tokens: one line that names an image exactly |
+//! | [`mutants`] | mutation testing: does the explorer notice a missing flush or fence? |
+//! | [`concurrent`] | simulated threads under a deterministic scheduler, with crashes |
+//! | [`history`] | durable linearizability of their calls |
+//! | [`oracle`] | the checks of a recovered image |
+//! | [`over`] | pools created over an older pool |
+//! | [`watchdog`] | an end to a run that hangs |
 
 pub mod campaign;
 pub mod concurrent;

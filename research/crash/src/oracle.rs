@@ -1,31 +1,31 @@
-//! Oracles: what must hold of whatever recovery made of an image.
+//! Oracles: the checks of a recovered image.
 
 use crate::record::{apply, reopen};
 use crate::subject::{Fault, FaultKind, Live, Op, Subject};
 use bristlecone_pmem::media::sim::Simulation;
 use std::collections::BTreeMap;
 
-/// Accesses that recovery may take before it counts as hanging.
+/// Accesses after which a recovery counts as hanging.
 pub const RECOVERY_STEPS: u64 = 4_000_000;
-/// Accesses that one operation may take after recovery.
+/// Accesses after which an operation after recovery counts as hanging.
 pub(crate) const OPERATION_STEPS: u64 = 400_000;
 
-/// What is right after a crash.
+/// The contents that are right after a crash.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected<'a> {
     /// Content before the operation in flight, ascending by key.
     pub before: &'a [(u64, u64)],
     /// Content after it; the same slice if none is in flight.
     pub after: &'a [(u64, u64)],
-    /// The structure was being created: it may be absent.
+    /// True if the structure was being created, and may be absent.
     pub creating: bool,
 }
 
 impl Expected<'_> {
-    /// Every key must have its value of before or of after the operation in flight.
+    /// Checks that every key has its value from before or from after the operation in flight.
     ///
     /// # Errors
-    /// What is lost, torn, or was never there.
+    /// The first key whose value is lost, torn or a phantom.
     pub fn check(&self, observed: &[(u64, u64)]) -> Result<(), Fault> {
         if let Some(pair) = observed.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
             return Err(Fault::new(
@@ -63,28 +63,29 @@ impl Expected<'_> {
     }
 }
 
-/// All entries of `live`.
+/// Reads all entries of `live` into `into`.
 ///
 /// # Errors
-/// What the subject found unreadable.
+/// The first entry that the subject cannot read.
 pub fn observe(live: &dyn Live, into: &mut Vec<(u64, u64)>) -> Result<(), Fault> {
     into.clear();
     live.observe(&mut |key, value| into.push((key, value)))
 }
 
-/// Drops a structure as a crash does: nothing is written any more.
+/// Drops a structure as a power cut does: it writes nothing.
 pub(crate) fn power_off(sim: &Simulation, live: Box<dyn Live>) {
     sim.set_frozen(true);
     drop(live);
     sim.set_frozen(false);
 }
 
-/// After recovery every kind of operation on every key range completes within its steps, answers rightly
-/// and leaves the structure whole; a clean closing too. Consumes the structure.
+/// Checks that every kind of operation on every key range completes within its steps after
+/// recovery, gives the right reply and leaves the structure whole, and that a clean close does too.
+/// Consumes the structure.
 ///
 /// # Errors
 /// [`FaultKind::Progress`] with the operation that failed.
-pub fn progress(
+pub fn check_progress(
     subject: &dyn Subject,
     sim: &Simulation,
     live: Box<dyn Live>,
@@ -128,11 +129,12 @@ pub fn progress(
     right
 }
 
-/// Recovering once more, after a crash that lost nothing, gives the same.
+/// Checks that a second recovery, after a crash that lost nothing, gives the same. Returns the
+/// structure that it opened.
 ///
 /// # Errors
 /// [`FaultKind::NotIdempotent`].
-pub fn again(
+pub fn check_idempotence(
     subject: &dyn Subject,
     sim: &Simulation,
     live: Box<dyn Live>,

@@ -1,7 +1,7 @@
-//! A pool made where another one was, as on a device: at whatever point that is cut off, the old pool is
-//! there as it was, or none is, or the new one.
+//! A pool created over an older pool, as on a device. A crash at any point leaves the old pool
+//! unchanged, no pool, or the new pool.
 //!
-//! The old pool has content of its own, which no workload's model knows, so this has an oracle of its own.
+//! No workload's model knows the content of the old pool, so this module has an oracle of its own.
 
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::media::sim::{Event, EventKind, Model, Pending, Simulation, Site, Strategy};
@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 
 const BYTES: u64 = 4 << 20;
 const ROOTS: [&str; 2] = ["one", "two"];
-/// Most images of a crash point.
-const BOUND: usize = 2_000;
+/// Largest number of images tried at a crash point.
+const MAX_IMAGES: usize = 2_000;
 
 type SimPool = Arc<Pool<Sim>>;
 
@@ -32,7 +32,7 @@ fn kind() -> RootKind {
     }
 }
 
-/// Makes a pool with roots that own chunks. `clean`: and closes it.
+/// Makes a pool with roots that own chunks, and closes it if `clean`. Returns its identity.
 fn old_pool(sim: &Simulation, clean: bool) -> String {
     sim.set_len(BYTES);
     let pool = create();
@@ -54,13 +54,13 @@ fn old_pool(sim: &Simulation, clean: bool) -> String {
     made
 }
 
-/// What identifies a pool.
+/// Returns the identity of a pool.
 fn id(pool: &SimPool) -> String {
     pool.info().uuid.to_string()
 }
 
-/// What is there: `None` if all is as it should be after a crash.
-fn wrong(old: &str, new: &str, seen: &mut Seen) -> Option<String> {
+/// Opens the image that a crash left. Returns what is wrong with it, if anything.
+fn fault_in_image(old: &str, new: &str, seen: &mut Seen) -> Option<String> {
     let pool = match Pool::<Sim>::open(Path::new("device"), &PoolOptions::default()) {
         Ok(pool) => pool,
         Err(OpenError::NotAPool { .. }) => {
@@ -100,14 +100,15 @@ fn wrong(old: &str, new: &str, seen: &mut Seen) -> Option<String> {
     None
 }
 
-/// What recoveries found, by name ("old", "none", "new"), and how often.
+/// How often recoveries found which pool: "old", "none" or "new".
 pub type Seen = BTreeMap<&'static str, u64>;
 
-/// Explores every crash point of a creation over an old pool, which was closed cleanly or not, with some
-/// instructions switched off. Gives what was seen, and the creation's trace.
+/// Explores every crash point of a creation over an old pool with some instructions switched off.
+/// The old pool was closed cleanly if `clean`. Returns what recoveries found, and the trace of the
+/// creation.
 ///
 /// # Errors
-/// The first thing wrong, in words.
+/// A description of the first image that is wrong.
 pub fn explore(model: Model, clean: bool, off: &[Site]) -> Result<(Seen, Vec<Event>), String> {
     let sim = Simulation::new(BYTES);
     let _attached = sim.attach();
@@ -143,9 +144,9 @@ pub fn explore(model: Model, clean: bool, off: &[Site]) -> Result<(Seen, Vec<Eve
         let from = sim.expose(&pending, None);
         let opened = sim.mark();
         sim.set_strategy(Strategy::DepthFirst);
-        for _ in 0..BOUND {
+        for _ in 0..MAX_IMAGES {
             sim.begin_image(0);
-            let found = wrong(&old, &new, &mut seen);
+            let found = fault_in_image(&old, &new, &mut seen);
             sim.roll_back(opened);
             if let Some(what) = found {
                 let site = at.checked_sub(1).map(|i| events[i].site.to_string());

@@ -1,4 +1,4 @@
-//! Panics as results: what a subject does on a crash image, or in a wrong interleaving, is a finding.
+//! Panics as results: a subject that panics on a crash image, or in a schedule, is a finding.
 
 use bristlecone_pmem::media::sim::OutOfSteps;
 use shuttle::scheduler::DfsScheduler;
@@ -15,19 +15,20 @@ thread_local! {
 /// A panic that was caught.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Caught {
-    /// It ran out of steps.
+    /// The code ran out of steps.
     OutOfSteps,
-    /// It panicked: message and place.
+    /// Message and place of a panic.
     Panic(String),
 }
 
-/// Silences panics that [`catch`] takes. Others are reported as before.
+/// Silences the panics that [`catch`] catches. Other panics are reported as before.
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let before = panic::take_hook();
-        // The scheduler of simulated threads sets a hook when it first runs, which reports every panic
-        // of the process as a failed test. Let it do so now, and drop it.
+        // On its first run, the scheduler of simulated threads installs a hook that reports every
+        // panic of the process as a failed test. This run makes it do so now, and its hook is
+        // dropped.
         let mut config = shuttle::Config::new();
         config.failure_persistence = shuttle::FailurePersistence::None;
         shuttle::Runner::new(DfsScheduler::new(Some(1), false), config).run(|| {});
@@ -45,10 +46,10 @@ pub(crate) fn install() {
     });
 }
 
-/// Runs `f`; a panic in it is silent and becomes a value. Nests.
+/// Runs `f` and returns its panic as a value, without a message on standard error. Calls nest.
 pub(crate) fn catch<R>(f: impl FnOnce() -> R) -> Result<R, Caught> {
     let before = QUIET.replace(true);
-    // What `f` changed is rolled back or given up by whoever looks at the result.
+    // The callers roll back or abandon whatever a panicking `f` changed.
     let result = panic::catch_unwind(AssertUnwindSafe(f));
     QUIET.set(before);
     result.map_err(|payload| caught(&*payload))

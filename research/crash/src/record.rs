@@ -1,4 +1,4 @@
-//! Recording: a workload is run once on a simulation; its trace is what is explored.
+//! Recording: one run of a workload on a simulation, whose trace is then explored.
 
 use crate::quiet::{self, Caught};
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What makes a run differ from the real one: instructions switched off, a bug planted.
+/// A change to the code under test: instructions switched off, a bug planted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mutation {
     /// Flushes and fences that do nothing.
@@ -20,7 +20,7 @@ pub struct Mutation {
 }
 
 impl Mutation {
-    /// Makes a simulation behave so.
+    /// Applies the mutation to a simulation.
     pub fn install(&self, sim: &Simulation) {
         sim.switch_off(&self.off);
         sim.plant(self.planted);
@@ -30,44 +30,45 @@ impl Mutation {
 /// Entries, ascending by key.
 pub type Content = Arc<Vec<(u64, u64)>>;
 
-/// What was done: an operation, or the creation before the first.
+/// An action of a run: the creation, or an operation after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Pool and structure were made.
+    /// The creation of pool and structure.
     Create,
-    /// An operation was done.
+    /// An operation.
     Op(Op),
 }
 
 /// One action and its part of the trace.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// What was done.
+    /// The action.
     pub action: Action,
     /// Its first event.
     pub begin: usize,
     /// One past its last event.
     pub end: usize,
-    /// Content before it.
+    /// Content before the action.
     pub before: Content,
-    /// Content after it.
+    /// Content after the action.
     pub after: Content,
 }
 
-/// A workload's run.
+/// The recorded run of a workload.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// Everything but loads, from the empty simulation on.
+    /// All events but loads, from the empty simulation on.
     pub events: Vec<Event>,
     /// The actions in order.
     pub steps: Vec<Step>,
     /// The first step whose crashes are explored.
     pub explored: usize,
-    /// Memory held garbage at the beginning.
+    /// True if memory held garbage at the beginning.
     pub dirty: bool,
 }
 
-/// Fills memory with what a device may hold that was used for something else. A device does not grow.
+/// Fills memory with garbage, as on a device that was used for something else. A device does not
+/// grow.
 pub fn make_dirty(sim: &Simulation, bytes: u64) {
     for word in 0..(bytes / 8) as u32 {
         let garbage = u64::from(word + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -76,13 +77,13 @@ pub fn make_dirty(sim: &Simulation, bytes: u64) {
     sim.set_len(bytes);
 }
 
-/// The largest subject that is also made on a dirty device.
+/// Capacity up to which a subject is also created on a dirty device.
 const MAX_DIRTY: u64 = 8 << 20;
 
-/// Accesses that a live operation may take before it counts as hanging.
+/// Accesses to persistent memory after which a live operation counts as hanging.
 const STEPS: u64 = 40_000_000;
 
-/// What an operation does to a map, and what it must answer.
+/// Applies an operation to the model and returns the reply that it must give.
 pub fn model(map: &mut BTreeMap<u64, u64>, op: &Op) -> Reply {
     match *op {
         Op::Insert(k, v) => {
@@ -119,7 +120,7 @@ pub fn model(map: &mut BTreeMap<u64, u64>, op: &Op) -> Reply {
     Reply::Done
 }
 
-/// Opens what must be there.
+/// Opens a structure that must exist.
 pub fn reopen(subject: &dyn Subject) -> Result<Box<dyn Live>, Fault> {
     match subject.open()? {
         Opened::Live(live) => Ok(live),
@@ -127,7 +128,7 @@ pub fn reopen(subject: &dyn Subject) -> Result<Box<dyn Live>, Fault> {
     }
 }
 
-/// Does `op` and checks the answer against the model.
+/// Does `op` and checks its reply against the model.
 pub fn apply(
     subject: &dyn Subject,
     live: Box<dyn Live>,
@@ -152,7 +153,7 @@ pub fn apply(
 /// Runs a workload.
 ///
 /// # Errors
-/// A live operation failed or answered wrongly, before any crash.
+/// A live operation failed or gave a wrong reply, before any crash.
 pub fn record(
     subject: &dyn Subject,
     workload: &Workload,
@@ -160,7 +161,7 @@ pub fn record(
 ) -> Result<Recording, Fault> {
     let done = AtomicU64::new(0);
     let describe = || {
-        // ORDERING: Relaxed; the operation that hangs is as good as any proof that it was counted.
+        // ORDERING: Relaxed; the operation hangs long after the other thread counted it.
         let done = done.load(Ordering::Relaxed) as usize;
         let mut ops = workload.setup.iter().chain(&workload.ops);
         let what = match done.checked_sub(1).and_then(|number| ops.nth(number)) {
@@ -208,7 +209,8 @@ fn record_watched(
         let begin = events.len();
         // ORDERING: Relaxed; for the watchdog.
         done.store(number as u64 + 1, Ordering::Relaxed);
-        // Another thread each time: no operation may lean on a fence that a later one makes.
+        // Successive operations run on different threads, so that no operation relies on a fence of
+        // a later one.
         sim.set_thread(if *op == Op::Reopen {
             0
         } else {
@@ -245,7 +247,7 @@ fn record_watched(
     })
 }
 
-/// Does something live; a panic in it, or no end of it, is a fault too.
+/// Runs a live step. A panic in it is a fault too, and so is running out of steps.
 fn live_step<R>(sim: &Simulation, f: impl FnOnce() -> Result<R, Fault>) -> Result<R, Fault> {
     quiet::install();
     sim.set_limit(STEPS);
@@ -266,9 +268,9 @@ fn take(sim: &Simulation, events: &mut Vec<Event>) {
     sim.start_trace();
 }
 
-/// The instruction sites in a trace.
+/// Returns the instruction sites in a trace.
 pub(crate) fn sites_of(events: &[Event]) -> BTreeSet<Site> {
-    // Most events repeat few places; compare those by address first.
+    // Most events repeat a few places, which are compared by address first.
     let mut seen = HashSet::new();
     events
         .iter()

@@ -1,79 +1,79 @@
-//! What is explored: a structure on a simulated pool, seen as a map from small numbers to numbers.
+//! The interface of an explored structure: a map from numbers to numbers on a simulated pool.
 //!
-//! Every subject is driven through this one interface, so workloads, oracles, schedulers and mutants know
-//! nothing of a design. A subject translates the numbers into its own keys and values.
+//! Workloads, oracles, schedules and mutants use only this interface and know no design. A subject
+//! translates the numbers into its own keys and values.
 
 use std::fmt;
 
 /// One operation on a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// Adds a key; refused if it is there.
+    /// Adds a key; refused if it exists.
     Insert(u64, u64),
     /// Adds a key or replaces its value.
     Upsert(u64, u64),
-    /// Replaces a key's value; refused if it is not there.
+    /// Replaces a key's value; refused if the key does not exist.
     Update(u64, u64),
-    /// Takes a key out; refused if it is not there.
+    /// Removes a key; refused if it does not exist.
     Remove(u64),
     /// Looks a key up.
     Get(u64),
-    /// Inserts `count` keys from `first` on, `step` apart, each with value `value`, in one call. Each key
-    /// is atomic, the batch is not.
+    /// Inserts `count` keys from `first` on, `step` apart, each with value `value`, in one call.
+    /// Each insertion is atomic, the batch is not.
     Batch {
         /// First key.
         first: u64,
         /// Distance between keys.
         step: u64,
-        /// How many.
+        /// Number of keys.
         count: u64,
-        /// The value of all.
+        /// Value of all keys.
         value: u64,
     },
     /// Closes the subject cleanly and opens it again.
     Reopen,
-    /// Gives free space back.
+    /// Returns free space to the file system.
     Compact,
 }
 
-/// What an operation answered.
+/// The reply of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reply {
-    /// It did what it says.
+    /// The operation was done.
     Done,
-    /// The key was there (insert) or was not (update, remove).
+    /// The key existed (insert) or did not exist (update, remove).
     Refused,
-    /// What a lookup found.
+    /// The value that a lookup found.
     Found(Option<u64>),
 }
 
-/// Why something is wrong.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FaultKind {
     /// Recovery refused the image, or panicked on it.
     Recovery,
-    /// A completed operation is not there.
+    /// The effect of a completed operation is missing.
     Lost,
-    /// Something is there that no operation put there.
+    /// An entry exists that no operation stored.
     Phantom,
-    /// The operation in flight is there in part.
+    /// The operation in flight took effect in part.
     Torn,
-    /// The structure contradicts itself.
+    /// An invariant of the structure does not hold.
     Structure,
     /// A block is reachable and free, owned twice, or in use and unreachable.
     Leak,
     /// An operation after recovery failed, or did not end within its steps.
     Progress,
-    /// Recovering again gives something else.
+    /// A second recovery gives another result.
     NotIdempotent,
-    /// A completed operation depends on what the crash undid.
+    /// A completed operation depends on a store that the crash undid.
     VisibleBeforeDurable,
-    /// A live operation answered wrongly, without any crash.
+    /// A live operation gave a wrong reply, without any crash.
     Wrong,
 }
 
 impl FaultKind {
-    /// The kind's name, as reports print it.
+    /// Returns the kind's name, as reports print it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -91,17 +91,17 @@ impl FaultKind {
     }
 }
 
-/// What is wrong.
+/// A fault that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Which kind.
+    /// Its kind.
     pub kind: FaultKind,
-    /// What exactly.
+    /// The details, for people.
     pub what: String,
 }
 
 impl Fault {
-    /// A fault.
+    /// Returns a fault of a kind.
     pub fn new(kind: FaultKind, what: impl Into<String>) -> Self {
         Self {
             kind,
@@ -109,7 +109,7 @@ impl Fault {
         }
     }
 
-    /// What a structure's own check found: a leak, or else something broken.
+    /// Returns the fault that a structure's own check found: a leak, or a broken structure.
     pub fn broken(what: impl Into<String>, leak: bool) -> Self {
         let kind = if leak {
             FaultKind::Leak
@@ -126,59 +126,59 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What opening found.
+/// The result of opening a subject.
 pub enum Opened {
     /// The structure.
     Live(Box<dyn Live>),
-    /// There is none (yet): right only while it is being created.
+    /// There is no structure, which is right only during creation.
     Absent,
 }
 
 /// A structure that can be explored.
 pub trait Subject: Send + Sync {
-    /// Its name on the command line and in reports.
+    /// Returns its name on the command line and in reports.
     fn name(&self) -> String;
 
-    /// Its failure-atomic unit in bytes: 16 if it declares that, else 8.
+    /// Returns its failure-atomic unit in bytes: 8, or 16 for a subject that declares it.
     fn unit(&self) -> u8 {
         8
     }
 
-    /// Bytes that its pool may grow to.
+    /// Returns the bytes that its pool may grow to.
     fn capacity(&self) -> u64 {
         4 << 20
     }
 
-    /// Makes pool and structure in the simulation attached to this thread, which may hold the remains
-    /// of an earlier try.
+    /// Makes pool and structure in the simulation attached to this thread, which may hold the
+    /// remains of an interrupted creation.
     ///
     /// # Errors
-    /// What was refused.
+    /// The pool or the structure could not be made.
     fn create(&self) -> Result<Box<dyn Live>, Fault>;
 
-    /// Opens (recovers) what a crash left in the simulation attached to this thread.
+    /// Opens, and so recovers, the image in the simulation attached to this thread.
     ///
     /// # Errors
-    /// What recovery refused.
+    /// Recovery refused the image.
     fn open(&self) -> Result<Opened, Fault>;
 
-    /// True if several simulated threads may operate on it at once.
+    /// Returns true if several simulated threads may operate on it at once.
     fn concurrent(&self) -> bool {
         true
     }
 
-    /// True if it can be made where memory holds garbage, as on a device.
+    /// Returns true if it can be created on memory that holds garbage, as a device does.
     fn takes_dirty(&self) -> bool {
         true
     }
 
-    /// True if it can do `op`; workloads leave out what it cannot.
+    /// Returns true if it supports `op`. Workloads leave out unsupported operations.
     fn can(&self, op: &Op) -> bool {
         let _ = op;
         true
     }
 
-    /// Largest key that workloads may use.
+    /// Returns the largest key that workloads may use.
     fn max_key(&self) -> u64 {
         u64::MAX
     }
@@ -186,27 +186,27 @@ pub trait Subject: Send + Sync {
 
 /// An open structure. Dropping it must not write if the simulation is frozen.
 pub trait Live {
-    /// Does an operation (never `Reopen`, which drops and opens).
+    /// Does an operation. It is never `Reopen`, for which the explorer closes and opens.
     ///
     /// # Errors
-    /// What went wrong: an error that the structure gave, other than a refusal.
+    /// The structure returned an error other than a refusal.
     fn apply(&self, op: &Op) -> Result<Reply, Fault>;
 
-    /// Gives every entry, ascending by key.
+    /// Passes every entry to `each`, ascending by key.
     ///
     /// # Errors
-    /// A value or key that cannot be what was stored.
+    /// A key or value is torn: no operation stored it.
     fn observe(&self, each: &mut dyn FnMut(u64, u64)) -> Result<(), Fault>;
 
     /// Checks the structure's invariants, and that space is neither lost nor owned twice.
     ///
     /// # Errors
-    /// What is broken.
+    /// The first invariant that does not hold.
     fn verify(&self) -> Result<(), Fault>;
 
     /// Closes cleanly.
     ///
     /// # Errors
-    /// What was refused.
+    /// The structure could not be closed.
     fn close(self: Box<Self>) -> Result<(), Fault>;
 }

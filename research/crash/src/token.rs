@@ -1,4 +1,4 @@
-//! Replay tokens: one line that names an image, or a schedule, exactly.
+//! Replay tokens: one line that exactly names an image or a schedule.
 //!
 //! ```text
 //! 1~lbtree-256-u64~x86-tso~mixed.60.17~-~-~1234.0~1a2f:1_1a30:0~-
@@ -16,8 +16,8 @@
 //!                           threads . operations of each . seed . schedule
 //! ```
 //!
-//! Whatever text is parsed, what comes out can be replayed: numbers are in the ranges that the command
-//! line takes. Whether the crash exists is known only when the workload has been run again.
+//! A token that parses can be replayed, since its numbers are in the ranges of the command line.
+//! Whether the crash exists is known only after the workload has run again.
 
 use crate::record::Mutation;
 use crate::subject::Subject;
@@ -28,28 +28,28 @@ use bristlecone_pmem::media::sim::{Decision, Model, Site, SiteKind};
 use std::fmt;
 use std::str::FromStr;
 
-/// Most simulated threads of a schedule.
+/// Largest number of simulated threads of a schedule.
 pub const MAX_THREADS: usize = 8;
-/// Most operations of all threads of a schedule together.
+/// Largest number of operations of all threads of a schedule together.
 pub const MAX_OPERATIONS: usize = 64;
-/// Most operations of a workload.
+/// Largest number of operations of a workload.
 pub const MAX_OPS: usize = 100_000;
 
-/// Which workload, by its generator.
+/// A workload, by the arguments of its generator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadId {
     /// Its kind.
     pub kind: Kind,
-    /// Operations asked for.
+    /// Requested number of operations.
     pub ops: usize,
     /// Its seed.
     pub seed: u64,
-    /// Which operations (of set-up and workload together) are kept; `None` is all.
+    /// The operations, of set-up and workload together, that are kept; `None` for all.
     pub kept: Option<Vec<bool>>,
 }
 
 impl WorkloadId {
-    /// The workload.
+    /// Returns the workload.
     #[must_use]
     pub fn generate(&self, subject: &dyn Subject) -> Workload {
         let whole = Workload::generate(self.kind, self.ops, self.seed, subject);
@@ -80,11 +80,11 @@ pub struct Token {
     pub model: Model,
     /// The workload.
     pub workload: WorkloadId,
-    /// What was mutated.
+    /// The mutation.
     pub mutation: Mutation,
     /// The crash.
     pub point: Point,
-    /// The crash in the recovery from it.
+    /// The second crash, in the recovery from the first.
     pub nested: Option<Point>,
 }
 
@@ -164,7 +164,7 @@ pub struct ScheduleToken {
 }
 
 impl ScheduleToken {
-    /// What tells these tokens from those of images.
+    /// Prefix that tells these tokens from those of images.
     pub const PREFIX: &str = "1t~";
 }
 
@@ -229,7 +229,8 @@ impl FromStr for ScheduleToken {
     }
 }
 
-/// A fault's name without what would need quoting or separates parts of a token.
+/// Returns a fault's name without characters that need quoting or that separate the parts of a
+/// token.
 fn plain(fault: &str) -> String {
     fault.replace([' ', ':', ',', '~'], "-")
 }
@@ -239,12 +240,12 @@ fn planted(name: &str) -> Option<&'static str> {
     all.find(|fault| plain(fault) == name)
 }
 
-/// What is wrong with a token.
+/// A token that does not parse.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadToken {
-    /// Which part.
+    /// The part that is wrong.
     pub part: &'static str,
-    /// What it was.
+    /// Its text.
     pub value: String,
 }
 
@@ -358,7 +359,7 @@ impl FromStr for Token {
                 };
                 let column = of.next()?.parse().ok()?;
                 let line = of.next()?.parse().ok()?;
-                // Sites name files of the program itself; a token leaks one name each.
+                // A `Site` names a file with static lifetime, so a token leaks one name a site.
                 let file = String::from(of.next()?).leak();
                 Some(Site {
                     file,

@@ -1,54 +1,55 @@
-//! An image that recovery or an oracle failed on: where the crash was, what it lost, and how to say so.
+//! An image that recovery or an oracle failed on: the crash, the stores that it lost, and a report.
 
 use crate::record::Action;
 use crate::subject::{Fault, Op};
 use bristlecone_pmem::media::sim::{Decision, Pending, PendingStore};
 use std::fmt::Write as _;
 
-/// Where in a trace a crash is, and what it kept.
+/// A crash: its place in a trace, and the stores that it kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
-    /// Events that had happened.
+    /// Events before the crash.
     pub events: usize,
-    /// The operation in which the last of them was had ended.
+    /// True if the operation of the last event had returned.
     pub completed: bool,
-    /// What the crash kept of each word that was read. Words not named were not read.
+    /// The stores that the crash kept, for each word that recovery read. Recovery read no other
+    /// word.
     pub decisions: Vec<Decision>,
 }
 
 /// A store that a crash lost.
 #[derive(Clone, Debug)]
 pub struct Lost {
-    /// Byte offset of the word.
+    /// Byte offset of the stored word.
     pub at: u64,
-    /// What was to be there.
+    /// The stored value.
     pub value: u64,
-    /// What stored it: file:line:column.
+    /// Place of the store in the source: file:line:column.
     pub site: String,
-    /// The simulated thread that did.
+    /// The simulated thread that stored.
     pub thread: u8,
 }
 
 /// An image that recovery or an oracle failed on.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// What is wrong.
+    /// The fault.
     pub fault: Fault,
-    /// Number of the step (0 is the creation).
+    /// Number of the step in which the crash was (0 is the creation).
     pub step: usize,
-    /// The step.
+    /// The action of that step.
     pub action: Action,
     /// The crash.
     pub point: Point,
-    /// The crash in the recovery from it.
+    /// The second crash, in the recovery from the first.
     pub nested: Option<Point>,
     /// The call site of the last event before the crash.
     pub last_site: String,
-    /// Stores that the crash lost, of words that were read.
+    /// Lost stores to words that recovery read.
     pub lost: Vec<Lost>,
 }
 
-/// The stores of `pending` that these decisions lost.
+/// Returns the stores of `pending` that the decisions lost.
 pub(crate) fn lost(decisions: &[Decision], pending: &Pending) -> Vec<Lost> {
     let stores: Vec<&PendingStore> = pending.domains().flatten().collect();
     let mut lost = Vec::new();
@@ -64,7 +65,7 @@ pub(crate) fn lost(decisions: &[Decision], pending: &Pending) -> Vec<Lost> {
     lost
 }
 
-/// What happened, but for how to replay it; ends with a line's end.
+/// Returns the report of a violation, without its replay token. The text ends with a newline.
 pub(crate) fn explanation(v: &Violation, ops: &[Op]) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.

@@ -1,17 +1,18 @@
-//! A watchdog. Code under test that does not end runs out of steps, and that is a finding; but steps are
-//! accesses to persistent memory, and a loop without any would hang the explorer, silently.
+//! A watchdog. Code under test that does not end usually runs out of steps, which is a finding. But
+//! steps are accesses to persistent memory, and a loop without any would hang the explorer
+//! silently.
 
 use bristlecone_pmem::sync::lock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Seconds after which an image, a live operation or a schedule of threads that does not end is given
-/// up, and the process with it.
+/// Seconds that an image, a live operation or a schedule of threads may take. After that the
+/// process ends.
 pub const PATIENCE: u32 = 60;
 
-/// Runs `work` on this thread. If `beats` stands still for `seconds` meanwhile, says what `describe` gives and
-/// ends the process with status 1: the thread that hangs cannot be ended otherwise.
+/// Runs `work` on this thread. If `beats` stands still for `seconds`, prints the text of `describe`
+/// and ends the process with status 1, since a hanging thread cannot be ended otherwise.
 pub(crate) fn watched<R>(
     seconds: u32,
     beats: &AtomicU64,
@@ -43,7 +44,8 @@ fn watch(
     let (mut last, mut still) = (u64::MAX, 0);
     let mut over = lock(ended);
     while !*over {
-        // Seconds that this thread waited, not a clock's: a process that was stopped does not hang.
+        // Counts the seconds that this thread waited instead of reading a clock: a process that was
+        // stopped does not hang.
         let (guard, waited) = (changed.wait_timeout(over, Duration::from_secs(1)))
             .unwrap_or_else(PoisonError::into_inner);
         over = guard;

@@ -1,6 +1,6 @@
-//! NV-Tree's workload adaptivity (sections 6.4 and 6.5 of its paper), measured: the same operations on
-//! a tree with a strategy and on one without, in turns, so that what disturbs the one disturbs the
-//! other.
+//! Measures NV-Tree's workload adaptivity (sections 6.4 and 6.5 of its paper). The same operations
+//! run in turns on a tree with a strategy and on one without, so that disturbances affect both
+//! alike.
 //!
 //! ```text
 //! nvtree_adaptivity [STRATEGY] [KEYS] [LEAF BYTES] [DIRECTORY]
@@ -20,7 +20,7 @@ const TURNS: u64 = 40;
 type Tree = NvTree<u64, u64, Counting<Mapped>>;
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// A bijection on u64 that looks random.
+/// Maps u64 one to one to numbers that look random.
 fn mix(x: u64) -> u64 {
     let x = (x ^ x >> 31).wrapping_mul(0x7FB5_D329_728E_A185);
     let x = (x ^ x >> 27).wrapping_mul(0x81DA_DEF4_BC2D_D44D);
@@ -35,7 +35,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// An empty tree without adaptivity, and one with the strategy.
+    /// Returns an empty tree without adaptivity, and one with the strategy.
     fn trees(&self) -> Outcome<[Tree; 2]> {
         Ok([self.tree(Adaptivity::Off)?, self.tree(self.strategy)?])
     }
@@ -50,7 +50,7 @@ impl Plan {
             },
         };
         let pool = Pool::create(&path, &options)?;
-        // Gone when it is closed.
+        // The file disappears when it is closed.
         std::fs::remove_file(&path)?;
         let options = NvOptions {
             leaf_bytes: self.leaf_bytes,
@@ -61,9 +61,9 @@ impl Plan {
     }
 }
 
-/// What a phase did to a tree.
+/// Measurements of a phase on a tree.
 struct Seen {
-    /// Nanoseconds of an operation, turn by turn.
+    /// Nanoseconds of an operation, for each turn.
     nanos: Vec<f64>,
     before: NvStats,
     after: NvStats,

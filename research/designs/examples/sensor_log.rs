@@ -4,7 +4,7 @@
 //! cargo run --release -p bristlecone-designs --example sensor_log -- /path/to/new.pool
 //! ```
 //!
-//! Run it again on the same path: it goes on where it was, killed or not.
+//! Run it again on the same path: it continues where it stopped, killed or not.
 
 use bristlecone_designs::{DurableIndex, LbOptions, LbTree, OrderedIndex, ReverseScan, TreeError};
 use bristlecone_pmem::media::Auto;
@@ -53,7 +53,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             .map(|sensor| {
                 let readings = &readings;
                 scope.spawn(move || {
-                    // Where this sensor's readings end: the largest key below the next sensor's.
+                    // Continue after this sensor's last reading: the largest key below the next
+                    // sensor's.
                     let mut next = 0;
                     readings.scan_reverse(key(sensor, 0)..key(sensor + 1, 0), |key, _| {
                         next = (key & ((1 << 48) - 1)) + 1;
@@ -64,7 +65,8 @@ fn main() -> Result<(), Box<dyn Error>> {
                         let batch: Vec<(u64, u64)> = (start..start + 500)
                             .map(|i| (key(sensor, i), i * i % 977))
                             .collect();
-                        // Durable, all of them, when the call returns: one commit for the batch.
+                        // When the call returns, all of them are durable, with one commit for the
+                        // batch.
                         readings.multi_insert(&batch, &mut results);
                         for result in results.drain(..) {
                             result?;

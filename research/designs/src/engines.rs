@@ -1,7 +1,8 @@
-//! Designs as engines: behind a table of functions, so that what uses them is compiled once.
+//! Designs behind a table of functions, so that their callers are compiled once.
 //!
-//! [`maker`] makes and opens engines of every design, by name. They are compiled here, once for each medium and kind of keys and
-//! values that [`Compiled`] lists, and not again in the programs that use them:
+//! [`maker`] makes and opens engines of every design, by name. This crate compiles them, once for
+//! each medium and each kind of keys and values that [`Compiled`] lists. The programs that use them
+//! do not compile them again:
 //!
 //! ```
 //! use bristlecone_designs::designs::Choice;
@@ -18,7 +19,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A store takes engines of one design, from byte strings to offsets ([`Kind`]): its own is the LB+-Tree, and here is [`NVTREE`].
+//! A store takes engines of one design, from byte strings to offsets ([`Kind`]). Its own is the
+//! LB+-Tree; [`NVTREE`] is another.
 
 use crate::designs::{
     AnyDesign, Choice, Design, Holds, Nv, Task, UnknownDesign, Wide, WideDesign, WideTask, info,
@@ -91,25 +93,26 @@ where
     }
 
     fn longest_key(&self) -> usize {
-        self.most_key()
+        self.max_key()
     }
 
     fn longest_value(&self) -> usize {
-        self.most_value()
+        self.max_value()
     }
 }
 
-/// A medium that engines from `K` to `V` of every design are compiled for, in this crate.
+/// A medium for which this crate compiles engines from `K` to `V` of every design.
 pub trait Compiled<K, V>: Media
 where
     K: ?Sized,
     V: ToOwned + ?Sized,
 {
-    /// Returns what makes and opens engines of the design; `None` if it holds no such keys and values.
+    /// Returns a maker of the design's engines, or `None` if the design holds no such keys and
+    /// values.
     fn maker_of(design: AnyDesign) -> Option<Box<dyn Maker<K, V, Self>>>;
 }
 
-/// Returns what makes and opens engines of the chosen design.
+/// Returns a maker of the chosen design's engines.
 ///
 /// # Errors
 /// [`UnknownDesign`]
@@ -147,7 +150,8 @@ impl<M: Media> WideTask for Boxed<u128, u128, M> {
     }
 }
 
-/// Compiles every design for these kinds of keys and values on these media. The functions are not generic, so that is here.
+/// Compiles every design for these kinds of keys and values on these media. The functions are not
+/// generic, so that this crate has their code.
 macro_rules! compiled {
     ($($(#[$when:meta])* $key:ty, $value:ty: $medium:ty;)*) => {$(
         $(#[$when])*
@@ -160,12 +164,12 @@ macro_rules! compiled {
 }
 
 compiled! {
-    // For the crash explorer, and the device model.
+    // For the crash explorer and the device model.
     u64, u64: Sim;
     [u8], [u8]: Sim;
-    // For what the command line creates and opens.
+    // For databases of the command line.
     [u8], [u8]: Auto;
-    // For measuring.
+    // For measurements.
     u64, u64: Auto;
     u64, u64: Counting<Dram>;
     #[cfg(not(debug_assertions))]
@@ -184,7 +188,7 @@ impl Compiled<u128, u128> for Sim {
 #[derive(Clone, Copy, Debug)]
 pub struct Kind<D> {
     info: EngineInfo,
-    /// The design with that leaf size, recovered by so many threads.
+    /// Returns the design with that leaf size, recovered by that many threads.
     design: fn(u32, usize) -> D,
 }
 

@@ -1,11 +1,12 @@
-//! The parts of the contract that every design of its own implements alike: by methods of the same names.
+//! The parts of the contract that every design outside the leaf trees implements alike, by methods
+//! of the same names.
 //!
 //! | method of the design | is |
 //! | --- | --- |
 //! | `find_value` | `get_with` |
 //! | `get_batch`, `insert_batch` | `multi_get`, `multi_insert` |
 //! | `scan_up`, `scan_down` | the scans |
-//! | `put`, `replace`, `take_out` after `check_pair`, `value_fits` | the changes of those that commit in these |
+//! | `put`, `replace`, `take_out` after `check_pair` | the changes of designs that commit in these |
 //! | `load_sorted` | `bulk_load` |
 //! | `measure`, `check` | `stats`, `verify` |
 
@@ -14,7 +15,7 @@ macro_rules! forward {
     ($($what:ident),*) => {
         $($crate::forward::forward!(@ $what);)*
     };
-    // Nothing is looked at that a design without such keys or values refuses before.
+    // A design refuses pairs that it cannot hold before it looks at anything.
     (@ changes) => {
         fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
             self.check_pair(key, value)?;
@@ -27,12 +28,7 @@ macro_rules! forward {
         }
 
         fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
-            if self.read_only {
-                return Err(UpdateError::ReadOnly);
-            }
-            if let Err((len, most)) = Self::value_fits(value) {
-                return Err(UpdateError::ValueTooLong { len, most });
-            }
+            $crate::common::check_value(self.read_only, value)?;
             self.replace(key, value)
         }
 
@@ -89,7 +85,8 @@ macro_rules! forward {
     };
 }
 
-/// Implements `BulkLoad` and, but for `only load`, `ReverseScan`: `forward_impls!(Tree<K, V, M>, KeyRepr, Repr)`.
+/// Implements `BulkLoad` and, unless `only load` is given, `ReverseScan`:
+/// `forward_impls!(Tree<K, V, M>, KeyRepr, Repr)`.
 macro_rules! forward_impls {
     ($index:ident<K, V, M $(, $p:ident: $bound:path)?>, $key:path, $value:path) => {
         impl<K, V, M $(, $p)?> $crate::index::ReverseScan<K, V> for $index<K, V, M $(, $p)?>

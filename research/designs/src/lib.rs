@@ -1,5 +1,5 @@
-//! Every durable ordered index of the papers, one module per design, over the parts that Bristlecone's own index
-//! (`bristlecone-index`) is built of; and what they are compared with.
+//! Every durable ordered index of the papers, one module per design, built from the same parts as
+//! Bristlecone's own index (`bristlecone-index`); and the structures that they are compared with.
 //!
 //! | family | designs |
 //! | --- | --- |
@@ -10,7 +10,8 @@
 //! | [`latchfree`] | [`bztree`] on the multi-word swap, [`bwtree`] |
 //! | [`skiplist`] | skip lists: whole in the pool, or divided |
 //!
-//! [`designs`] has them by name, for programs that let their user choose; [`engines`] as what a store can be made with.
+//! [`designs`] offers them by name, for programs whose users choose. [`engines`] offers them for
+//! stores.
 
 pub mod append;
 pub mod designs;
@@ -29,10 +30,10 @@ pub use leaf::{central, crabtree, fptree, wbtree};
 pub use log::lstree;
 pub use persistent::{btree, cddstree, fastfair, unsorted};
 
+use bristlecone_index::{common, range, saved, threads};
 pub use bristlecone_index::{
     clustered, contract as index, damage, fingerprint, inner, lbtree, leaftree, repr, version_lock,
 };
-use bristlecone_index::{saved, threads};
 
 pub use bristlecone_index::{
     BulkLoad, DurableIndex, Fill, Hint, IndexStats, InsertError, KeyRepr, LbOptions, LbTree,

@@ -1,5 +1,5 @@
-//! The atomics that concurrent code in this crate uses: the standard ones, except in this crate's own tests, where each access
-//! is also a scheduling point of the model checker.
+//! The atomics of this crate's concurrent code. They are the standard ones, except in this crate's
+//! own tests, where each access is also a scheduling point of the model checker.
 
 #[cfg(not(test))]
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
@@ -10,7 +10,7 @@ pub(crate) use bristlecone_schedules::{AtomicPtr, AtomicU32, AtomicU64, explore,
 pub(crate) use bristlecone_index::sync::{Retired, wait_for_readers};
 use crossbeam_utils::Backoff;
 
-/// One turn of a loop that waits for another thread: spins first, then gives way.
+/// Takes one turn of a loop that waits for another thread: spins first, then yields.
 #[inline]
 pub(crate) fn wait(backoff: &Backoff) {
     #[cfg(test)]

@@ -1,5 +1,6 @@
-//! Damaged pool files: every design refuses them with an error or serves what is undamaged, and touches
-//! nothing outside the pool. One program, so that it can be run under a sanitizer by itself.
+//! Damaged pool files: every design refuses them with an error or serves what is undamaged, and
+//! touches nothing outside the pool. This is a program of its own, so that it can be run under a
+//! sanitizer by itself.
 
 #[path = "all/common/mod.rs"]
 mod common;
@@ -86,7 +87,8 @@ impl Chosen for Small<Crab> {
     type Design = Crab;
 
     fn design() -> Crab {
-        // Copying follows the links that damage is in; what it costs here would decide otherwise.
+        // Copying follows the links that may be damaged; with the measured costs it would not be
+        // chosen here.
         Crab(CrabOptions {
             leaf_bytes: 256,
             strategy: Strategy::CopyOnWrite,
@@ -98,7 +100,7 @@ impl Chosen for Small<Crab> {
 impl Chosen for Small<Bz> {
     type Design = Bz;
 
-    // They are in the nodes, as numbers are.
+    // Strings are in the nodes, as numbers are.
     const SUMS: bool = false;
 
     fn design() -> Bz {

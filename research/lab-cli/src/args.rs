@@ -23,7 +23,7 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "bristlecone-lab", version, max_term_width = 100, after_help = EXAMPLES)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -43,7 +43,7 @@ Exit status: 0 done, 1 failed (or something was found, or no such key), 2 wrong 
 pub enum Command {
     /// Explore the states that a power cut can leave, and recover each of them
     Crash(Crash),
-    /// Regenerate a figure or table of the papers, beside what they claim
+    /// Regenerate a figure or table of the papers, beside its claims
     Figure(Figure),
     /// Simulate an index on a described memory device
     Model(Model),
@@ -79,7 +79,7 @@ pub enum Command {
     Backup(Backup),
 }
 
-/// The designs by name, each with its line of help.
+/// Returns the designs by name, each with its line of help.
 fn designs() -> impl TypedValueParser<Value = &'static DesignInfo> {
     let values = DESIGNS
         .iter()
@@ -88,7 +88,7 @@ fn designs() -> impl TypedValueParser<Value = &'static DesignInfo> {
     PossibleValuesParser::new(values).try_map(|name| designs::info(&name))
 }
 
-/// Which index.
+/// The choice of a design.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct IndexArgs {
     /// Design of the index
@@ -100,10 +100,10 @@ pub struct IndexArgs {
 }
 
 impl IndexArgs {
-    /// The design and leaf size, of an index that outlives the command.
+    /// Returns the design and leaf size of an index that outlives the command.
     ///
     /// # Errors
-    /// The design has no such leaf size, or keeps nothing.
+    /// The design has no such leaf size, or is volatile.
     pub fn durable(&self) -> Outcome<Choice<'static>> {
         if VOLATILE.contains(self.index) {
             let name = self.index.name;
@@ -114,7 +114,7 @@ impl IndexArgs {
         self.any()
     }
 
-    /// The design and leaf size.
+    /// Returns the design and leaf size.
     ///
     /// # Errors
     /// The design has no such leaf size.
@@ -139,7 +139,7 @@ Examples:
 pub struct Create {
     /// The file to make; one that exists is left alone
     pub pool: PathBuf,
-    /// How to open it.
+    /// The options of opening it.
     #[command(flatten)]
     pub write: WriteArgs,
     /// The index.
@@ -160,7 +160,7 @@ pub struct Put {
     pub key: OsString,
     /// The value, byte for byte; - reads it from standard input
     pub value: OsString,
-    /// How to open it.
+    /// The options of opening it.
     #[command(flatten)]
     pub write: WriteArgs,
 }
@@ -172,7 +172,7 @@ pub struct Get {
     pub pool: PathBuf,
     /// The key, byte for byte
     pub key: OsString,
-    /// How to open it.
+    /// The options of opening it.
     #[command(flatten)]
     pub medium: MediumArgs,
 }
@@ -184,7 +184,7 @@ pub struct Del {
     pub pool: PathBuf,
     /// The key, byte for byte
     pub key: OsString,
-    /// How to open it.
+    /// The options of opening it.
     #[command(flatten)]
     pub write: WriteArgs,
 }
@@ -198,7 +198,7 @@ pub struct Scan {
     /// The range and the format.
     #[command(flatten)]
     pub scan: ScanArgs,
-    /// How to open it.
+    /// The options of opening it.
     #[command(flatten)]
     pub medium: MediumArgs,
 }
@@ -223,7 +223,7 @@ As `bristlecone export`. A database takes what an index had so:
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 done, but something is damaged (--skip-damaged).")]
 pub struct Export {
-    /// Where to.
+    /// The file to write to.
     #[command(flatten)]
     pub export: ExportArgs,
 }
@@ -263,7 +263,7 @@ must have the value that was last reported, or that of the one call that its thr
 Example:
   bristlecone-lab torture --index bztree --medium journal --kills 300 --dir /var/tmp")]
 pub struct Torture {
-    /// How.
+    /// The options of torturing.
     #[command(flatten)]
     pub torture: TortureArgs,
     /// The index.
@@ -276,7 +276,7 @@ pub struct Torture {
 pub enum Bench {
     /// Throughput, latency, persist cost, space and recovery of an index
     Micro(Micro),
-    /// What the hardware allows: flush and fence, DRAM miss, memcpy, fdatasync
+    /// The limits of the hardware: flush and fence, DRAM miss, memcpy, fdatasync
     Limits(Limits),
     /// The database beside LMDB, redb and fjall, in turns
     #[cfg(feature = "peers")]
@@ -303,13 +303,14 @@ pub struct Stores {
     /// Keys that are loaded first: a number with K, M or G
     #[arg(long, value_name = "N", value_parser = count, default_value = "200K")]
     pub keys: u64,
-    /// How often everything is measured
+    /// Rounds, each on new files
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=99))]
     pub rounds: usize,
-    /// How long a turn of an operation is
+    /// Time of an operation's turn
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u32).range(10..=60_000))]
     pub slice_ms: u32,
-    /// Engines that take part, with commas between them: bristlecone, LMDB, redb, fjall [default: all]
+    /// Engines that take part, with commas between them: bristlecone, LMDB, redb, fjall [default:
+    /// all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = parsed::<bristlecone_lab::stores::Engine>)]
     pub engines: Vec<bristlecone_lab::stores::Engine>,
     /// Draw the result into this file (SVG), and write the numbers beside it (JSON)
@@ -335,7 +336,7 @@ pub enum BenchMedium {
 }
 
 impl BenchMedium {
-    /// The medium.
+    /// Returns the medium.
     pub fn kind(self) -> MediumKind {
         match self {
             Self::Dax => MediumKind::Dax,
@@ -381,7 +382,8 @@ pub struct Micro {
     /// When a write counts as done, on the journal medium
     #[arg(long, value_name = "immediate|interval=MS|none", value_parser = durability, default_value = "immediate")]
     pub durability: Durability,
-    /// Directory for the benchmark's files [default: /dev/shm, else the directory for temporary files]
+    /// Directory for the benchmark's files [default: /dev/shm, else the directory for temporary
+    /// files]
     #[arg(long, value_name = "DIR")]
     pub path: Option<PathBuf>,
     /// Seed of the keys and their order
@@ -464,17 +466,17 @@ pub struct Crash {
     /// Switch off one flush or fence after another, and swap stores: each must be noticed
     #[arg(long, conflicts_with_all = ["threads", "schedules", "plant"])]
     pub mutants: bool,
-    /// With --mutants: only what is at a FILE:LINE that has this in it (crates/index)
+    /// With --mutants: only mutants at a FILE:LINE that contains this text (crates/index)
     #[arg(long, value_name = "TEXT", requires = "mutants")]
     pub only: Option<String>,
-    /// Seconds to explore, over all designs and models, in rounds of new seeds (with --mutants: most
-    /// seconds for a mutant, which is undecided then)
+    /// Seconds to explore, over all designs and models, in rounds of new seeds (with --mutants:
+    /// time limit of a mutant, which is undecided then)
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub budget: Option<f64>,
     /// Plant a known fault, to see it found
     #[arg(long, value_name = "FAULT", hide = true)]
     pub plant: Option<String>,
-    /// Recover one image again, as a violation named it; nothing else is to be said
+    /// Recover the image that a violation's token names; excludes all other options
     #[arg(long, value_name = "TOKEN", exclusive = true)]
     pub replay: Option<String>,
     /// Print results as one line of JSON
@@ -519,19 +521,19 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = model_help())]
 pub struct Model {
-    /// Design of the index: as the list below names it
+    /// Design of the index, from the list below
     #[arg(long, value_name = "NAME")]
     pub index: String,
-    /// A shipped device, or the path of a device file (it has a / or ends in .toml)
+    /// A shipped device, or the path of a device file (with a / or ending in .toml)
     #[arg(long, value_name = "NAME|FILE.toml")]
     pub device: String,
-    /// What the threads do
+    /// Operations of the threads
     #[arg(long, value_name = "W", value_parser = parsed::<model::Workload>)]
     pub workload: model::Workload,
     /// Simulated threads
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: u16,
-    /// Keys loaded before: a number with K, M or G
+    /// Keys loaded before the operations: a number with K, M or G
     #[arg(long, value_name = "N", value_parser = count, default_value = "200K")]
     pub keys: u64,
     /// Operations, of all threads together
@@ -543,7 +545,7 @@ pub struct Model {
     /// Bytes of a key and a value together, half each: 16, or 32 for the designs that take them
     #[arg(long, value_name = "BYTES", default_value_t = 16)]
     pub entry_bytes: u32,
-    /// How full the load leaves the leaves, above 0 and up to 1
+    /// Fill of the loaded leaves, above 0 and up to 1
     #[arg(long, value_name = "F", value_parser = fill, allow_negative_numbers = true, default_value = "0.7")]
     pub fill: f64,
     /// Seed of the keys and their order
@@ -554,7 +556,7 @@ pub struct Model {
     pub json: bool,
 }
 
-/// Where a figure's numbers come from.
+/// The source of a figure's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnChoice {
     /// Counts of what the code does
@@ -566,7 +568,7 @@ pub enum OnChoice {
 }
 
 impl OnChoice {
-    /// The same for the figure.
+    /// Returns the corresponding value of the library.
     pub fn on(self) -> On {
         match self {
             Self::Counted => On::Counted,
@@ -576,18 +578,18 @@ impl OnChoice {
     }
 }
 
-/// How much work a figure may be.
+/// The amount of work of a figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ScaleChoice {
     /// Under a minute on two cores
     #[default]
     Small,
-    /// As near to the paper's sizes as one machine allows
+    /// The paper's sizes, as far as one machine allows
     Paper,
 }
 
 impl ScaleChoice {
-    /// The same for the figure.
+    /// Returns the corresponding value of the library.
     pub fn scale(self) -> Scale {
         match self {
             Self::Small => Scale::Small,
@@ -610,16 +612,16 @@ pub struct Figure {
     /// Its name, as --list gives it
     #[arg(required_unless_present = "list")]
     pub name: Option<String>,
-    /// Where the numbers come from [default: the first that --list gives for the figure]
+    /// Source of the numbers [default: the first that --list gives for the figure]
     #[arg(long, value_enum)]
     pub on: Option<OnChoice>,
-    /// How much work it may be
+    /// Amount of work
     #[arg(long, value_enum, default_value_t)]
     pub scale: ScaleChoice,
-    /// Write a drawing (SVG) and the numbers (CSV) into this directory, made if it is not there
+    /// Write a drawing (SVG) and the numbers (CSV) into this directory, created if missing
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// List every figure: what it shows, where it runs
+    /// List every figure, with its title and the places where it runs
     #[arg(long, conflicts_with_all = ["name", "on", "scale", "out"])]
     pub list: bool,
     /// End with one JSON object on standard output (with --list: an array)

@@ -1,6 +1,6 @@
-//! A pool and its index `main`, of whatever design and node size.
+//! A pool and its index `main`, of any design and node size.
 //!
-//! A pool records which design it holds; the index is an [`Engine`] of that design.
+//! A pool records the design that it holds. The index is an [`Engine`] of that design.
 
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::pool::{How, about, open_pool};
@@ -30,7 +30,7 @@ type AnyIndex = Box<dyn Engine<[u8], [u8]>>;
 /// An open pool with its index.
 pub struct Index {
     path: PathBuf,
-    // Before the pool, so that it is dropped first.
+    // The index comes before the pool, so that it is dropped first.
     index: AnyIndex,
     longest_key: usize,
     pool: Arc<Pool<Auto>>,
@@ -47,7 +47,7 @@ impl Index {
             .map_err(|e| Failure::new(e.to_string()))?;
         let maker = maker::<[u8], [u8], Auto>(choice).map_err(unknown)?;
         let index = maker.create(&pool, ROOT).map_err(|e| {
-            // A pool without its index is of no use to anyone. (A device stays.)
+            // A pool without its index is useless, so its file is removed. A device stays.
             if path.is_file() {
                 let _ = std::fs::remove_file(path);
             }
@@ -68,8 +68,9 @@ impl Index {
         Self::open_in(&open_pool(path, how)?, path)
     }
 
-    /// Opens and verifies the index of an open pool, going on where it is damaged: what is damaged, and if the index
-    /// could be opened at all, that, with what is wrong with it as a whole. It is for reading only.
+    /// Opens the index of an open pool for reading and verifies it, past its damage. Returns the
+    /// damage and, if the index could be opened, the index with the fault of its structure as a
+    /// whole.
     pub fn survey(
         pool: &Arc<Pool<Auto>>,
         path: &Path,
@@ -82,7 +83,7 @@ impl Index {
         if pool.pm().read_only() {
             return collecting_damage(|| opened().map(verified));
         }
-        // A device. What opening does about damage would be durable there.
+        // On a device, the changes of opening a damaged index would be durable.
         match opened() {
             Ok(index) => {
                 let (surveyed, damage) = collecting_damage(|| verified(index));
@@ -92,7 +93,7 @@ impl Index {
         }
     }
 
-    /// Returns what kind of index a pool has, if it has one.
+    /// Returns the kind of a pool's index, if it has one.
     pub fn kind_in(pool: &Pool<Auto>) -> Option<RootKind> {
         let roots = pool.roots().into_iter();
         let mut named = roots.filter(|root| root.name == ROOT);
@@ -137,32 +138,32 @@ impl Index {
         })
     }
 
-    /// The pool.
+    /// Returns the pool.
     pub fn pool(&self) -> &Arc<Pool<Auto>> {
         &self.pool
     }
 
-    /// The index's design.
+    /// Returns the index's design.
     pub fn design(&self) -> &'static DesignInfo {
         self.design
     }
 
-    /// Bytes in a leaf.
+    /// Returns the bytes of a leaf.
     pub fn node_bytes(&self) -> u32 {
         self.node_bytes
     }
 
-    /// What the pool says about itself.
+    /// Returns the pool's description.
     pub fn info(&self) -> PoolInfo {
         self.pool.info()
     }
 
-    /// What opening the index did.
+    /// Returns the report of opening the index.
     pub fn recovery(&self) -> RecoveryReport {
         self.index.recovery().clone()
     }
 
-    /// Shape and size of the index.
+    /// Returns shape and size of the index.
     pub fn stats(&self) -> IndexStats {
         self.index.stats()
     }
@@ -172,7 +173,7 @@ impl Index {
         self.index.verify()
     }
 
-    /// As [`verify`](Self::verify), going on where it finds damage: all that it finds.
+    /// As [`verify`](Self::verify), but continues past damage. Returns all damage that it finds.
     pub fn verify_all(&self) -> (Result<VerifyReport, Violation>, Damage) {
         collecting_damage(|| self.verify())
     }
@@ -181,8 +182,8 @@ impl Index {
         about(&self.path, &format_args!("key {}: {error}", quoted(key)))
     }
 
-    /// Upserts the pairs that `which` names, from several threads, so that on a journal their
-    /// commits share a sync. Returns those that failed.
+    /// Upserts the pairs of `which` from several threads, so that their commits share a sync on a
+    /// journal. Returns those that failed.
     fn replace(&self, pairs: &[(Vec<u8>, Vec<u8>)], which: &[usize]) -> Vec<(usize, Failure)> {
         const THREADS: usize = 64;
         let upsert = |part: &[usize]| -> Vec<(usize, Failure)> {
@@ -215,7 +216,7 @@ impl Index {
     }
 }
 
-/// Why a command on the index cannot work on a pool without one.
+/// Returns the error of a command on a pool without an index.
 fn without_index(pool: &Pool<Auto>) -> String {
     let roots = pool.roots();
     let names: Vec<_> = roots.iter().map(|r| quoted(r.name.as_bytes())).collect();
@@ -256,7 +257,7 @@ impl Records for Index {
         self.index.remove(key).map_err(|e| self.refused(key, &e))
     }
 
-    /// In one batch where they are new.
+    /// New keys go in one batch.
     fn put_all(&self, pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<Outcome<Written>> {
         let mut written: Vec<Outcome<Written>> = Vec::with_capacity(pairs.len());
         let mut there = Vec::new();

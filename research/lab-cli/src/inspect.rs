@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Shows what a pool is.
+/// Describes a pool.
 pub fn info(args: &Inspect) -> Outcome {
     let args = &args.inspect;
     inspect::info(args, look_into(args, false))
@@ -27,11 +27,12 @@ pub fn check(args: &Inspect) -> Outcome {
     inspect::check(args, look_into(args, true))
 }
 
-/// Opens a pool and looks at its index.
+/// Opens a pool and examines its index.
 fn look_into(args: &InspectArgs, check: bool) -> Outcome<Inspected> {
     let path = &args.pool;
     let pool = progress::waiting("opening", || open_pool(path, How::read(args.medium)))?;
-    // Open until the pool has been asked how full it is: it knows nothing of blocks of roots that are not.
+    // The index stays open until the pool's usage is read, since the pool only knows the blocks of
+    // open roots.
     let (looked, _index) = look(&pool, path, check)?;
     let others = pool.roots().into_iter().filter(|root| root.name != ROOT);
     let others = others.map(|root| format!("{:?} ({})", root.name, root.kind));
@@ -42,10 +43,10 @@ fn look_into(args: &InspectArgs, check: bool) -> Outcome<Inspected> {
     })
 }
 
-/// Looks at the index, which is open still if it could be opened.
+/// Examines the index, and returns it if it could be opened.
 ///
 /// # Errors
-/// It cannot be opened; on a check, not even by passing over what is damaged.
+/// The index cannot be opened; on a check, not even past its damage.
 fn look(pool: &Arc<Pool<Auto>>, path: &Path, check: bool) -> Outcome<(Looked, Option<Index>)> {
     let started = Instant::now();
     let opened = progress::waiting("opening", || Index::open_in(pool, path));
@@ -138,7 +139,7 @@ fn judge(
                 duration(took),
             ));
         }
-        // The first. Once more, for all of them.
+        // That was the first damage. The second pass finds all of it.
         Err(violation) => {
             let (again, damage) = progress::waiting("listing the damage", || index.verify_all());
             looked.errors.extend(damage.blocks.into_values());

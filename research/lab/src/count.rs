@@ -1,12 +1,12 @@
-//! Counts as people write them: `10M`, `64k`, `1_000`, `2.5M`.
+//! Counts in the notation of people: `10M`, `64k`, `1_000`, `2.5M`.
 
 use crate::LabError;
 
-/// Reads a count: digits, perhaps with `_` or a decimal fraction, perhaps followed by `k`, `M` or
-/// `G` (thousand, million, thousand million; either case).
+/// Parses a count: digits, optionally with `_` or a decimal fraction, and optionally followed by
+/// `k`, `M` or `G` (thousand, million, thousand million) in either case.
 ///
 /// # Errors
-/// [`LabError::Parameter`] naming the text when it is no such count, is not whole, or does not fit.
+/// [`LabError::Parameter`], naming the text, if it is no count, not a whole number, or too large.
 pub fn parse_count(text: &str) -> Result<u64, LabError> {
     let wrong = || {
         LabError::parameter(

@@ -1,4 +1,4 @@
-//! Why a measurement could not be made.
+//! Errors of measurements.
 
 use bristlecone_designs::designs::UnknownDesign;
 use bristlecone_peers::PeerError;
@@ -7,57 +7,57 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a measurement could not be made. Files that it had made are removed.
+/// An error of a measurement. The files of the measurement are removed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LabError {
     /// A parameter is out of range or cannot be read.
     Parameter {
-        /// Which one.
+        /// The parameter.
         name: &'static str,
-        /// What it was.
+        /// Its value.
         value: String,
-        /// What it may be.
+        /// The values that are allowed.
         may_be: String,
     },
-    /// There is no such design, or not in that leaf size.
+    /// The design does not exist, or not in that leaf size.
     Design(UnknownDesign),
-    /// The operating system refused.
+    /// The operating system returned an error.
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What was being done.
+        /// The action that failed.
         doing: &'static str,
-        /// What it answered.
+        /// The cause.
         source: io::Error,
     },
     /// The pool for the measurement could not be made or reopened.
     Open(OpenError),
     /// The index refused an operation.
     Index {
-        /// What was being done.
+        /// The action that failed.
         doing: &'static str,
-        /// What it answered.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A peer refused an operation.
     Peer(PeerError),
-    /// This build lacks what was asked for.
+    /// This build lacks a requested part.
     NeedsFeature {
-        /// What was asked for.
+        /// The requested part.
         what: String,
-        /// The Cargo feature that brings it.
+        /// The Cargo feature that includes it.
         feature: &'static str,
     },
-    /// A contender gave wrong answers, so that its speed means nothing.
+    /// A contender gave wrong answers, which makes its speed meaningless.
     WrongAnswer {
-        /// Who.
+        /// The contender.
         contender: String,
-        /// In which phase.
+        /// The phase.
         phase: &'static str,
-        /// How many operations did what they should.
+        /// Number of operations with the right answer.
         right: u64,
-        /// Of how many.
+        /// Number of all operations.
         of: u64,
     },
 }
@@ -83,7 +83,7 @@ impl LabError {
         }
     }
 
-    /// An [`Index`](Self::Index) error for what `source` says.
+    /// Returns an [`Index`](Self::Index) error with a cause.
     pub fn index(
         doing: &'static str,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,

@@ -2,15 +2,15 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`figure`] | the papers' figures and tables, regenerated beside what they claim |
+//! | [`figure`] | the papers' figures and tables, regenerated beside their claims |
 //! | [`limits`] | what the hardware allows: flush, fence, cache miss, copy, sync |
-//! | [`model`] | what a run would cost on a memory that is not at hand |
+//! | [`model`] | the cost of a run on a described memory device |
 //! | [`micro`] | single operations on one index, beside its peers in the same run |
 //! | `stores` | embedded databases against each other (feature `peers`) |
-//! | [`workload`] | what keys an experiment uses, and in which order |
+//! | [`workload`] | the keys of an experiment, and their order |
 //!
-//! Speeds drift with the machine's mood, so nothing here compares two runs: whatever is to be
-//! compared runs in slices that take turns, and ratios are taken slice by slice.
+//! The speed of a machine drifts, so nothing here compares two runs. Contenders run in slices that
+//! take turns, and ratios are taken slice by slice.
 
 mod count;
 mod error;

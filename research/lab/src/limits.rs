@@ -1,4 +1,4 @@
-//! What the hardware allows: the cost of the few things that every design is made of.
+//! The limits of the hardware: the cost of the few operations that every design is made of.
 //!
 //! | figure | measured as |
 //! | --- | --- |
@@ -9,7 +9,7 @@
 //! | `memcpy_gbps` | bytes copied from one 64 MiB buffer to another, counted once |
 //! | `fdatasync_us` | overwriting 4 KiB of preallocated file and `fdatasync` |
 //!
-//! Each is the median of several rounds: an interrupted round does not move it.
+//! Each figure is the median of several rounds, so an interrupted round does not change it.
 
 use crate::LabError;
 use crate::workload::Random;
@@ -23,31 +23,31 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Bytes that the pointer chase wanders through: more than any cache holds.
+/// Bytes of the pointer chase: more than any cache holds.
 const CHASE_BYTES: usize = 512 << 20;
 const COPY_BYTES: usize = 64 << 20;
-/// Lines that the flush loops use in turn: 64 KiB, so that they are in a near cache unless a flush
-/// evicts them, and prefetched in case it does.
+/// Lines that the flush loops use in turn: 64 KiB, which a near cache holds. The loops prefetch
+/// them in case a flush evicts them.
 const FLUSH_LINES: usize = 1024;
 const PREFETCH_AHEAD: usize = 16;
 const ROUNDS: usize = 31;
-/// Longest that the disk is measured.
+/// Time limit of the disk's measurement.
 const DISK_TIME: Duration = Duration::from_secs(2);
 
-/// What the hardware allows. Field names are fixed: scripts read them.
+/// The limits of the hardware. Field names are fixed, since scripts read them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Limits {
     /// Store, flush and fence of one line.
     pub flush_fence_ns: f64,
-    /// One more line before the same fence.
+    /// Store and flush of one more line before the same fence.
     pub flush_extra_line_ns: f64,
     /// A fence with nothing to flush.
     pub fence_ns: f64,
-    /// A load that misses every cache and depends on the one before.
+    /// A load that misses every cache and depends on the load before.
     pub dram_miss_ns: f64,
     /// Copying, in 10^9 bytes a second.
     pub memcpy_gbps: f64,
-    /// Overwriting 4 KiB durably.
+    /// A durable overwrite of 4 KiB.
     pub fdatasync_us: f64,
     /// The processor's name.
     pub cpu: String,
@@ -55,11 +55,11 @@ pub struct Limits {
     pub flush_instruction: String,
 }
 
-/// Measures everything; takes a few seconds. `dir` is the directory whose `fdatasync` is meant; the
-/// file made there is removed.
+/// Measures all limits, which takes a few seconds. `dir` is the directory whose `fdatasync` is
+/// measured, with a file that is removed again.
 ///
 /// # Errors
-/// [`LabError`] when `dir` cannot hold a file or there is not enough memory.
+/// [`LabError`] if `dir` cannot hold a file, or memory does not suffice.
 pub fn measure(dir: &Path) -> Result<Limits, LabError> {
     let (flush_fence_ns, flush_extra_line_ns) = flush_fence()?;
     Ok(Limits {
@@ -74,10 +74,10 @@ pub fn measure(dir: &Path) -> Result<Limits, LabError> {
     })
 }
 
-/// The cost of persisting one line, for reports that relate an operation to it.
+/// Measures the cost of persisting one line, for reports that relate an operation to it.
 ///
 /// # Errors
-/// [`LabError`] when there is no memory for it.
+/// [`LabError`] if memory does not suffice.
 pub fn flush_fence_ns() -> Result<f64, LabError> {
     flush_fence().map(|(one, _)| one)
 }
@@ -89,7 +89,7 @@ fn flush_kind() -> FlushKind {
     cpu::detect().unwrap_or(FlushKind::None)
 }
 
-/// Zeroed memory on huge pages where the system grants them.
+/// Zeroed memory, on huge pages if the system grants them.
 struct Memory(Dram);
 
 impl Memory {
@@ -106,12 +106,12 @@ impl Memory {
         )?))
     }
 
-    /// The first `words` words, or all there are.
+    /// Returns the first `words` words, or all if there are fewer.
     fn words(&mut self, words: usize) -> &mut [u64] {
         let words = words.min(self.0.len() as usize / size_of::<u64>());
-        // SAFETY: 1. `base` is page-aligned and `len` bytes from it are mapped and zeroed, so
-        // `words` initialised words are there. 2. The medium is owned by `self`, no one else has
-        // its address, and the slice borrows `self` mutably.
+        // SAFETY: 1. `base` is page-aligned and `len` bytes from it are mapped and zeroed, so there
+        // are `words` initialised words. 2. `self` owns the medium and hands out no other pointer
+        // into it, and the slice borrows `self` mutably.
         unsafe { std::slice::from_raw_parts_mut(self.0.base().cast(), words) }
     }
 }
@@ -131,7 +131,7 @@ fn ns_each(elapsed: Duration, times: usize) -> f64 {
 
 const LINE_WORDS: usize = LINE / size_of::<u64>();
 
-/// Costs of one line under a fence, and of each of three further ones.
+/// Measures the cost of one line under a fence, and of each of three further lines.
 fn flush_fence() -> Result<(f64, f64), LabError> {
     let mut memory = Memory::new(FLUSH_LINES * LINE)?;
     let lines = memory.words(FLUSH_LINES * LINE_WORDS);
@@ -143,7 +143,8 @@ fn flush_fence() -> Result<(f64, f64), LabError> {
                 let ahead = (line + PREFETCH_AHEAD) % FLUSH_LINES;
                 cpu::prefetch(lines[ahead * LINE_WORDS..].as_ptr().cast(), LINE);
                 lines[line * LINE_WORDS] = stamp;
-                // PERSIST: this is what is being measured; nothing depends on it.
+                // PERSIST: the measured instructions; nothing depends on the durability of these
+                // lines.
                 cpu::flush(kind, lines[line * LINE_WORDS..].as_ptr().cast(), LINE);
             }
             cpu::persist_fence();
@@ -167,7 +168,7 @@ fn fence() -> Result<f64, LabError> {
         let started = Instant::now();
         for stamp in 0..times {
             words[0] = black_box(stamp as u64);
-            // PERSIST: this is what is being measured; nothing depends on it.
+            // PERSIST: the measured instructions; nothing depends on the durability of these lines.
             cpu::persist_fence();
         }
         ns_each(started.elapsed(), times)
@@ -175,7 +176,8 @@ fn fence() -> Result<f64, LabError> {
     Ok(median(rounds.collect()))
 }
 
-/// One step of a chase through `bytes` (a power of two) of lines, linked into one random cycle.
+/// Measures one step of a pointer chase through `bytes` (a power of two) of lines, linked into one
+/// random cycle.
 fn dram_miss(bytes: usize) -> Result<f64, LabError> {
     let mut memory = Memory::new(bytes)?;
     let words = memory.words(bytes / size_of::<u64>());
@@ -183,7 +185,7 @@ fn dram_miss(bytes: usize) -> Result<f64, LabError> {
     let steps = 50_000;
     let mut at = 0_usize;
     let rounds = (0..9).map(|_| {
-        // Each round goes on where the last one stopped, so that no line is met twice.
+        // Each round continues where the last one stopped, so that no line is visited twice.
         let started = Instant::now();
         for _ in 0..steps {
             at = words[at] as usize;
@@ -194,8 +196,8 @@ fn dram_miss(bytes: usize) -> Result<f64, LabError> {
     Ok(median(rounds.collect()))
 }
 
-/// Makes the first word of each line the index of another line's, so that all form one cycle
-/// (Sattolo's algorithm, over an array of lines).
+/// Stores in the first word of each line the index of another line, so that all lines form one
+/// cycle (Sattolo's algorithm).
 fn link_in_one_cycle(words: &mut [u64]) {
     let lines = words.len() / LINE_WORDS;
     for line in 0..lines {
@@ -227,7 +229,8 @@ fn fdatasync_us(dir: &Path) -> Result<f64, LabError> {
     const BLOCKS: u64 = 256;
     let fail = |doing| move |e: std::io::Error| LabError::io(dir, doing, e);
     let file: File = tempfile::tempfile_in(dir).map_err(fail("making a file to sync"))?;
-    // Written, not only allocated: the first write to an unwritten extent changes metadata too.
+    // The file is written and not only allocated, since the first write to an unwritten extent
+    // changes metadata too.
     let zeros = vec![0; BLOCK * BLOCKS as usize];
     file.write_all_at(&zeros, 0).map_err(fail("writing"))?;
     file.sync_all().map_err(fail("syncing"))?;
@@ -248,7 +251,7 @@ fn fdatasync_us(dir: &Path) -> Result<f64, LabError> {
     Ok(median(rounds))
 }
 
-/// The processor's name as the kernel gives it, else its architecture.
+/// Returns the processor's name from the kernel, or else its architecture.
 pub(crate) fn cpu_name() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let named = |field: &str| {

@@ -1,8 +1,9 @@
-//! Figures that are counted or simulated: they are the same in every process, and `docs/figures.md` lists exactly those
-//! of their claims that do not hold.
+//! Counted and simulated figures are the same in every process, and `docs/figures.md` lists exactly
+//! those of their claims that do not hold.
 //!
-//! Each figure is made in a process of its own, as the command line makes it. Addresses, hash seeds and the state of the
-//! reclaimer differ from process to process. A child process is this program, which finds [`MAKE`] and [`TO`] set.
+//! Each figure is made in a process of its own, as by the command line. Addresses, hash seeds and
+//! the state of the reclaimer differ from process to process. A child process is this program with
+//! [`MAKE`] and [`TO`] in its environment.
 
 use bristlecone_lab::figure::{ALL, On, Scale, find};
 use serde_json::Value;
@@ -12,12 +13,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
 
-/// Tells a child which figure to make: `NAME ON SCALE`.
+/// The figure for a child to make: `NAME ON SCALE`.
 const MAKE: &str = "BRISTLECONE_FIGURE";
-/// Tells a child which file to write it to.
+/// The file for a child to write it to.
 const TO: &str = "BRISTLECONE_FIGURE_TO";
 
-/// Every figure, wherever no clock of this machine has a say.
+/// Returns every figure at every place that does not depend on this machine's clock.
 fn deterministic() -> Vec<(&'static str, On)> {
     ALL.iter()
         .flat_map(|entry| entry.on.iter().map(|on| (entry.name, *on)))
@@ -36,13 +37,13 @@ fn start(name: &str, on: On, scale: Scale, path: &Path) -> Child {
         .unwrap()
 }
 
-/// Waits for such a process and returns what it wrote.
+/// Waits for such a process, and returns the file that it wrote.
 fn finish(mut child: Child, path: &Path) -> String {
     assert!(child.wait().unwrap().success(), "{}", path.display());
     std::fs::read_to_string(path).unwrap()
 }
 
-/// In a child, makes the figure that was asked for; false in any other process.
+/// Makes the requested figure in a child. Returns false in any other process.
 fn made_for_parent() -> bool {
     let Ok(asked) = std::env::var(MAKE) else {
         return false;
@@ -63,7 +64,7 @@ fn made_for_parent() -> bool {
     true
 }
 
-/// A figure's claims: whether each holds, and what was measured.
+/// Returns a figure's claims: whether each holds, and the measured number.
 fn claims(figure: &str) -> BTreeMap<String, (bool, f64)> {
     let figure: Value = serde_json::from_str(figure).unwrap();
     let claims = figure["claims"].as_array().unwrap();
@@ -83,7 +84,8 @@ fn claims(figure: &str) -> BTreeMap<String, (bool, f64)> {
     by_name
 }
 
-/// The rows of `docs/figures.md` on claims that do not hold: what was measured, by figure, place and claim.
+/// Returns the rows of `docs/figures.md` on claims that do not hold: the measured numbers, by
+/// figure, place and claim.
 ///
 /// A row is `` | `FIGURE` | PLACE, PLACE | CLAIM | paper | here | why | ``.
 fn listed() -> BTreeMap<(String, String), BTreeMap<String, f64>> {
@@ -117,9 +119,10 @@ fn listed() -> BTreeMap<(String, String), BTreeMap<String, f64>> {
     listed
 }
 
-/// `gap-fig18` gave 0.519 and 0.664 for the same claim in two runs. btree-LS's collector walked through the leaves of a
-/// segment in the order of a `HashMap`, which every process draws by lot, and touched the mapping table in that order.
-/// So the simulated caches held other lines each time, and simulated threads met at other times.
+/// `gap-fig18` gave 0.519 and 0.664 for the same claim in two runs. The collector of btree-LS
+/// visited the leaves of a segment in the order of a `HashMap`, which is random in every process,
+/// and touched the mapping table in that order. So the simulated caches held other lines each time,
+/// and simulated threads met at other times.
 #[test]
 fn a_figure_is_the_same_in_two_processes() {
     if made_for_parent() {
@@ -143,7 +146,7 @@ fn a_figure_is_the_same_in_two_processes() {
     }
 }
 
-/// 28 of the claims that do not hold were not in the list that says so and why.
+/// 28 of the claims that do not hold were missing from the list of such claims and their reasons.
 #[test]
 #[ignore = "five minutes on two cores in a release build; .ci/run has the command"]
 fn the_documentation_lists_exactly_the_claims_that_do_not_hold() {
@@ -172,7 +175,7 @@ fn the_documentation_lists_exactly_the_claims_that_do_not_hold() {
         }
     });
     let mut wrong = wrong.into_inner().unwrap();
-    // What is listed of the host, no run here can judge.
+    // A run here cannot check the rows on the host.
     for (name, on) in ALL
         .iter()
         .flat_map(|entry| entry.on.iter().map(|on| (entry.name, *on)))
@@ -186,7 +189,7 @@ fn the_documentation_lists_exactly_the_claims_that_do_not_hold() {
     assert!(wrong.is_empty(), "docs/figures.md:\n{}", wrong.join("\n"));
 }
 
-/// In which ways the claims that are listed are not those that do not hold.
+/// Returns the differences between the listed claims and those that do not hold.
 fn differences(
     claims: &BTreeMap<String, (bool, f64)>,
     listed: &BTreeMap<String, f64>,
@@ -198,7 +201,7 @@ fn differences(
             (true, Some(_)) => {
                 wrong.push(format!("listed, and holds, with {measured:.3}: {claim}"))
             }
-            // A change that hardly shows in a figure need not touch its documentation.
+            // A change with hardly any effect on a figure need not touch its documentation.
             (false, Some(here)) if (here - measured).abs() > 0.05 * measured.abs().max(0.1) => {
                 wrong.push(format!(
                     "listed with {here}, measured {measured:.3}: {claim}"

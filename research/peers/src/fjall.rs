@@ -2,9 +2,9 @@
 //!
 //! | | chosen | why |
 //! | --- | --- | --- |
-//! | commit | every write is followed by `persist(SyncData)`; a batch commits with the same mode | a call that returns is durable |
+//! | commit | `persist(SyncData)` after every write; a batch has the same mode | a call that returns is durable |
 //! | keys | 8 bytes, big-endian | the order of the bytes is that of the numbers |
-//! | everything else | as fjall comes, its background threads and LZ4 included | what an application gets |
+//! | everything else | fjall's defaults, with background threads and LZ4 | an application gets the same |
 
 use crate::PeerError;
 use crate::store::Store;

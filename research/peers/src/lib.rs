@@ -1,8 +1,8 @@
-//! The databases that Bristlecone is measured against, behind one trait.
+//! The databases that Bristlecone is compared with, behind one trait.
 //!
-//! Every peer is driven as an application that wants what Bristlecone promises would drive it: 8-byte
-//! keys and values, and a call that returns has made its change durable. Each is given its fastest
-//! setting that still keeps that promise, and the setting is written down where it is chosen.
+//! Every peer gives Bristlecone's guarantee, with 8-byte keys and values: a call that returns has
+//! made its change durable. Each peer uses its fastest setting with that guarantee, which its
+//! module documents.
 //!
 //! | peer | feature | compiled from |
 //! | --- | --- | --- |
@@ -10,8 +10,9 @@
 //! | `redb::Redb` | `redb` | Rust |
 //! | `fjall::Fjall` | `fjall` | Rust |
 //!
-//! [`Peer`] is an index of numbers, for comparison with a single index; [`store::Store`] is an embedded database,
-//! for comparison with the product. The features are off by default: an ordinary build compiles none of them.
+//! [`Peer`] is an index of numbers, for comparison with a single index. [`store::Store`] is an
+//! embedded database, for comparison with the product. The features are off by default, so an
+//! ordinary build compiles none of the peers.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -24,14 +25,14 @@ pub mod lmdb;
 pub mod redb;
 pub mod store;
 
-/// What a peer answered when it refused.
+/// An error of a peer.
 #[derive(Debug)]
 pub struct PeerError {
     /// The peer's name.
     pub peer: &'static str,
-    /// What was being done.
+    /// The action that failed.
     pub doing: &'static str,
-    /// Its own message.
+    /// The peer's own message.
     pub message: String,
 }
 
@@ -45,31 +46,31 @@ impl std::error::Error for PeerError {}
 
 /// A durable ordered map from `u64` to `u64`.
 ///
-/// Every call that changes something returns when the change is durable. Calls may come from any
-/// number of threads; peers that allow one writer make the others wait.
+/// Every call that changes something returns when the change is durable. Any number of threads may
+/// call. Peers with a single writer make the others wait.
 pub trait Peer: Send + Sync {
-    /// The name that reports use.
+    /// Returns the name that reports use.
     fn name(&self) -> &'static str;
 
-    /// Adds `key`; false if it is there already, and nothing has changed then.
+    /// Adds `key`. Returns false, without a change, if it exists.
     ///
     /// # Errors
     /// [`PeerError`] with the peer's own message.
     fn insert(&self, key: u64, value: u64) -> Result<bool, PeerError>;
 
-    /// Adds `key` or replaces its value, by the peer's cheapest call for it.
+    /// Adds `key` or replaces its value, by the peer's cheapest call.
     ///
     /// # Errors
     /// [`PeerError`] with the peer's own message.
     fn put(&self, key: u64, value: u64) -> Result<(), PeerError>;
 
-    /// Removes `key`; true if it was there.
+    /// Removes `key`. Returns true if it existed.
     ///
     /// # Errors
     /// [`PeerError`] with the peer's own message.
     fn remove(&self, key: u64) -> Result<bool, PeerError>;
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     ///
     /// # Errors
     /// [`PeerError`] with the peer's own message.
@@ -83,24 +84,25 @@ pub trait Peer: Send + Sync {
     where
         Self: Sized;
 
-    /// Looks up a batch in one snapshot; `out` is cleared and gets one answer per key, in order.
+    /// Looks up a batch in one snapshot. Replaces the content of `out` with one answer per key, in
+    /// order.
     ///
     /// # Errors
     /// [`PeerError`] with the peer's own message.
     fn multi_get(&self, keys: &[u64], out: &mut Vec<Option<u64>>) -> Result<(), PeerError>;
 
-    /// Adds a batch in one durable commit; how many were not there before.
+    /// Adds a batch in one durable commit. Returns the number of keys that did not exist.
     ///
     /// # Errors
-    /// [`PeerError`] with the peer's own message; none of the batch is there then.
+    /// [`PeerError`] with the peer's own message. None of the batch was added then.
     fn multi_insert(&self, pairs: &[(u64, u64)]) -> Result<u64, PeerError>;
 
-    /// Bytes that the peer's live pages take on its medium.
+    /// Returns the bytes of the peer's live pages on its medium.
     ///
     /// # Errors
     /// [`PeerError`] with the peer's own message.
     fn stored_bytes(&self) -> Result<u64, PeerError>;
 
-    /// Where its files are.
+    /// Returns the directory of its files.
     fn path(&self) -> PathBuf;
 }

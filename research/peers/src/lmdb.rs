@@ -21,12 +21,12 @@ compile_error!("the integer keys handed to LMDB are little-endian");
 
 type Pairs = Database<'static, Bytes, Bytes, IntegerComparator>;
 
-/// How LMDB writes its file.
+/// LMDB's way to write its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Through its writable mapping, then `msync`.
+    /// Stores to its writable mapping, and then `msync`.
     WriteMap,
-    /// By `pwrite`, then `fdatasync`.
+    /// `pwrite`, and then `fdatasync`.
     Write,
 }
 
@@ -60,8 +60,8 @@ fn word(bytes: &[u8]) -> u64 {
 }
 
 impl Lmdb {
-    /// Creates or opens the environment in the directory `dir`, which must exist and which no one
-    /// else in this process has open. `map_bytes` is the most it can ever hold.
+    /// Creates or opens the environment in the directory `dir`. The directory must exist, and this
+    /// process must not have it open already. `map_bytes` is the largest size of the environment.
     ///
     /// # Errors
     /// [`PeerError`] with LMDB's own message.
@@ -72,9 +72,10 @@ impl Lmdb {
         };
         let mut options = EnvOpenOptions::new();
         options.map_size(map_bytes).max_readers(64);
-        // SAFETY: 1. `WRITE_MAP` lets a stray write through a raw pointer damage the file; this
-        // process writes to the mapping through LMDB alone. 2. The environment's file is in a
-        // directory that the caller made for this run, so no one truncates it under the mapping.
+        // SAFETY: 1. With `WRITE_MAP`, a stray write through a raw pointer can damage the file;
+        // this process writes to the mapping only through LMDB. 2. The environment's file is in a
+        // directory that the caller made for this run, so no other process truncates it under the
+        // mapping.
         let env = unsafe {
             options.flags(flags);
             options.open(dir)
@@ -221,7 +222,7 @@ mod tests {
     fn keeps_its_contract(mode: Mode) {
         let dir = tempfile::tempdir().unwrap();
         let peer = Lmdb::open(dir.path(), mode, 64 << 20).unwrap();
-        // 256 and 1 sort the other way round as little-endian strings.
+        // As little-endian strings, 256 sorts before 1.
         for key in [256, 1, u64::MAX, 7, 0] {
             assert!(peer.insert(key, key ^ 5).unwrap());
         }

@@ -41,7 +41,7 @@ impl Redb {
     pub fn open(path: &Path) -> Result<Self, PeerError> {
         let db = Database::create(path).map_err(failed("opening"))?;
         let redb = Self { db };
-        // Readers need the table, which the first write transaction makes.
+        // Readers need the table, which the first write transaction creates.
         redb.put_batch(&[])?;
         Ok(redb)
     }

@@ -1,8 +1,9 @@
-//! Embedded stores behind one trait: 8-byte keys, values of any length, every change durable when its call returns.
+//! Embedded stores behind one trait: 8-byte keys, values of any length, and every change durable
+//! when its call returns.
 //!
-//! [`Peer`](crate::Peer) drives a peer as an index of numbers. [`Store`] drives it as the database that an
-//! application embeds, so that whole databases can be compared. Each engine is given its fastest setting
-//! that still makes a change durable before the call returns; [`Store::setting`] names it.
+//! [`Peer`](crate::Peer) drives a peer as an index of numbers. [`Store`] drives it as an embedded
+//! database, so that whole databases can be compared. Each engine uses its fastest setting that
+//! makes a change durable before the call returns. [`Store::setting`] names it.
 //!
 //! | engine | feature | a change is durable because |
 //! | --- | --- | --- |
@@ -16,10 +17,10 @@ use crate::PeerError;
 ///
 /// Every call that changes something returns when the change is durable.
 pub trait Store {
-    /// The name that reports use.
+    /// Returns the name that reports use.
     fn name(&self) -> &'static str;
 
-    /// The setting under which a change is durable when its call returns, in a few words.
+    /// Returns the setting that makes a change durable when its call returns, in a few words.
     fn setting(&self) -> &'static str;
 
     /// Adds `key` or replaces its value.
@@ -31,10 +32,10 @@ pub trait Store {
     /// Adds all `pairs`, or replaces their values, in one durable commit.
     ///
     /// # Errors
-    /// [`PeerError`] with the engine's own message; none of the batch is there then.
+    /// [`PeerError`] with the engine's own message. None of the batch was added then.
     fn put_batch(&self, pairs: &[(u64, Vec<u8>)]) -> Result<(), PeerError>;
 
-    /// Shows the value of `key` to `visit`. Returns true if there is one.
+    /// Calls `visit` with the value of `key`. Returns true if there is one.
     ///
     /// # Errors
     /// [`PeerError`] with the engine's own message.
@@ -51,7 +52,7 @@ pub trait Store {
         visit: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<(), PeerError>;
 
-    /// Removes `key`, by the engine's cheapest call for a key that is there.
+    /// Removes `key`, by the engine's cheapest call for an existing key.
     ///
     /// # Errors
     /// [`PeerError`] with the engine's own message.
@@ -62,9 +63,9 @@ pub trait Store {
 pub(crate) mod tests {
     use super::Store;
 
-    /// Every engine's test: what is put is found in order, and what is removed is gone.
+    /// Tests any engine: stored entries are found in order, and removed ones are gone.
     pub(crate) fn keeps_its_contract(store: &dyn Store) {
-        // 256 and 1 sort the other way round as little-endian strings.
+        // As little-endian strings, 256 sorts before 1.
         for key in [256, 1, u64::MAX, 7] {
             store.put(key, &[key as u8; 100]).unwrap();
         }

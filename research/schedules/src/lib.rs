@@ -1,10 +1,12 @@
-//! Atomics for tests of concurrent code: each access is a scheduling point of a model checker (`shuttle`).
+//! Atomics for tests of concurrent code: each access is a scheduling point of a model checker
+//! (`shuttle`).
 //!
-//! They wrap the standard ones without changing their size, so that layout assertions hold in tests too. Outside [`explore`]
-//! they only add a look at a thread-local flag. The explorer runs its threads one at a time on one processor: it finds wrong
-//! interleavings, not missing memory orderings. Those are argued where they are written.
+//! They wrap the standard atomics without a change of size, so that layout assertions hold in tests
+//! too. Outside [`explore`] they only read a thread-local flag. The explorer runs its threads one
+//! at a time on one processor, so it finds wrong interleavings but no missing memory orderings.
+//! Comments at the accesses argue those.
 //!
-//! Crates of the product have it as a dependency of their tests alone.
+//! In the product's crates it is only a dependency of tests.
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use std::cell::Cell;
@@ -13,7 +15,7 @@ use std::sync::atomic::{self, Ordering};
 use std::time::Duration;
 
 thread_local! {
-    /// True on the thread that runs the explorer, while it does.
+    /// True on the thread of the explorer while it runs.
     static EXPLORING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -21,12 +23,12 @@ thread_local! {
 #[inline]
 fn point() {
     if EXPLORING.get() {
-        // A plain switch: the explorer knows no time.
+        // This is a plain switch, since the explorer does not model time.
         shuttle::thread::sleep(Duration::ZERO);
     }
 }
 
-/// Tells the explorer that this thread waits; false outside of it.
+/// Tells the explorer that this thread waits. Returns false outside of [`explore`].
 pub fn give_way() -> bool {
     let exploring = EXPLORING.get();
     if exploring {
@@ -35,9 +37,9 @@ pub fn give_way() -> bool {
     exploring
 }
 
-/// Runs `scenario` under `schedules` random schedules, and as many in which one thread at a time
-/// runs far ahead of the others (what it takes to get a whole split between two loads of a
-/// reader). Threads inside it come from `shuttle::thread`.
+/// Runs `scenario` under `schedules` random schedules, and under as many in which one thread at a
+/// time runs far ahead of the others, so that a whole split fits between two loads of a reader. The
+/// scenario must start its threads with `shuttle::thread`.
 pub fn explore(schedules: usize, scenario: impl Fn() + Send + Sync + 'static) {
     struct Reset;
     impl Drop for Reset {
@@ -57,8 +59,8 @@ pub fn explore(schedules: usize, scenario: impl Fn() + Send + Sync + 'static) {
     shuttle::Runner::new(scheduler, config).run(move || scenario());
 }
 
-/// Runs `part` of a scenario without scheduling points: setting up, before threads start, so
-/// that schedules are not spent on it.
+/// Runs `part` of a scenario without scheduling points. It is for the set-up, before threads start,
+/// so that schedules are not spent on it.
 pub fn unexplored<R>(part: impl FnOnce() -> R) -> R {
     let exploring = EXPLORING.replace(false);
     let result = part();
@@ -68,32 +70,32 @@ pub fn unexplored<R>(part: impl FnOnce() -> R) -> R {
 
 macro_rules! traced {
     ($name:ident, $value:ty $(, $param:ident)?) => {
-        /// As the standard one; each access is a scheduling point.
+        /// As the standard atomic, but each access is a scheduling point.
         #[repr(transparent)]
         #[derive(Debug)]
         pub struct $name$(<$param>)?(atomic::$name$(<$param>)?);
 
         impl$(<$param>)? $name$(<$param>)? {
-            /// As the standard one's.
+            /// As the standard atomic's.
             pub const fn new(value: $value) -> Self {
                 Self(atomic::$name::new(value))
             }
 
-            /// As the standard one's.
+            /// As the standard atomic's.
             #[inline]
             pub fn load(&self, order: Ordering) -> $value {
                 point();
                 self.0.load(order)
             }
 
-            /// As the standard one's.
+            /// As the standard atomic's.
             #[inline]
             pub fn store(&self, value: $value, order: Ordering) {
                 point();
                 self.0.store(value, order);
             }
 
-            /// As the standard one's.
+            /// As the standard atomic's.
             #[inline]
             pub fn compare_exchange(
                 &self,

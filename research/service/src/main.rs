@@ -1,4 +1,5 @@
-//! An example: orders over HTTP, with axum. It is a crate of its own, so that nobody who builds the library compiles a web server.
+//! An example: orders over HTTP, with axum. It is a crate of its own, so that a build of the
+//! library does not compile a web server.
 //!
 //! ```text
 //! cargo run -p bristlecone-service                          # asks itself a few questions, and ends
@@ -7,7 +8,8 @@
 //! curl http://127.0.0.1:8080/orders
 //! ```
 //!
-//! A commit waits for the disk, so each request uses the database on a thread that may block. Requests at one time share a sync.
+//! A commit waits for the disk, so each request uses the database on a thread that may block.
+//! Simultaneous requests share a sync.
 
 use axum::Router;
 use axum::body::Bytes;
@@ -93,7 +95,7 @@ fn service(orders: Keyspace) -> Router {
         .with_state(orders)
 }
 
-/// Sends one request, and returns what comes back.
+/// Sends one request, and returns the response.
 fn ask(at: SocketAddr, method: &str, path: &str, body: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(at)?;
     let len = body.len();
@@ -143,7 +145,7 @@ async fn main() -> Result<(), AnyError> {
             let (done, stop) = tokio::sync::oneshot::channel();
             let asking = spawn_blocking(move || {
                 let tried = try_out(at);
-                // Nobody waits any more if the service has failed.
+                // If the service has failed, the receiver is gone.
                 let _ = done.send(());
                 tried
             });

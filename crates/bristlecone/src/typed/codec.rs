@@ -17,11 +17,25 @@ use std::fmt;
 
 /// An error of a [`Codec`]: bytes that are no value of the type, or a value that the codec cannot
 /// write.
+///
+/// # Examples
+/// ```
+/// use bristlecone::Codec;
+///
+/// let error = u32::decode(&[1, 2, 3]).unwrap_err();
+/// assert_eq!(error.to_string(), "3 bytes where 4 are wanted");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodecError(String);
 
 impl CodecError {
     /// Makes an error that says what was found.
+    ///
+    /// # Examples
+    /// ```
+    /// let error = bristlecone::CodecError::new("no temperature is below -273");
+    /// assert_eq!(error.to_string(), "no temperature is below -273");
+    /// ```
     pub fn new(what: impl Into<String>) -> Self {
         Self(what.into())
     }
@@ -54,18 +68,43 @@ impl std::error::Error for CodecError {}
 ///         Ok(Self(i16::decode(bytes)?))
 ///     }
 /// }
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("weather.db"))?;
+/// let readings = db.typed::<String, Celsius>("readings")?;
+/// readings.insert(&"bergen".into(), &Celsius(-2))?;
+/// assert_eq!(readings.get(&"bergen".into())?.expect("it was inserted").0, -2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Codec: Sized {
     /// Adds the bytes of this value to `bytes`.
     ///
     /// # Errors
     /// [`CodecError`] if the value cannot be written. What was added to `bytes` is not used then.
+    ///
+    /// # Examples
+    /// ```
+    /// use bristlecone::Codec;
+    ///
+    /// let mut bytes = vec![7];
+    /// 258u16.encode(&mut bytes)?;
+    /// assert_eq!(bytes, [7, 1, 2]);
+    /// # Ok::<(), bristlecone::CodecError>(())
+    /// ```
     fn encode(&self, bytes: &mut Vec<u8>) -> Result<(), CodecError>;
 
     /// Returns the value that all of these bytes stand for.
     ///
     /// # Errors
     /// [`CodecError`] if they stand for none.
+    ///
+    /// # Examples
+    /// ```
+    /// use bristlecone::Codec;
+    ///
+    /// assert_eq!(u16::decode(&[1, 2]), Ok(258));
+    /// assert!(u16::decode(&[1, 2, 3]).is_err());
+    /// ```
     fn decode(bytes: &[u8]) -> Result<Self, CodecError>;
 }
 
@@ -90,18 +129,55 @@ pub trait Codec: Sized {
 ///         Ok(Self(u16::decode_part(bytes)?))
 ///     }
 /// }
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("weather.db"))?;
+/// let names = db.typed::<Station, String>("names")?;
+/// names.insert(&Station(1317), &"bergen".into())?;
+/// names.insert(&Station(492), &"oslo".into())?;
+/// assert_eq!(names.first()?.expect("there are two").1, "oslo");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait KeyCodec: Sized {
     /// Adds the bytes of this value to `bytes`, so that their end is known from them.
+    ///
+    /// # Examples
+    /// ```
+    /// use bristlecone::KeyCodec;
+    ///
+    /// let mut bytes = Vec::new();
+    /// String::from("bergen").encode_part(&mut bytes);
+    /// assert_eq!(bytes, b"bergen\0\0");
+    /// ```
     fn encode_part(&self, bytes: &mut Vec<u8>);
 
     /// Takes the value off the front of what [`encode_part`](Self::encode_part) wrote.
     ///
     /// # Errors
     /// [`CodecError`] if no value begins there.
+    ///
+    /// # Examples
+    /// ```
+    /// use bristlecone::KeyCodec;
+    ///
+    /// let mut bytes = &b"bergen\0\0\x07"[..];
+    /// assert_eq!(String::decode_part(&mut bytes)?, "bergen");
+    /// assert_eq!(bytes, [7]);
+    /// # Ok::<(), bristlecone::CodecError>(())
+    /// ```
     fn decode_part(bytes: &mut &[u8]) -> Result<Self, CodecError>;
 
     /// Adds the bytes of this value to `bytes`, where nothing follows.
+    ///
+    /// # Examples
+    /// ```
+    /// use bristlecone::KeyCodec;
+    ///
+    /// let [mut low, mut high] = [Vec::new(), Vec::new()];
+    /// (String::from("bergen"), -2i8).encode_key(&mut low);
+    /// (String::from("bergen"), 10i8).encode_key(&mut high);
+    /// assert!(low < high);
+    /// ```
     fn encode_key(&self, bytes: &mut Vec<u8>) {
         self.encode_part(bytes);
     }
@@ -110,6 +186,15 @@ pub trait KeyCodec: Sized {
     ///
     /// # Errors
     /// [`CodecError`] if they stand for none.
+    ///
+    /// # Examples
+    /// ```
+    /// use bristlecone::KeyCodec;
+    ///
+    /// assert_eq!(String::decode_key(b"bergen")?, "bergen");
+    /// assert_eq!(i8::decode_key(&[0x7f])?, -1);
+    /// # Ok::<(), bristlecone::CodecError>(())
+    /// ```
     fn decode_key(mut bytes: &[u8]) -> Result<Self, CodecError> {
         let value = Self::decode_part(&mut bytes)?;
         match bytes.len() {

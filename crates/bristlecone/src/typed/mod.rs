@@ -10,6 +10,7 @@ pub use serde::Serde;
 
 use crate::{Database, Error, Iter, Keyspace, Result, Slice};
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::iter::FusedIterator;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
@@ -49,6 +50,21 @@ impl<K, V> Clone for TypedKeyspace<K, V> {
     }
 }
 
+/// As [`Keyspace`]s are.
+impl<K, V> PartialEq for TypedKeyspace<K, V> {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl<K, V> Eq for TypedKeyspace<K, V> {}
+
+impl<K, V> Hash for TypedKeyspace<K, V> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.bytes.hash(state);
+    }
+}
+
 impl<K, V> fmt::Debug for TypedKeyspace<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.bytes.fmt(f)
@@ -61,6 +77,16 @@ impl Database {
     ///
     /// # Errors
     /// As [`keyspace`](Self::keyspace).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("site.db"))?;
+    /// let hits = db.typed::<String, u64>("hits")?;
+    /// hits.insert(&"/".into(), &1)?;
+    /// assert_eq!(hits.get(&"/".into())?, Some(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn typed<K: KeyCodec, V: Codec>(&self, name: &str) -> Result<TypedKeyspace<K, V>> {
         let bytes = self.keyspace(name)?;
         let types = PhantomData;
@@ -94,6 +120,15 @@ impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
     }
 
     /// Returns a key as it is stored.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("weather.db"))?;
+    /// let readings = db.typed::<(String, u16), i32>("readings")?;
+    /// assert_eq!(readings.key(&("oslo".into(), 7)), b"oslo\0\0\0\x07");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn key(&self, key: &K) -> Vec<u8> {
         encoded(key)
@@ -103,6 +138,18 @@ impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
     ///
     /// # Errors
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if its codec cannot write it.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("weather.db"))?;
+    /// let readings = db.typed::<u64, i32>("readings")?;
+    /// let mut batch = bristlecone::Batch::new();
+    /// batch.insert(readings.bytes(), readings.key(&7), readings.value(&-2)?);
+    /// db.write(batch)?;
+    /// assert_eq!(readings.get(&7)?, Some(-2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn value(&self, value: &V) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         match value.encode(&mut bytes) {
@@ -127,6 +174,17 @@ impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
     ///
     /// # Errors
     /// As [`Keyspace::insert`] and [`value`](Self::value).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("weather.db"))?;
+    /// let readings = db.typed::<u64, i32>("readings")?;
+    /// readings.insert(&7, &-2)?;
+    /// readings.insert(&7, &-3)?;
+    /// assert_eq!(readings.get(&7)?, Some(-3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn insert(&self, key: &K, value: &V) -> Result<()> {
         self.bytes.insert(encoded(key), self.value(value)?)
     }
@@ -135,6 +193,19 @@ impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
     ///
     /// # Errors
     /// As [`Keyspace::get`]; [`Damaged`](crate::ErrorKind::Damaged) if what is stored is no `V`.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("weather.db"))?;
+    /// use bristlecone::ErrorKind;
+    ///
+    /// let readings = db.typed::<u64, i32>("readings")?;
+    /// assert_eq!(readings.get(&7)?, None);
+    /// readings.bytes().insert(readings.key(&7), "freezing")?;
+    /// assert_eq!(readings.get(&7).unwrap_err().kind(), ErrorKind::Damaged);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn get(&self, key: &K) -> Result<Option<V>> {
         let found = self.bytes.get(encoded(key))?;
         found
@@ -146,6 +217,16 @@ impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
     ///
     /// # Errors
     /// As [`Keyspace::get`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("weather.db"))?;
+    /// let readings = db.typed::<u64, i32>("readings")?;
+    /// readings.insert(&7, &-2)?;
+    /// assert!(readings.contains_key(&7)? && !readings.contains_key(&8)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn contains_key(&self, key: &K) -> Result<bool> {
         self.bytes.contains_key(encoded(key))
     }
@@ -154,11 +235,34 @@ impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
     ///
     /// # Errors
     /// As [`Keyspace::insert`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("weather.db"))?;
+    /// let readings = db.typed::<u64, i32>("readings")?;
+    /// readings.insert(&7, &-2)?;
+    /// assert!(readings.remove(&7)?);
+    /// assert!(!readings.remove(&7)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn remove(&self, key: &K) -> Result<bool> {
         self.bytes.remove(encoded(key))
     }
 
     /// Returns all entries as they are now, in the order of their keys, from either end.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("weather.db"))?;
+    /// let readings = db.typed::<i64, i32>("readings")?;
+    /// readings.insert(&2, &20)?;
+    /// readings.insert(&-10, &-100)?;
+    /// let all: Vec<_> = readings.iter().collect::<Result<_, _>>()?;
+    /// assert_eq!(all, [(-10, -100), (2, 20)], "as numbers, not as text");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn iter(&self) -> TypedIter<K, V> {
         self.typed(self.bytes.iter())
     }
@@ -167,6 +271,17 @@ impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
     ///
     /// # Errors
     /// As [`get`](Self::get).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("weather.db"))?;
+    /// let readings = db.typed::<u64, i32>("readings")?;
+    /// assert_eq!(readings.first()?, None);
+    /// readings.insert(&7, &-2)?;
+    /// assert_eq!(readings.first()?, Some((7, -2)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn first(&self) -> Result<Option<(K, V)>> {
         self.iter().next().transpose()
     }
@@ -175,6 +290,17 @@ impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
     ///
     /// # Errors
     /// As [`get`](Self::get).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("weather.db"))?;
+    /// let readings = db.typed::<u64, i32>("readings")?;
+    /// readings.insert(&9, &4)?;
+    /// readings.insert(&10, &5)?;
+    /// assert_eq!(readings.last()?, Some((10, 5)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn last(&self) -> Result<Option<(K, V)>> {
         self.iter().next_back().transpose()
     }
@@ -184,6 +310,17 @@ impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
     /// # Errors
     /// As [`insert`](Self::insert); [`Damaged`](crate::ErrorKind::Damaged) if what was stored is no
     /// `K` or no `V`: it is taken out all the same.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("jobs.db"))?;
+    /// let jobs = db.typed::<u64, String>("jobs")?;
+    /// jobs.insert(&1, &"mail alice".into())?;
+    /// assert_eq!(jobs.pop_first()?, Some((1, "mail alice".into())));
+    /// assert_eq!(jobs.pop_first()?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn pop_first(&self) -> Result<Option<(K, V)>> {
         let popped = self.bytes.pop_first()?;
         popped.map(|entry| self.decoded_entry(entry)).transpose()
@@ -193,6 +330,17 @@ impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
     ///
     /// # Errors
     /// As [`pop_first`](Self::pop_first).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("jobs.db"))?;
+    /// let stack = db.typed::<u64, String>("stack")?;
+    /// stack.insert(&1, &"first".into())?;
+    /// stack.insert(&2, &"second".into())?;
+    /// assert_eq!(stack.pop_last()?, Some((2, "second".into())));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn pop_last(&self) -> Result<Option<(K, V)>> {
         let popped = self.bytes.pop_last()?;
         popped.map(|entry| self.decoded_entry(entry)).transpose()
@@ -204,6 +352,19 @@ impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
     }
 
     /// Returns the entries of a range of keys.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("weather.db"))?;
+    /// let readings = db.typed::<u64, i32>("readings")?;
+    /// for hour in [7, 10, 300] {
+    ///     readings.insert(&hour, &0)?;
+    /// }
+    /// let hours = readings.range(8..).map(|entry| Ok(entry?.0));
+    /// assert_eq!(hours.collect::<bristlecone::Result<Vec<_>>>()?, [10, 300]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn range(&self, range: impl RangeBounds<K>) -> TypedIter<K, V> {
         let bytes = |bound: Bound<&K>| bound.map(encoded);
         let range = (bytes(range.start_bound()), bytes(range.end_bound()));
@@ -217,6 +378,20 @@ impl<K: KeyCodec, V: Codec> TypedKeyspace<K, V> {
 }
 
 /// The entries of a [`TypedKeyspace`], from either end, like an [`Iter`].
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let db = bristlecone::Database::open(dir.path().join("weather.db"))?;
+/// let readings = db.typed::<u64, i32>("readings")?;
+/// readings.insert(&7, &-2)?;
+/// readings.insert(&10, &4)?;
+/// let mut entries = readings.iter();
+/// assert_eq!(entries.next_back().transpose()?, Some((10, 4)));
+/// assert_eq!(entries.next().transpose()?, Some((7, -2)));
+/// assert!(entries.next().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "it reads nothing before it is asked"]
 pub struct TypedIter<K, V> {
     bytes: Iter,

@@ -8,7 +8,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::io;
 
-/// Why an index was not built.
+/// Reason why an index was not built.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -56,16 +56,16 @@ impl From<io::Error> for BuildError {
 pub struct InnerStats {
     /// Levels of inner nodes (leaves not counted).
     pub depth: u32,
-    /// Inner nodes, those included that wait for readers to leave.
+    /// Number of inner nodes, including those that wait for readers to leave.
     pub nodes: u64,
     /// DRAM bytes: all memory that nodes have ever taken, and byte-string separators.
     pub bytes: u64,
 }
 
 impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D> {
-    /// An index over `first_leaf` and, to the right of it, the leaves of `rest`, each with the
-    /// smallest key routed to it, strictly ascending. Nodes get `fill` of their separators. Built
-    /// from the bottom up in one pass. `leaf_bytes` as for [`new`](Self::new).
+    /// Builds an index over `first_leaf` and, to its right, the leaves of `rest`, each with the
+    /// smallest key routed to it, strictly ascending. Nodes get `fill` of their separators. The
+    /// index is built from the bottom up in one pass. `leaf_bytes` is as for [`new`](Self::new).
     ///
     /// # Errors
     /// [`BuildError::Unsorted`] with the place of the first separator that is not above its
@@ -78,8 +78,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
     ) -> Result<Self, BuildError> {
         let index = Self::without_root(leaf_bytes)?;
         let result = index.build(first_leaf, rest.into_iter(), fill.of(CAP));
-        // Even a build that was cut short is a whole tree when it gets here, so dropping it frees
-        // all.
+        // An interrupted build is a whole tree here too, so dropping it frees everything.
         result.map(|()| index)
     }
 
@@ -95,7 +94,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         let mut result = Ok(());
         for (position, (separator, leaf)) in (0u64..).zip(rest) {
             let separator = separator.borrow();
-            // SAFETY: it is in the tree that is being built.
+            // SAFETY: the separator is in the tree under construction, which nothing else frees.
             if last.is_some_and(|last| unsafe { S::view(&last) } >= separator) {
                 result = Err(BuildError::Unsorted { position });
                 break;
@@ -105,7 +104,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
             self.push(&mut edge, separators, full, leaf);
         }
         for (_, node) in &edge {
-            // SAFETY: the separators are in the tree.
+            // SAFETY: the separators are in the tree, which nothing else frees.
             unsafe { node.set_words() };
         }
         if let Some((handle, top)) = edge.pop() {
@@ -117,8 +116,8 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         result
     }
 
-    /// Adds a separator and a child at the right edge, at level 1, and where a node is full enough
-    /// starts another and goes on a level up.
+    /// Adds a separator and a child at the right edge, at level 1. If a node is full enough, starts
+    /// another and continues a level up.
     fn push<'i>(
         &'i self,
         edge: &mut Vec<(u32, &'i Node<S>)>,
@@ -129,25 +128,26 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         for level in 1.. {
             let (old, node) = edge[level - 1];
             if node.meta().count < separators {
-                // SAFETY: the caller has just allocated it, or taken it from below.
+                // SAFETY: the caller has just allocated the separator, or taken it from below, so
+                // it is not freed.
                 unsafe { node.append(full, child) };
                 return;
             }
-            // SAFETY: the separators are in the tree.
+            // SAFETY: the separators are in the tree, which nothing else frees.
             unsafe { node.set_words() };
             let new = self.new_node(node.meta().level, child);
             child = new.0;
             edge[level - 1] = new;
             if edge.len() == level {
-                // The level has just got its second node, and needs one above.
+                // The level has just got its second node, so it needs one above.
                 edge.push(self.new_node(new.1.meta().level + 1, old));
             }
         }
     }
 
     /// Calls `f` for each leaf in order, with the smallest key routed to it (`None` for the first).
-    /// For use while no one writes: among writers it is safe, but may miss leaves and name wrong
-    /// ones.
+    /// For use while no thread writes. Beside writers it is safe, but may miss leaves and report
+    /// wrong ones.
     pub fn for_each_leaf(&self, mut f: impl FnMut(Option<&S>, u32)) {
         let _guard = crossbeam_epoch::pin();
         self.walk(ROOT, u32::MAX, None, &mut f);
@@ -163,10 +163,11 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         if handle >= self.capacity {
             return;
         }
-        // SAFETY: below the capacity, so inside the mapping, where memory always holds a node.
+        // SAFETY: the handle is below the capacity, so inside the mapping, where memory always
+        // holds a node.
         let node = unsafe { self.node(handle) };
         let meta = node.meta();
-        // Among writers it may be another node by now; going down ends all the same.
+        // Beside writers it may be another node by now. The descent ends all the same.
         if meta.level >= above {
             return;
         }
@@ -174,7 +175,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
             let low = if i == 0 { low } else { node.separator(i - 1) };
             let child = node.child(i);
             if meta.level == 1 {
-                // SAFETY: the walk is pinned.
+                // SAFETY: the walk is pinned, so the separator is not freed meanwhile.
                 f(low.as_ref().map(|full| unsafe { S::view(full) }), child);
             } else {
                 self.walk(child, meta.level, low, f);
@@ -182,9 +183,10 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         }
     }
 
-    /// Calls `f` for each separator of the subtree. No one else uses the index.
+    /// Calls `f` for each separator of the subtree. No other thread uses the index.
     pub(super) fn each_separator(&self, handle: u32, f: &mut impl FnMut(S::Full)) {
-        // SAFETY: the root, or read from a node above level 1 that no one changes.
+        // SAFETY: the handle is the root's, or was read from a node above level 1 that no thread
+        // changes.
         let node = unsafe { self.node(handle) };
         let meta = node.meta();
         if meta.level > 1 {
@@ -199,7 +201,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         }
     }
 
-    /// Depth, nodes and bytes.
+    /// Returns depth, nodes and bytes.
     #[must_use]
     pub fn stats(&self) -> InnerStats {
         let (nodes, bytes) = self.arena.usage();
@@ -210,7 +212,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         }
     }
 
-    /// Checks the invariants of this module and of every node. Call it while no one writes.
+    /// Checks the invariants of this module and of every node. No thread may write meanwhile.
     ///
     /// # Errors
     /// The first [`Violation`] found.
@@ -240,7 +242,8 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         if handle >= self.capacity {
             return broken(format!("no such node, the arena holds {}", self.capacity));
         }
-        // SAFETY: below the capacity, so inside the mapping, where memory always holds a node.
+        // SAFETY: the handle is below the capacity, so inside the mapping, where memory always
+        // holds a node.
         let node = unsafe { self.node(handle) };
         *seen += 1;
         let meta = node.meta();
@@ -261,7 +264,8 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
             };
             fulls.push(full);
         }
-        // SAFETY: they are in the index and the walk is pinned.
+        // SAFETY: 1. the separators are in the index; 2. the walk is pinned, so they are not freed
+        // meanwhile.
         let separators: Vec<&S> = fulls.iter().map(|full| unsafe { S::view(full) }).collect();
         for (i, &separator) in separators.iter().enumerate() {
             if i > 0 && separators[i - 1] >= separator {

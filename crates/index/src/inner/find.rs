@@ -13,8 +13,8 @@ use std::borrow::Borrow;
 
 /// A leaf, and the version of the level-1 node that led to it.
 ///
-/// Until [`InnerIndex::validate`] has said so, it may be the wrong leaf, or no leaf at all any
-/// more: good enough to prefetch and to look up a lock, not to trust.
+/// Until [`InnerIndex::validate`] has said so, it may be the wrong leaf, or no longer a leaf at
+/// all: good enough to prefetch and to look up a lock, not to trust.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Located {
     /// The leaf's handle.
@@ -31,7 +31,7 @@ pub struct Ranged<S: Separator + ?Sized> {
     pub low: Option<S::Owned>,
     /// Smallest key routed past it; `None` if it is the last leaf.
     pub high: Option<S::Owned>,
-    /// Which child of its level-1 node it is.
+    /// Index of the child in its level-1 node.
     at: usize,
 }
 
@@ -65,7 +65,7 @@ pub struct Siblings {
     pub right: Option<u32>,
 }
 
-/// How far down a descent has come.
+/// A step of a descent.
 pub(super) struct Step<'i, S: Separator + ?Sized> {
     pub(super) handle: u32,
     pub(super) node: &'i Node<S>,
@@ -87,7 +87,7 @@ impl<S: Separator + ?Sized> Copy for Step<'_, S> {}
 const BATCH: usize = 32;
 
 impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D> {
-    /// Goes down from the root by `choose` and shows each step to `visit`, the level-1 node last.
+    /// Descends from the root by `choose` and shows each step to `visit`, the level-1 node last.
     /// `None` means that a version changed: start again. Every step but the last has been validated
     /// after `visit` saw it.
     ///
@@ -121,8 +121,8 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
             if !node.version.validate(version) {
                 return None;
             }
-            // SAFETY: read from a node above level 1, validated just now: a node's handle, and the
-            // caller is pinned, so it is not reused meanwhile.
+            // SAFETY: 1. the handle was read from a node above level 1 that was validated just now,
+            // so it is a node's; 2. the caller is pinned, so the node is not reused meanwhile.
             let next = unsafe { self.node(child) };
             let next_version = next.version.read();
             // The child's version is of a time at which the child still had the range we follow; an
@@ -134,7 +134,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         }
     }
 
-    /// Calls `attempt` until it succeeds, giving way between attempts.
+    /// Calls `attempt` until it succeeds, and yields between attempts.
     #[inline(always)]
     pub(super) fn retry<R>(mut attempt: impl FnMut() -> Option<R>) -> R {
         if let Some(result) = attempt() {
@@ -168,69 +168,69 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         );
     }
 
-    /// The leaf that `key` is routed to, to be [validated](Self::validate). One cache miss per
-    /// level at most.
+    /// Returns the leaf that `key` is routed to, to be [validated](Self::validate). One cache miss
+    /// per level at most.
     #[inline]
     #[must_use]
     pub fn find(&self, key: &S, guard: &Guard) -> Located {
         Self::check_guard(guard);
         Self::retry(|| {
-            // SAFETY: pinned by `guard`.
+            // SAFETY: the thread is pinned by `guard`.
             let step = self.descend(|node, meta| unsafe { node.upper(meta, key) }, |_| {})?;
             Some(Self::leaf_of(&step))
         })
     }
 
-    /// True if `located` still is what a search would find: its level-1 node has not changed since.
+    /// Returns true if a search would still find `located`: its level-1 node has not changed since.
     ///
     /// Read the leaf's version before. True then means that the leaf held the key's range when its
-    /// version was read; after that, validating the leaf's version is enough.
+    /// version was read. After that, validating the leaf's version is enough.
     #[inline]
     #[must_use]
     pub fn validate(&self, located: &Located) -> bool {
-        // SAFETY: `Located` is only made by this module (from nodes that were handed out) or by
-        // `default()`, whose node is the root. Of another index it would be nonsense, but inside
-        // the reserved range all the same: both are checked.
+        // SAFETY: only this module makes a `Located`, from nodes that were handed out, and
+        // `default()`, whose node is the root. One of another index would be meaningless, but
+        // inside the reserved range all the same, since both handles are checked.
         if located.node >= self.capacity {
             return false;
         }
-        // SAFETY: inside the mapping, and node memory always holds a node.
+        // SAFETY: the handle is inside the mapping, and node memory always holds a node.
         unsafe { self.node(located.node) }
             .version
             .validate(located.version)
     }
 
-    /// The leaf that `key` is routed to, and the ends of its range.
+    /// Returns the leaf that `key` is routed to, and the ends of its range.
     ///
     /// If `located` validates, every key of `[low, high)` was routed to this leaf at that time. The
-    /// leaf's range may be wider by then (it takes over a removed neighbour's), so a scan that goes
-    /// on from `high` must leave out what the leaf holds from `high` on, and one that goes on below
-    /// `low` what it holds below.
+    /// leaf's range may be wider by then, since it takes over a removed neighbour's. So a scan that
+    /// continues from `high` must skip keys of the leaf from `high` on, and one that continues
+    /// below `low` those below.
     #[must_use]
     pub fn find_range(&self, key: &S, guard: &Guard) -> Ranged<S> {
-        // SAFETY: pinned by `guard`.
+        // SAFETY: the thread is pinned by `guard`.
         self.ranged(|node, meta| unsafe { node.upper(meta, key) }, guard)
     }
 
-    /// The leaf that holds the largest keys strictly below `key`: the last one whose low end is
-    /// below it. It may be the leaf of `key` itself. If no leaf has keys below `key`, it is the
-    /// first leaf.
+    /// Returns the leaf that holds the largest keys strictly below `key`: the last one whose low
+    /// end is below it. It may be the leaf of `key` itself. If no leaf has keys below `key`, it is
+    /// the first leaf.
     ///
-    /// The range's ends mean what they do in [`find_range`](Self::find_range); a backward scan goes
-    /// on with `find_below(low)`.
+    /// The range's ends mean what they do in [`find_range`](Self::find_range); a backward scan
+    /// continues with `find_below(low)`.
     #[must_use]
     pub fn find_below(&self, key: &S, guard: &Guard) -> Ranged<S> {
-        // SAFETY: pinned by `guard`.
+        // SAFETY: the thread is pinned by `guard`.
         self.ranged(|node, meta| unsafe { node.lower(meta, key) }, guard)
     }
 
-    /// The first leaf.
+    /// Returns the first leaf.
     #[must_use]
     pub fn find_first(&self, guard: &Guard) -> Ranged<S> {
         self.ranged(|_, _| 0, guard)
     }
 
-    /// The last leaf.
+    /// Returns the last leaf.
     #[must_use]
     pub fn find_last(&self, guard: &Guard) -> Ranged<S> {
         self.ranged(|_, meta| meta.count, guard)
@@ -264,17 +264,17 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         })
     }
 
-    /// The leaf after `from` without going down from the root: `None` if it is not in the same
-    /// level-1 node, is the last one there, or the node has changed; then
-    /// [`find_range`](Self::find_range) (of `from.high`) tells.
+    /// Returns the leaf after `from` without a descent from the root. Returns `None` if it is not
+    /// in the same level-1 node, or that node has changed; [`find_range`](Self::find_range) of
+    /// `from.high` then finds it.
     #[inline]
     #[must_use]
     pub fn next_in_node(&self, from: &Ranged<S>, guard: &Guard) -> Option<Ranged<S>> {
         self.step_in_node(from, from.at + 1, guard)
     }
 
-    /// The leaf before `from` likewise; else [`find_below`](Self::find_below) (of `from.low`)
-    /// tells.
+    /// Returns the leaf before `from` likewise; otherwise [`find_below`](Self::find_below) of
+    /// `from.low` finds it.
     #[inline]
     #[must_use]
     pub fn previous_in_node(&self, from: &Ranged<S>, guard: &Guard) -> Option<Ranged<S>> {
@@ -284,8 +284,8 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
     #[inline]
     fn step_in_node(&self, from: &Ranged<S>, at: usize, guard: &Guard) -> Option<Ranged<S>> {
         Self::check_guard(guard);
-        // SAFETY: inside the mapping, and node memory always holds a node; a recycled one never has
-        // the version of `from`.
+        // SAFETY: 1. the handle is inside the mapping, and node memory always holds a node; 2. a
+        // recycled node never has the version of `from`.
         let node = unsafe { self.node(from.located.node) };
         let meta = node.meta();
         // The ends of a node's first and last ranges are in the nodes above.
@@ -311,9 +311,9 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         })
     }
 
-    /// Handle of the leaf `distance` after (or before) `from` in the same level-1 node, if there is
-    /// one. For prefetching: it may be stale by the time it is used. The separator that ends its
-    /// range is prefetched.
+    /// Returns the handle of the leaf `distance` after (or before) `from` in the same level-1 node,
+    /// if there is one, for prefetching: it may be stale when it is used. Prefetches the separator
+    /// that ends its range.
     #[inline]
     #[must_use]
     pub fn ahead(&self, from: &Ranged<S>, distance: isize) -> Option<u32> {
@@ -327,23 +327,23 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         (at <= node.meta().count.min(NODE_SEPARATORS)).then(|| node.child(at))
     }
 
-    /// The leaf that `key` is routed to and the leaf just before it, for taking an emptied leaf out
-    /// of a list.
+    /// Returns the leaf that `key` is routed to and the leaf just before it, for removing an
+    /// emptied leaf from a list.
     ///
-    /// If both validate (after both leaves' locks were taken), they are neighbours and stay so for
-    /// as long as both locks are held: only a split of the left one or a removal of either could
+    /// If both validate after both leaves' locks were taken, they are neighbours and stay so for as
+    /// long as both locks are held: only a split of the left one or a removal of either could
     /// change that.
     #[must_use]
     pub fn find_with_left(&self, key: &S, guard: &Guard) -> Neighbours {
         Self::check_guard(guard);
         let near = Self::retry(|| {
-            // SAFETY: pinned by `guard`.
+            // SAFETY: the thread is pinned by `guard`.
             let step = self.descend(|node, meta| unsafe { node.upper(meta, key) }, |_| {})?;
             let siblings = Self::siblings_of(&step);
             step.node.version.validate(step.version).then_some(siblings)
         });
         if let Some(left) = near.left {
-            // In the same level-1 node, as it mostly is: one descent will do.
+            // They are mostly in the same level-1 node, and then one descent is enough.
             return Neighbours {
                 located: near.located,
                 left: Some(Located {
@@ -361,7 +361,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
                 });
             };
             let left = self.find_below(low.borrow(), guard).located;
-            // The same leaf if its left neighbour was removed between the two searches.
+            // It is the same leaf if its left neighbour was removed between the two searches.
             (left.leaf != right.located.leaf).then_some(Neighbours {
                 located: right.located,
                 left: Some(left),
@@ -369,14 +369,14 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         })
     }
 
-    /// The leaf that `key` is routed to and its neighbours in the same level-1 node.
+    /// Returns the leaf that `key` is routed to and its neighbours in the same level-1 node.
     ///
     /// If it validates, they were neighbours then; they stay so while all their locks are held.
     #[must_use]
     pub fn find_siblings(&self, key: &S, guard: &Guard) -> Siblings {
         Self::check_guard(guard);
         Self::retry(|| {
-            // SAFETY: pinned by `guard`.
+            // SAFETY: the thread is pinned by `guard`.
             let step = self.descend(|node, meta| unsafe { node.upper(meta, key) }, |_| {})?;
             Some(Self::siblings_of(&step))
         })
@@ -392,8 +392,8 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         }
     }
 
-    /// [`find`](Self::find) for many keys: `out[i]` is for `keys[i]` (as many as both have). The
-    /// keys go down level by level together, so that their cache misses overlap.
+    /// Calls [`find`](Self::find) for many keys: `out[i]` is for `keys[i]` (as many as both have).
+    /// The keys descend level by level together, so that their cache misses overlap.
     pub fn find_batch<Q: Borrow<S>>(&self, keys: &[Q], out: &mut [Located], guard: &Guard) {
         Self::check_guard(guard);
         for (keys, out) in keys.chunks(BATCH).zip(out.chunks_mut(BATCH)) {
@@ -406,10 +406,10 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         let root = self.root();
         let version = root.version.read();
         let meta = root.meta();
-        // `out[i]` holds the node that key i has come to, its version, and as its `leaf` the child
-        // that the key goes on to, whatever that is.
+        // `out[i]` holds the node that key i has reached, its version, and in `leaf` the child that
+        // the key continues to, whatever that is.
         for (key, out) in keys.iter().zip(out.iter_mut()) {
-            // SAFETY: pinned by `guard`.
+            // SAFETY: the thread is pinned by `guard`.
             let at = unsafe { root.upper(meta, key.borrow()) };
             Self::report_search(ROOT, at);
             let child = root.child(at);
@@ -442,17 +442,18 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         }
     }
 
-    /// One level of a batched descent, from a node whose child is known to that child, at `level`.
+    /// Moves a key of a batch from a node with a known child to that child, at `level`.
     #[inline(always)]
     fn one_down(&self, from: Located, level: u32, key: &S) -> Option<Located> {
-        // SAFETY: `from.node` was handed out: the root, or a node that this function validated.
+        // SAFETY: `from.node` was handed out: it is the root, or a node that this function
+        // validated.
         let node = unsafe { self.node(from.node) };
         if !node.version.validate(from.version) {
             return None;
         }
-        // SAFETY: read from a node above level 1 (the batch counts levels down from the root's,
-        // which was read at the version that the first step validates), validated just now; the
-        // batch is pinned.
+        // SAFETY: 1. the handle was read from a node above level 1 (the batch counts levels down
+        // from the root's, which was read at the version that the first step validates) that was
+        // validated just now; 2. the batch is pinned.
         let child = unsafe { self.node(from.leaf) };
         let version = child.version.try_read()?;
         if !node.version.validate(from.version) {

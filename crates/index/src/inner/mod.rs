@@ -85,9 +85,8 @@ const ROOT: u32 = 0;
 
 /// Maps keys to leaf handles. See the module's head.
 ///
-/// `CAP` is how many of a node's 30 separators are used; less than all makes trees deeper, which
-/// tests want. `D` is how it reports what it touches: the [`Instrument::Dram`] of the medium that it
-/// serves.
+/// `CAP` is how many of a node's 30 separators are used; fewer make trees deeper, for tests. `D` is
+/// how it reports its accesses: the [`Instrument::Dram`] of the medium that it serves.
 ///
 /// [`Instrument::Dram`]: bristlecone_pmem::media::Instrument::Dram
 pub struct InnerIndex<
@@ -95,7 +94,7 @@ pub struct InnerIndex<
     const CAP: usize = NODE_SEPARATORS,
     D: DramTrace = Untraced,
 > {
-    /// Node 0: `arena.base()`, without the detour.
+    /// Address of node 0: `arena.base()`, without the indirection.
     base: NonNull<Node<S>>,
     /// Handles are below this: `arena.capacity()`, likewise.
     capacity: u32,
@@ -106,7 +105,7 @@ pub struct InnerIndex<
 // SAFETY: 1. `base` points into `arena`, which lives as long as this value and may be shared; 2.
 // all that is reached through it is atomic.
 unsafe impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> Send for InnerIndex<S, CAP, D> {}
-// SAFETY: as for `Send`.
+// SAFETY: 1. and 2. as for `Send`.
 unsafe impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> Sync for InnerIndex<S, CAP, D> {}
 
 impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> std::fmt::Debug
@@ -125,20 +124,20 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         "3 to 30 separators in a node"
     );
 
-    /// The bytes that a descent prefetches at a time: all that most searches touch. Whole
-    /// separators, and what is beyond the first line of a prefix, seldom decide.
+    /// Bytes that a descent prefetches at a time: everything that most searches read. Whole
+    /// separators, and the part of a prefix beyond the first line, seldom decide.
     const PREFETCH: usize = if S::EXACT {
         size_of::<Node<S>>()
     } else {
         Node::<S>::PREFIX_AT + 64
     };
 
-    /// An index whose only leaf is `first_leaf`. `leaf_bytes`: what all leaves may come to take;
-    /// address space is reserved for the nodes over so many.
+    /// Returns an index whose only leaf is `first_leaf`. `leaf_bytes` is the maximum size of all
+    /// leaves; address space is reserved for the nodes over them.
     ///
     /// # Errors
-    /// The system's error when it granted no address space (at most 64 GiB are asked for, 64 MiB
-    /// will do).
+    /// The system's error if it granted no address space (at most 64 GiB are asked for, 64 MiB are
+    /// enough).
     pub fn new(first_leaf: u32, leaf_bytes: u64) -> io::Result<Self> {
         let index = Self::without_root(leaf_bytes)?;
         // SAFETY: node 0 was just handed out and no one else knows the index yet.
@@ -146,17 +145,17 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         Ok(index)
     }
 
-    /// Sees to it that the insertions to come find memory for their nodes: to be asked before a
-    /// leaf is split, which cannot be undone for want of it.
+    /// Makes sure that the next insertions find memory for their nodes. For use before a leaf is
+    /// split, which cannot be undone for want of memory.
     ///
     /// # Errors
-    /// [`SpaceError::Io`] where the system grants no more memory.
+    /// [`SpaceError::Io`] if the system grants no more memory.
     pub fn ensure_room(&self) -> Result<(), SpaceError> {
         let asked = self.arena.ensure();
         asked.map_err(|e| SpaceError::io("memory for inner nodes", e))
     }
 
-    /// An index whose root is handed out but not set.
+    /// Returns an index whose root is handed out but not set.
     fn without_root(leaf_bytes: u64) -> io::Result<Self> {
         const { Self::CHECK };
         let arena = Arc::new(Arena::reserve(arena::room_for(leaf_bytes))?);
@@ -170,7 +169,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         })
     }
 
-    /// The node of a handle.
+    /// Returns the node of a handle.
     ///
     /// # Safety
     /// `handle` was handed out by the arena: it is the root, was just allocated, or was read from a
@@ -186,11 +185,11 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
 
     #[inline(always)]
     fn root(&self) -> &Node<S> {
-        // SAFETY: the root is always there.
+        // SAFETY: the root always exists.
         unsafe { self.node(ROOT) }
     }
 
-    /// Asks for a node's lines; any handle will do, even a torn one.
+    /// Prefetches a node's lines. Any handle is allowed, even a torn one.
     #[inline(always)]
     fn prefetch(&self, handle: u32) {
         let at = self.base.as_ptr().wrapping_add(handle as usize);
@@ -213,16 +212,16 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         Self::report(access, handle, Node::<S>::CHILDREN_AT + at * 4, 4);
     }
 
-    /// A node that no one else can reach, with a single child.
+    /// Returns a node that no other thread can reach, with a single child.
     fn new_node(&self, level: u32, child: u32) -> (u32, &Node<S>) {
         let handle = self.arena.allocate();
-        // SAFETY: just handed out.
+        // SAFETY: the handle was just handed out.
         let node = unsafe { self.node(handle) };
         node.reset(level, child);
         (handle, node)
     }
 
-    /// Gives a node back once no reader can be in it. It is obsolete: no node leads there.
+    /// Frees a node once no reader can be in it. It is obsolete: no node leads there.
     fn retire_node(&self, handle: u32, guard: &Guard) {
         let arena = Arc::clone(&self.arena);
         // SAFETY: 1. the closure owns what it uses and may run on any thread (the arena is Sync);
@@ -230,23 +229,23 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         unsafe { guard.defer_unchecked(move || arena.free(handle)) };
     }
 
-    /// A copy of `separator` that the index owns.
+    /// Returns a copy of `separator` that the index owns.
     fn allocate_separator(&self, separator: &S) -> S::Full {
         let (full, bytes) = separator.allocate();
         self.arena.count_separator_bytes(bytes.cast_signed());
         full
     }
 
-    /// Frees a separator once no reader can be looking at it. It is in no reachable node's slot.
+    /// Frees a separator once no reader can use it. No reachable node has it.
     fn retire_separator(&self, full: S::Full, guard: &Guard) {
         if !S::HEAP {
             return;
         }
         let arena = Arc::clone(&self.arena);
-        // SAFETY: 1. the closure owns what it uses, and freeing is fine on any thread; 2. the
-        // separator is out of reach for threads pinned from now on, and the collector runs the
-        // closure when those pinned before are gone; 3. it is retired once, by the writer that took
-        // it out under the node's lock.
+        // SAFETY: 1. the closure owns what it uses, and freeing is fine on any thread; 2. threads
+        // pinned from now on cannot reach the separator, and the collector runs the closure when
+        // those pinned before have left; 3. it is retired once, by the writer that removed it under
+        // the node's lock.
         unsafe {
             guard.defer_unchecked(move || {
                 let bytes = S::free(full);
@@ -263,8 +262,8 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> Drop for InnerIndex<
         }
         // Nodes go with the arena; the separators that are still in the tree are freed one by one.
         let mut free = |full| {
-            // SAFETY: 1. `&mut self`: no one reads; 2. each separator is in one slot of the tree,
-            // and those that left it were retired instead.
+            // SAFETY: 1. `&mut self`: no thread reads; 2. each separator is in one slot of the
+            // tree, and those that left it were retired instead.
             unsafe { S::free(full) };
         };
         self.each_separator(ROOT, &mut free);

@@ -2,7 +2,7 @@
 //!
 //! Writers lock nodes at the version that their descent saw, from top to bottom, and never wait
 //! while they hold one (module's head, Concurrency 3). An attempt that fails has changed nothing,
-//! except that it may have split a full node, which is no change to what the index means.
+//! except that it may have split a full node, which does not change the content of the index.
 
 use super::find::Step;
 use super::node::Node;
@@ -69,7 +69,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         }
     }
 
-    /// Splits a full node; `None` if a version changed (nothing has happened then).
+    /// Splits a full node. Returns `None`, and nothing has happened, if a version changed.
     fn split(&self, parent: Option<&Step<'_, S>>, step: &Step<'_, S>) -> Option<()> {
         let Some(parent) = parent else {
             debug_assert_eq!(step.handle, ROOT, "only the root has no parent");
@@ -96,7 +96,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         Some(())
     }
 
-    /// Splits the root in place: its content goes to two new nodes below it.
+    /// Splits the root in place: its content moves to two new nodes below it.
     fn split_root(&self, step: &Step<'_, S>) -> Option<()> {
         let root = step.node;
         if !root.version.try_lock_at(step.version) {
@@ -117,7 +117,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         Some(())
     }
 
-    /// Where to split: in the middle, or near the end if that is where the new separator goes, so
+    /// Returns where to split: in the middle, or near the end if the new separator goes there, so
     /// that ascending insertion leaves nearly full nodes behind.
     fn middle(step: &Step<'_, S>) -> usize {
         let count = step.meta.count;
@@ -128,12 +128,12 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         }
     }
 
-    /// Takes `leaf` out; `key` is any key that is routed to it. Its range goes to its left
-    /// neighbour, or to its right one if it is the first below its parent (or, where parents go
-    /// with it, below the lowest ancestor that stays).
+    /// Removes `leaf`; `key` is any key that is routed to it. Its range goes to its left neighbour,
+    /// or to its right one if it is the first below its parent (or, if parents are removed with it,
+    /// below the lowest ancestor that stays).
     ///
-    /// The caller has emptied the leaf and holds its lock. False if `key` is not routed to `leaf`,
-    /// or if it is the only leaf, which stays.
+    /// The caller has emptied the leaf and holds its lock. Returns false if `key` is not routed to
+    /// `leaf`, or if it is the only leaf, which stays.
     pub fn remove(&self, leaf: u32, key: &S, guard: &Guard) -> bool {
         Self::check_guard(guard);
         Self::retry(|| self.try_remove(leaf, key, guard))
@@ -147,7 +147,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
             |step| path.push(*step),
         )?;
         let routed = last.node.child(last.at) == leaf;
-        // The lowest ancestor that has another child; what is below it has only this leaf.
+        // The lowest ancestor with another child. The nodes below it have only this leaf.
         let stays = path.iter().rposition(|step| step.meta.count > 0);
         let (true, Some(stays)) = (routed, stays) else {
             // A version each was read before its child's: if all hold now, they held together.
@@ -182,9 +182,9 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         Some(true)
     }
 
-    /// Puts `new` in the place of `old`, which `key` is routed to. The caller holds `old`'s lock.
+    /// Replaces `old`, which `key` is routed to, by `new`. The caller holds `old`'s lock.
     ///
-    /// False, with nothing changed, if `key` is not routed to `old`.
+    /// Returns false, with nothing changed, if `key` is not routed to `old`.
     pub fn replace(&self, old: u32, new: u32, key: &S, guard: &Guard) -> bool {
         let step = self.lock_node(key, guard);
         let routed = step.node.child(step.at) == old;
@@ -195,9 +195,9 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
     }
 
     /// Gives the range of `right`, which `key` is routed to, to `left`, the leaf just before it.
-    /// The caller holds both their locks.
+    /// The caller holds both locks.
     ///
-    /// False, with nothing changed, if the two are not below one level-1 node.
+    /// Returns false, with nothing changed, if the two are not below one level-1 node.
     pub fn absorb(&self, left: u32, right: u32, key: &S, guard: &Guard) -> bool {
         let step = self.lock_node(key, guard);
         let siblings = Self::are_siblings(&step, left, right);
@@ -276,11 +276,11 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         Some(true)
     }
 
-    /// Makes `boundary` the smallest key that is routed to `right`, which `key` is routed to now;
-    /// what is below it goes to `left`, the leaf just before, and what was there from it on to
-    /// `right`. The caller holds both their locks; `boundary` is inside the range of the two.
+    /// Makes `boundary` the smallest key that is routed to `right`, which `key` is routed to now.
+    /// Keys below it go to `left`, the leaf just before. The caller holds both locks, and
+    /// `boundary` is inside the range of the two.
     ///
-    /// False, with nothing changed, if the two are not below one level-1 node.
+    /// Returns false, with nothing changed, if the two are not below one level-1 node.
     pub fn move_boundary(
         &self,
         left: u32,
@@ -308,7 +308,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         step.at > 0 && step.node.child(step.at) == right && step.node.child(step.at - 1) == left
     }
 
-    /// The level-1 node of `key`, locked.
+    /// Returns the level-1 node of `key`, locked.
     fn lock_node<'i>(&'i self, key: &S, guard: &Guard) -> Step<'i, S> {
         Self::check_guard(guard);
         Self::retry(|| {
@@ -329,7 +329,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         changed
     }
 
-    /// While the root's only child is an inner node, the root takes over its content.
+    /// While the root's only child is an inner node, makes the root take over its content.
     fn shrink_root(&self, guard: &Guard) {
         let root = self.root();
         let backoff = Backoff::new();
@@ -343,7 +343,7 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
             if meta.count > 0 || meta.level == 1 {
                 return;
             }
-            // SAFETY: read from a node above level 1, validated just now.
+            // SAFETY: the handle was read from a node above level 1 that was validated just now.
             let child: &Node<S> = unsafe { self.node(handle) };
             let child_version = child.version.read();
             if !root.version.try_lock_at(version) {

@@ -58,10 +58,10 @@ const _: () = assert!(Node::<[u8]>::PREFIX_AT == 384);
 unsafe impl<S: Separator + ?Sized> arena::Node for Node<S> {}
 
 impl<S: Separator + ?Sized> Node<S> {
-    /// Where the prefix starts.
+    /// Offset of the prefix.
     pub(super) const PREFIX_AT: usize = std::mem::offset_of!(Self, prefix);
 
-    /// Where the children start; version, counts and key words come before.
+    /// Offset of the children; version, counts and key words come before.
     pub(super) const CHILDREN_AT: usize = std::mem::offset_of!(Self, children);
 }
 
@@ -90,8 +90,8 @@ impl Meta {
     }
 }
 
-/// Reading. All of it may see a node in the middle of a change; what it returns is worth something
-/// once the version has been validated. Nothing here panics or reads out of bounds meanwhile.
+/// Reading. All of it may see a node in the middle of a change, and a result counts only once the
+/// version has been validated. Nothing here panics or reads out of bounds meanwhile.
 impl<S: Separator + ?Sized> Node<S> {
     // ORDERING, for all loads and stores of the node's words below: Relaxed. The version lock's
     // fences order them (`version_lock`, "Why it is right"). Pointers to whole separators are the
@@ -107,23 +107,24 @@ impl<S: Separator + ?Sized> Node<S> {
         self.keys[i].load(Ordering::Relaxed)
     }
 
-    /// Child `i`. A torn count may lead past the end; the last child is as wrong as any then.
+    /// Returns child `i`. A torn count may lead past the end; the last child is as wrong as any
+    /// then.
     #[inline(always)]
     pub(super) fn child(&self, i: usize) -> u32 {
         self.children[i.min(SLOTS)].load(Ordering::Relaxed)
     }
 
-    /// Separator `i`, or `None` if it was seen in the middle of a change.
+    /// Returns separator `i`, or `None` if it was seen in the middle of a change.
     #[inline(always)]
     pub(super) fn separator(&self, i: usize) -> Option<S::Full> {
         let i = i.min(SLOTS - 1);
         S::load(self.word(i), &self.full[i])
     }
 
-    /// How many separators are `<= key`: the child that `key` is routed to.
+    /// Returns how many separators are `<= key`: the child that `key` is routed to.
     ///
     /// # Safety
-    /// The calling thread is pinned, or nobody writes.
+    /// The calling thread is pinned, or no thread writes.
     #[inline(always)]
     pub(super) unsafe fn upper(&self, meta: Meta, key: &S) -> usize {
         if S::EXACT {
@@ -131,27 +132,27 @@ impl<S: Separator + ?Sized> Node<S> {
             // Key words past the count are MAX; only the key MAX counts them.
             return self.count_words(|w| w <= word).min(meta.count);
         }
-        // SAFETY: the caller is pinned, or nobody writes: a separator that is read is not freed
+        // SAFETY: the caller is pinned, or no thread writes: a separator that is read is not freed
         // while it is compared.
         unsafe { self.bound(meta, key, |order| order != Order::Greater) }
     }
 
-    /// How many separators are `< key`.
+    /// Returns how many separators are `< key`.
     ///
     /// # Safety
-    /// The calling thread is pinned, or nobody writes.
+    /// The calling thread is pinned, or no thread writes.
     #[inline(always)]
     pub(super) unsafe fn lower(&self, meta: Meta, key: &S) -> usize {
         if S::EXACT {
             let word = key.word(0);
             return self.count_words(|w| w < word).min(meta.count);
         }
-        // SAFETY: the caller is pinned, or nobody writes: a separator that is read is not freed
+        // SAFETY: the caller is pinned, or no thread writes: a separator that is read is not freed
         // while it is compared.
         unsafe { self.bound(meta, key, |order| order == Order::Less) }
     }
 
-    /// Number of key words that are `below`, which holds for a prefix of them.
+    /// Returns the number of key words that are `below`, which holds for a prefix of them.
     #[inline(always)]
     fn count_words(&self, below: impl Fn(u64) -> bool) -> usize {
         let is = |i: usize| usize::from(below(self.word(i)));
@@ -169,15 +170,15 @@ impl<S: Separator + ?Sized> Node<S> {
         n
     }
 
-    /// Number of separators whose order against `key` is `below`, for byte strings.
+    /// Returns the number of separators whose order against `key` is `below`, for byte strings.
     ///
     /// # Safety
     /// As for `upper`.
     #[inline]
     unsafe fn bound(&self, meta: Meta, key: &S, below: impl Fn(Order) -> bool) -> usize {
         let order = |i: usize, key: &S| match self.separator(i) {
-            // SAFETY: the pointer was in a slot after this thread was pinned (or nobody writes), so
-            // what it leads to is not freed meanwhile (`separator`, "Lifetime").
+            // SAFETY: the pointer was in a slot after this thread was pinned (or no thread writes),
+            // so what it leads to is not freed meanwhile (`separator`, "Lifetime").
             Some(full) => unsafe { S::view(&full) }.cmp(key),
             None => Order::Greater,
         };
@@ -191,7 +192,7 @@ impl<S: Separator + ?Sized> Node<S> {
             match order {
                 Some(Order::Equal) => {}
                 Some(Order::Greater) => return count,
-                // Nothing in the first slot: a node without separators, or seen in the middle of a
+                // The first slot is empty: the node has no separators, or is in the middle of a
                 // change.
                 Some(Order::Less) | None => return 0,
             }
@@ -215,7 +216,7 @@ impl<S: Separator + ?Sized> Node<S> {
     }
 }
 
-/// Writing. The caller holds the node's lock, or no one else can reach the node.
+/// Writing. The caller holds the node's lock, or no other thread can reach the node.
 impl<S: Separator + ?Sized> Node<S> {
     #[inline(always)]
     fn set_meta(&self, meta: Meta) {
@@ -233,12 +234,12 @@ impl<S: Separator + ?Sized> Node<S> {
         S::store(&self.full[i], full);
     }
 
-    /// Puts another leaf in the place of child `i`.
+    /// Replaces child `i` by another leaf.
     pub(super) fn set_leaf(&self, i: usize, leaf: u32) {
         self.set_child(i, leaf);
     }
 
-    /// Slot `i` of this node becomes slot `from` of `other`, word and all.
+    /// Copies slot `from` of `other` to slot `i` of this node, word and all.
     #[inline(always)]
     fn copy_separator(&self, i: usize, other: &Self, from: usize) {
         let word = other.word(from);
@@ -252,7 +253,7 @@ impl<S: Separator + ?Sized> Node<S> {
         }
     }
 
-    /// Makes a node that no one can reach a fresh one with a single child.
+    /// Resets a node that no other thread can reach to one with a single child.
     pub(super) fn reset(&self, level: u32, child: u32) {
         self.version.revive();
         self.clear(0, SLOTS);
@@ -264,7 +265,7 @@ impl<S: Separator + ?Sized> Node<S> {
         });
     }
 
-    /// Sets the key words anew for the longest common prefix that the separators have now.
+    /// Recomputes the key words for the current longest common prefix of the separators.
     ///
     /// # Safety
     /// The separators are not freed (they are in the index).
@@ -279,8 +280,8 @@ impl<S: Separator + ?Sized> Node<S> {
             else {
                 unreachable!("slots below the count are taken (invariant 3)");
             };
-            // They are sorted: what the outermost two share, all do.
-            // SAFETY: both are separators of this node, which the caller says are not freed.
+            // They are sorted, so all share what the outermost two share. SAFETY: both are
+            // separators of this node, which the caller promises are not freed.
             unsafe {
                 meta.skip = S::view(&first).common_prefix(S::view(&last), 0xFFFF);
                 S::view(&first).store_prefix(&self.prefix, meta.skip);
@@ -290,13 +291,13 @@ impl<S: Separator + ?Sized> Node<S> {
             let Some(full) = self.separator(i) else {
                 unreachable!("slots below the count are taken (invariant 3)");
             };
-            // SAFETY: it is a separator of this node, which the caller says are not freed.
+            // SAFETY: it is a separator of this node, which the caller promises are not freed.
             self.keys[i].store(unsafe { S::view(&full) }.word(meta.skip), Ordering::Relaxed);
         }
         self.set_meta(meta);
     }
 
-    /// Adds a separator at `at` and the child to the right of it. There is room.
+    /// Adds a separator at `at` and the child to the right of it. The node has room.
     ///
     /// # Safety
     /// `full` and the node's separators are not freed.
@@ -307,7 +308,7 @@ impl<S: Separator + ?Sized> Node<S> {
             self.copy_separator(i + 1, self, i);
             self.set_child(i + 2, self.child(i + 1));
         }
-        // SAFETY: the caller says that `full` is not freed.
+        // SAFETY: the caller promises that `full` is not freed.
         let separator = unsafe { S::view(&full) };
         // The common prefix may have become shorter; look at a neighbour, which has it. Where there
         // is none, what the node had in common is still noted.
@@ -316,7 +317,8 @@ impl<S: Separator + ?Sized> Node<S> {
         let shorter = meta.skip > 0
             && (alone
                 || self.separator(neighbour).is_none_or(|other| {
-                    // SAFETY: it is a separator of this node, which the caller says are not freed.
+                    // SAFETY: it is a separator of this node, which the caller promises are not
+                    // freed.
                     separator.cmp_prefix(unsafe { S::view(&other) }, meta.skip) != Order::Equal
                 }));
         self.set_separator(at, separator.word(meta.skip), Some(full));
@@ -324,15 +326,15 @@ impl<S: Separator + ?Sized> Node<S> {
         meta.count += 1;
         self.set_meta(meta);
         if shorter {
-            // SAFETY: the separators are `full` and those that were here, none of which is freed,
-            // as the caller says.
+            // SAFETY: the separators are `full` and those that were here; the caller promises that
+            // none of them is freed.
             unsafe { self.set_words() };
         }
     }
 
-    /// Takes child `at` out, and the separator that bounded it: the one to its left, so that the
-    /// left neighbour takes over its keys, or, for child 0, the one to its right. There are two
-    /// children or more.
+    /// Removes child `at` and the separator that bounded it: the one to its left, so that the left
+    /// neighbour takes over its keys, or, for child 0, the one to its right. The node has at least
+    /// two children.
     pub(super) fn remove(&self, at: usize) -> S::Full {
         let mut meta = self.meta();
         debug_assert!(at <= meta.count && meta.count > 0);
@@ -352,8 +354,8 @@ impl<S: Separator + ?Sized> Node<S> {
         full
     }
 
-    /// Adds a separator and child after the last ones. There is room, no one else can reach the
-    /// node, and its separators are not yet taken to share a prefix: `set_words` follows when it is
+    /// Adds a separator and child after the last ones. The node has room, no other thread can reach
+    /// it, and its separators do not count as sharing a prefix yet: `set_words` follows when it is
     /// full.
     ///
     /// # Safety
@@ -362,7 +364,7 @@ impl<S: Separator + ?Sized> Node<S> {
     pub(super) unsafe fn append(&self, full: S::Full, child: u32) {
         let mut meta = self.meta();
         debug_assert!(meta.count < SLOTS && meta.skip == 0);
-        // SAFETY: the caller says that `full` is not freed.
+        // SAFETY: the caller promises that `full` is not freed.
         let word = unsafe { S::view(&full) }.word(0);
         self.set_separator(meta.count, word, Some(full));
         self.set_child(meta.count + 1, child);
@@ -370,8 +372,8 @@ impl<S: Separator + ?Sized> Node<S> {
         self.set_meta(meta);
     }
 
-    /// Moves what is right of separator `at` into `right`, which was just reset, and returns
-    /// separator `at`, which is now in neither.
+    /// Moves the part right of separator `at` into `right`, which was just reset. Returns separator
+    /// `at`, which is then in neither.
     ///
     /// # Safety
     /// The node's separators are not freed.
@@ -393,8 +395,8 @@ impl<S: Separator + ?Sized> Node<S> {
         self.clear(at, meta.count);
         meta.count = at;
         self.set_meta(meta);
-        // SAFETY: both halves hold separators that were this node's, which the caller says are not
-        // freed.
+        // SAFETY: both halves hold separators that were this node's, which the caller promises are
+        // not freed.
         unsafe {
             self.set_words();
             right.set_words();
@@ -402,7 +404,8 @@ impl<S: Separator + ?Sized> Node<S> {
         up
     }
 
-    /// Becomes a copy of `other`, level included; `other` is about to go. Keeps its own version.
+    /// Makes this node a copy of `other`, level included, before `other` is removed. The node keeps
+    /// its own version.
     pub(super) fn copy_from(&self, other: &Self) {
         let meta = other.meta();
         for i in 0..meta.count {
@@ -416,7 +419,7 @@ impl<S: Separator + ?Sized> Node<S> {
         self.set_meta(meta);
     }
 
-    /// Becomes a node one level up over `left` and `right`.
+    /// Makes this a node one level up over `left` and `right`.
     ///
     /// # Safety
     /// `full` is not freed.
@@ -429,7 +432,8 @@ impl<S: Separator + ?Sized> Node<S> {
             level: meta.level + 1,
             skip: 0,
         });
-        // SAFETY: the caller says that `full` is not freed; the node has no other separator.
+        // SAFETY: 1. the caller promises that `full` is not freed; 2. the node has no other
+        // separator.
         unsafe { self.insert(0, full, right) };
     }
 }
@@ -454,7 +458,7 @@ impl<S: Separator + ?Sized> Node<S> {
             let (Some(full), Some(first)) = (full, self.separator(0)) else {
                 return Err(format!("separator {i} is missing"));
             };
-            // SAFETY: both are in the index, and no one writes.
+            // SAFETY: 1. both are in the index; 2. no thread writes.
             let (separator, first) = unsafe { (S::view(&full), S::view(&first)) };
             let kept = separator.cmp_kept_prefix(&self.prefix, meta.skip);
             if separator.cmp_prefix(first, meta.skip) != Order::Equal

@@ -1,5 +1,5 @@
-//! A separator as an inner node keeps it: one word in the node, and for byte strings also a
-//! pointer to the whole.
+//! A separator inside an inner node: one word in the node, and for byte strings also a pointer to
+//! the whole.
 //!
 //! ```text
 //! u64        word = the separator itself                              nothing else
@@ -37,17 +37,17 @@ mod sealed {
 
 /// A key type that the inner index can route by: `u64`, `u128` or `[u8]`.
 ///
-/// The methods are the index's business; callers only name the trait.
+/// Only the index calls the methods; other code only names the trait.
 pub trait Separator:
     Ord + ToOwned<Owned: Ord + Debug + Clone + Send> + Debug + sealed::Sealed + 'static
 {
     /// The word alone decides every comparison.
     #[doc(hidden)]
     const EXACT: bool;
-    /// Whole separators are on the heap, and an empty slot can be told.
+    /// True if whole separators are on the heap, so that an empty slot can be told.
     #[doc(hidden)]
     const HEAP: bool;
-    /// A whole separator, as it is handed around inside the index.
+    /// A whole separator, as it is passed around inside the index.
     #[doc(hidden)]
     type Full: Copy + Debug;
     /// The part that a node keeps beside the word. All zero is an empty one.
@@ -57,13 +57,15 @@ pub trait Separator:
     #[doc(hidden)]
     type Prefix: Send + Sync;
 
-    /// The word of this key in a node whose separators share `skip` bytes, this key included.
+    /// Returns the word of this key in a node whose separators share `skip` bytes, this key
+    /// included.
     #[doc(hidden)]
     fn word(&self, skip: usize) -> u64;
-    /// Order of this key against a prefix of `skip` bytes of `first`; `Equal` if it starts with it.
+    /// Returns the order of this key against a prefix of `skip` bytes of `first`; `Equal` if it
+    /// starts with it.
     #[doc(hidden)]
     fn cmp_prefix(&self, first: &Self, skip: usize) -> Order;
-    /// Length of the longest common prefix, at most `most`.
+    /// Returns the length of the longest common prefix, at most `most`.
     #[doc(hidden)]
     fn common_prefix(&self, other: &Self, most: usize) -> usize;
     /// Keeps the first `skip` bytes of this key, as many as there is room for.
@@ -72,35 +74,36 @@ pub trait Separator:
     /// Copies a kept prefix.
     #[doc(hidden)]
     fn copy_prefix(to: &Self::Prefix, from: &Self::Prefix);
-    /// Like `cmp_prefix`, against a kept prefix; `None` if what is kept does not decide.
+    /// Like `cmp_prefix`, against a kept prefix; `None` if the kept part does not decide.
     #[doc(hidden)]
     fn cmp_kept_prefix(&self, prefix: &Self::Prefix, skip: usize) -> Option<Order>;
-    /// A copy that the index owns, and the bytes it takes.
+    /// Returns a copy that the index owns, and its bytes.
     #[doc(hidden)]
     fn allocate(&self) -> (Self::Full, usize);
-    /// The separator in a slot; `None` if the slot was seen empty (a torn read).
+    /// Returns the separator in a slot, or `None` if the slot was seen empty (a torn read).
     #[doc(hidden)]
     fn load(word: u64, slot: &Self::Slot) -> Option<Self::Full>;
     /// Puts a separator (or nothing) into a slot.
     #[doc(hidden)]
     fn store(slot: &Self::Slot, full: Option<Self::Full>);
-    /// The separator itself.
+    /// Returns the separator itself.
     ///
     /// # Safety
     /// `full` has not been freed and is not while the result lives (the caller is pinned, or
     /// alone).
     #[doc(hidden)]
     unsafe fn view(full: &Self::Full) -> &Self;
-    /// Asks for the line that [`view`](Self::view) begins in. It may have been freed, or be none.
+    /// Prefetches the line that [`view`](Self::view) begins in. The separator may have been freed,
+    /// or be none.
     #[doc(hidden)]
     #[inline(always)]
     fn prefetch(full: &Self::Full) {
         let _ = full;
     }
-    /// Frees it; returns the bytes it took.
+    /// Frees the separator. Returns its bytes.
     ///
     /// # Safety
-    /// No one uses `full` any more, and it is freed once.
+    /// No thread uses `full` any more, and it is freed once.
     #[doc(hidden)]
     unsafe fn free(full: Self::Full) -> usize;
 }
@@ -167,7 +170,7 @@ impl Separator for u64 {
     }
 }
 
-/// Where a node keeps a `u128`, high half first. May be read torn: the node's version tells.
+/// A `u128` in a node, high half first. A read may be torn; the node's version tells.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct WideSlot([AtomicU64; 2]);
@@ -246,22 +249,22 @@ impl Separator for u128 {
 #[derive(Clone, Copy, Debug)]
 pub struct ByteSeparator(NonNull<u32>);
 
-/// Where a node keeps the pointer to a byte string, or null.
+/// The pointer to a byte string in a node, or null.
 #[doc(hidden)]
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct FullSlot(AtomicPtr<u32>);
 
-/// The first bytes of a node's common prefix, in big-endian words, zero padded: so that most
-/// searches need not follow a pointer to check it.
+/// The first bytes of a node's common prefix, in big-endian words, zero padded. With them, most
+/// searches need not follow a pointer to check the prefix.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct KeptPrefix([AtomicU64; KEPT / 8]);
 
-/// Bytes of a prefix that are kept in the node: all the rest of the line.
+/// Number of bytes of a prefix that are kept in the node: all the rest of the line.
 const KEPT: usize = 80;
 
-/// The bits of a `u128` that its first `skip` bytes take.
+/// Returns the bits of a `u128` that its first `skip` bytes take.
 fn prefix_mask(skip: usize) -> u128 {
     const BYTES: usize = size_of::<u128>();
     u128::MAX
@@ -269,14 +272,14 @@ fn prefix_mask(skip: usize) -> u128 {
         .unwrap_or(0)
 }
 
-/// The words of what is kept of the prefix of `skip` bytes that `key` begins with, zero padded.
+/// Returns the kept words of the prefix of `skip` bytes that `key` begins with, zero padded.
 fn prefix_words(key: &[u8], skip: usize) -> impl Iterator<Item = u64> {
     let prefix = &key[..key.len().min(skip).min(KEPT)];
     (0..skip.min(KEPT)).step_by(8).map(|at| prefix.word(at))
 }
 
-/// [`Separator::cmp_kept_prefix`] for a key that is shorter than what is kept, so that it is either
-/// less, or differs before its end.
+/// [`Separator::cmp_kept_prefix`] for a key that is shorter than the kept part, so that it is
+/// either less, or differs before its end.
 #[cold]
 fn cmp_short(key: &[u8], prefix: &KeptPrefix, skip: usize) -> Order {
     // ORDERING: Relaxed; as for the node's other words.
@@ -285,7 +288,7 @@ fn cmp_short(key: &[u8], prefix: &KeptPrefix, skip: usize) -> Order {
         .zip(kept)
         .map(|(mine, kept)| mine.cmp(&kept))
         .find(|order| *order != Order::Equal);
-    // Its padding took the place of zero bytes of the prefix: it is shorter, so it is less.
+    // The key's padding stood for zero bytes of the prefix: the key is shorter, so it is less.
     order.unwrap_or(Order::Less)
 }
 
@@ -306,8 +309,8 @@ impl ByteSeparator {
         let Some(head) = NonNull::new(at.cast::<u32>()) else {
             handle_alloc_error(layout)
         };
-        // SAFETY: 1. `head` is valid for LEN + len bytes and aligned for u32; 2. no one else knows
-        // it yet; 3. a fresh allocation does not overlap `bytes`.
+        // SAFETY: 1. `head` is valid for LEN + len bytes and aligned for u32; 2. no other thread
+        // knows it yet; 3. a fresh allocation does not overlap `bytes`.
         unsafe {
             head.write(len);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.add(LEN), bytes.len());
@@ -330,7 +333,7 @@ impl Separator for [u8] {
             return u64::from_be_bytes(*bytes);
         }
         if let Some(bytes) = self.last_chunk::<8>() {
-            // Without a copy of so many bytes, which would be a call.
+            // Without copying the bytes, which would be a call.
             let before = 8 * (8 - tail.len()) as u32;
             return u64::from_be_bytes(*bytes).checked_shl(before).unwrap_or(0);
         }
@@ -415,8 +418,8 @@ impl Separator for [u8] {
 
     #[inline(always)]
     unsafe fn view(full: &Self::Full) -> &Self {
-        // SAFETY: 1. the caller says that it is not freed; 2. `new` wrote the length and as many
-        // bytes after it; 3. no one writes to it after `new`.
+        // SAFETY: 1. the caller promises that it is not freed; 2. `new` wrote the length and as
+        // many bytes after it; 3. nothing writes to it after `new`.
         unsafe {
             let len = full.0.read() as usize;
             std::slice::from_raw_parts(full.0.cast::<u8>().add(LEN).as_ptr(), len)
@@ -424,8 +427,8 @@ impl Separator for [u8] {
     }
 
     unsafe fn free(full: Self::Full) -> usize {
-        // SAFETY: 1. the caller says that no one uses it any more and that this happens once; 2.
-        // the layout is the one that `new` allocated with, since the length never changes.
+        // SAFETY: 1. the caller promises that nothing uses it any more and that this happens once;
+        // 2. the layout is the one that `new` allocated with, since the length never changes.
         unsafe {
             let len = full.0.read() as usize;
             dealloc(full.0.as_ptr().cast(), Self::Full::layout(len));
@@ -512,7 +515,7 @@ mod tests {
             assert!(<[u8]>::load(0, &slot).is_none(), "empty at first");
             <[u8]>::store(&slot, Some(full));
             let seen = <[u8]>::load(0, &slot).expect("just stored");
-            // SAFETY: allocated above and not freed before the next statement but one.
+            // SAFETY: allocated above, and freed only two statements later.
             assert_eq!(unsafe { <[u8]>::view(&seen) }, bytes);
             // SAFETY: allocated above, freed once.
             assert_eq!(unsafe { <[u8]>::free(full) }, size);

@@ -1,4 +1,4 @@
-//! Batched inserts: all searches go down together, and fences are shared.
+//! Batched inserts: all searches descend together, and fences are shared.
 //!
 //! Persist cost of a batch of inserts without splits: the lines of its inserts, each once; 1 fence,
 //! and 1 more (shared by all) if some insert wrote a line other than its header's or the pairs have
@@ -6,16 +6,16 @@
 
 use super::LbDesign;
 use super::leaf::Header;
-use crate::contract::InsertError;
+use crate::contract::{IfPresent, InsertError};
 use crate::inner::Located;
-use crate::leaftree::{IfPresent, LeafTree, Pair, TOGETHER};
+use crate::leaftree::{LeafTree, Pair, TOGETHER};
 use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::{Locked, VersionLocks};
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 
-/// A leaf that a batch has locked, with the headers that it is going to get.
+/// A leaf that a batch has locked, with its new headers.
 struct Held<'t, const B: usize> {
     leaf: u32,
     locked: Locked<'t>,
@@ -57,7 +57,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
         let keys: Vec<&K> = pairs.iter().map(|(key, _)| key.borrow()).collect();
         self.locate(&keys, located, &guard);
         let mut held: Vec<Held<'_, B>> = Vec::with_capacity(pairs.len());
-        // Pairs that need a split, or whose leaf someone else holds, go one by one afterwards.
+        // Pairs that need a split, or whose leaf another thread holds, are inserted one by one
+        // afterwards.
         let mut later: Vec<usize> = Vec::new();
         for (i, (_, value)) in pairs.iter().enumerate() {
             if out[start + i].is_err() {
@@ -84,7 +85,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
         }
     }
 
-    /// Writes pair `i` into its leaf without publishing it. False if it has to go alone.
+    /// Writes pair `i` into its leaf without publishing it. Returns false if it must be inserted
+    /// alone.
     fn place_together<'t>(
         &'t self,
         keys: &[&K],
@@ -97,7 +99,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
         let hash = key.hash();
         let mine = held.iter().position(|h| h.leaf == at.leaf);
         let mine = match mine {
-            // The lock is ours, but this key may have been located before it was taken.
+            // This batch has the lock, but this key may have been located before it was taken.
             Some(mine) if self.is_current(at) => mine,
             Some(_) => return Ok(false),
             None => {

@@ -21,7 +21,7 @@ use bristlecone_pmem::planted;
 use bristlecone_pmem::{Media, PWord};
 use std::sync::atomic::Ordering;
 
-/// Bytes in a block.
+/// Bytes of a block.
 pub(super) const BLOCK: usize = 256;
 const BITMAP: u64 = (1 << SLOTS) - 1;
 const LOCK: u64 = 1 << SLOTS;
@@ -51,20 +51,20 @@ pub struct Leaf<const B: usize> {
 const _: () = assert!(size_of::<Block>() == BLOCK && align_of::<Block>() == BLOCK);
 const _: () = assert!(size_of::<Leaf<1>>() == 256 && size_of::<Leaf<4>>() == 1024);
 
-/// The line of a block that a slot is in.
+/// Returns the line of a slot in its block.
 #[inline(always)]
 pub(super) const fn line_of(slot: usize) -> usize {
     (slot + 1) / 4
 }
 
-/// Bits of the slots in `line`.
+/// Returns the bits of the slots in `line`.
 #[inline(always)]
 pub(super) const fn slots_in(line: usize) -> u32 {
     const LINES: [u32; 4] = [0b111, 0b1111 << 3, 0b1111 << 7, 0b111 << 11];
     LINES[line]
 }
 
-/// Which of a block's two headers counts.
+/// The one of a block's two headers that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// Units 0 and 1 of line 0.
@@ -74,7 +74,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// The header line.
+    /// Returns the header line.
     #[inline(always)]
     pub(super) fn line(self) -> usize {
         match self {
@@ -83,7 +83,7 @@ impl Place {
         }
     }
 
-    /// The place that does not count now.
+    /// Returns the place that does not count now.
     #[inline(always)]
     pub(super) fn other(self) -> Self {
         match self {
@@ -93,38 +93,38 @@ impl Place {
     }
 }
 
-/// A header's content, worked on outside persistent memory ("dword" in the paper).
+/// Content of a header, outside persistent memory ("dword" in the paper).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Header {
     pub words: [u64; 2],
 }
 
 impl Header {
-    /// Bits of the slots in use.
+    /// Returns the bits of the slots in use.
     #[inline(always)]
     pub(super) fn bitmap(self) -> u32 {
         (self.words[0] & BITMAP) as u32
     }
 
-    /// Bits of the slots not in use.
+    /// Returns the bits of the slots not in use.
     #[inline(always)]
     pub(super) fn empty(self) -> u32 {
         !self.bitmap() & BITMAP as u32
     }
 
-    /// Slots in use.
+    /// Returns the number of slots in use.
     #[inline(always)]
     pub(super) fn count(self) -> usize {
         self.bitmap().count_ones() as usize
     }
 
-    /// Which sibling pointer and which headers count.
+    /// Returns which sibling pointer and which headers count.
     #[inline(always)]
     pub(super) fn alt(self) -> usize {
         usize::from(self.words[0] & ALT != 0)
     }
 
-    /// Where the header of block `b` is, if this is block 0's header.
+    /// Returns the place of block `b`'s header, if this is block 0's header.
     #[inline(always)]
     pub(super) fn place(self, b: usize) -> Place {
         if b > 0 && self.alt() == 1 {
@@ -139,12 +139,12 @@ impl Header {
         self.words[0] ^= ALT;
     }
 
-    /// The paper's lock bit, which nothing here sets: version locks are in DRAM.
+    /// Returns the paper's lock bit, which nothing here sets: version locks are in DRAM.
     pub(super) fn lock_bit(self) -> bool {
         self.words[0] & LOCK != 0
     }
 
-    /// This header with the lock bit set, for a planted fault.
+    /// Returns this header with the lock bit set, for a planted fault.
     pub(super) fn with_lock_bit(self) -> Self {
         Self {
             words: [self.words[0] | LOCK, self.words[1]],
@@ -181,14 +181,14 @@ impl Header {
         }
     }
 
-    /// Bits of the slots in use with this fingerprint.
+    /// Returns the bits of the slots in use with this fingerprint.
     #[inline(always)]
     pub(super) fn candidates(self, fingerprint: u8) -> u32 {
         fingerprint::matches(self.words, fingerprint) & self.bitmap()
     }
 }
 
-/// The slots of a bit set, lowest first.
+/// Returns the slots of a bit set, lowest first.
 #[inline(always)]
 pub(super) fn slots(mut bits: u32) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -210,8 +210,8 @@ impl Block {
         }
     }
 
-    /// The header at `place`. A consistent pair only under the leaf's lock or once its version is
-    /// validated.
+    /// Returns the header at `place`. Its words are consistent only under the leaf's lock or once
+    /// its version is validated.
     #[inline(always)]
     pub(super) fn header<M: Media>(&self, pm: &M, place: Place) -> Header {
         let words = self.at(place);
@@ -251,7 +251,7 @@ impl Block {
         entry.value.store(pm, value, Ordering::Relaxed);
     }
 
-    /// The key and value words of a slot.
+    /// Returns the key and value words of a slot.
     #[inline(always)]
     pub(super) fn entry<M: Media>(&self, pm: &M, slot: usize) -> (u64, u64) {
         let entry = &self.entries[slot];
@@ -262,7 +262,7 @@ impl Block {
         )
     }
 
-    /// Address of the first byte of `line`.
+    /// Returns the address of the first byte of `line`.
     #[inline(always)]
     pub(super) fn line(&self, line: usize) -> *const u8 {
         std::ptr::from_ref(self)
@@ -272,13 +272,13 @@ impl Block {
 }
 
 impl<const B: usize> Leaf<B> {
-    /// Header of block 0, which says where the others are.
+    /// Returns the header of block 0, which tells where the others are.
     #[inline(always)]
     pub(super) fn first_header<M: Media>(&self, pm: &M) -> Header {
         self.blocks[0].header(pm, Place::Front)
     }
 
-    /// The headers of all blocks.
+    /// Returns the headers of all blocks.
     #[inline(always)]
     pub(super) fn headers<M: Media>(&self, pm: &M) -> [Header; B] {
         let first = self.first_header(pm);
@@ -289,13 +289,13 @@ impl<const B: usize> Leaf<B> {
         headers
     }
 
-    /// The sibling pointer number `i`.
+    /// Returns sibling pointer number `i`.
     #[inline(always)]
     pub(super) fn sibling(&self, i: usize) -> &PWord {
         &self.blocks[0].tail[i & 1]
     }
 
-    /// Offset of the right sibling, 0 for the last leaf.
+    /// Returns the offset of the right sibling, 0 for the last leaf.
     #[inline(always)]
     pub(super) fn next<M: Media>(&self, pm: &M) -> u64 {
         // ORDERING: Acquire; pairs with the Release of the header or pointer store.

@@ -54,13 +54,13 @@ use std::sync::atomic::Ordering;
 /// An LB+-Tree with leaves of `B` x 256 bytes (`B` from 1 to 4). See the module's head.
 pub type LbTree<K, V, M, const B: usize = 1> = LeafTree<LbDesign<B>, K, V, M>;
 
-/// How an LB+-Tree is run. None of this is stored in the pool.
+/// Options of an LB+-Tree. None of them is stored in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LbOptions {
     /// Move entries out of the header line (the paper's technique). Off is the "traditional" design
     /// that the paper compares with.
     pub entry_moving: bool,
-    /// Threads that rebuild the inner nodes after a crash.
+    /// Number of threads that rebuild the inner nodes after a crash.
     pub recovery_threads: usize,
 }
 
@@ -79,13 +79,13 @@ pub struct LbDesign<const B: usize> {
     entry_moving: bool,
 }
 
-/// The number of a slot: its block and its place there.
+/// Returns the number of a slot, given its block and its place there.
 #[inline(always)]
 fn numbered(block: usize, slot: usize) -> usize {
     block << 4 | slot
 }
 
-/// Block and place of a slot.
+/// Returns block and place of a slot.
 #[inline(always)]
 fn located(slot: usize) -> (usize, usize) {
     (slot >> 4, slot & 15)
@@ -200,7 +200,7 @@ where
         let pm = tree.pm();
         let mut headers = [Header::default(); B];
         for (i, pair) in pairs.iter().enumerate() {
-            // Blocks alike. Each is packed as a split packs a new leaf: from the end, so that
+            // All blocks are filled alike, as a split packs a new leaf: from the end, so that
             // header lines have room, or the traditional way.
             let (b, first) = (i % B, i / B);
             let slot = if tree.design.entry_moving {
@@ -244,7 +244,7 @@ where
         header.clear(slot);
         let block = &leaf.blocks[b];
         block.store_header(pm, place, header);
-        // PERSIST: the NAW that makes the removal count.
+        // PERSIST: the header word (NAW) that makes the removal count.
         pm.flush(block.line(place.line()), 64);
         pm.fence();
         headers.iter().map(|h| h.count()).sum::<usize>() - 1
@@ -260,7 +260,7 @@ where
     ) {
         tree.split_in_two(leaf, new, upper, goes_right.then_some(pair));
         if !goes_right {
-            // The split has fenced the pair's records.
+            // The split fenced the pair's records.
             let inserted = Self::insert(tree, leaf, pair, true);
             debug_assert!(inserted, "half the slots are empty");
         }
@@ -319,7 +319,7 @@ where
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
     LeafTree<LbDesign<B>, K, V, M>
 {
-    /// Looks for a key in a leaf (Algorithm 1): fingerprints, then keys.
+    /// Searches a leaf for a key (Algorithm 1): fingerprints, then keys.
     #[inline(always)]
     fn search_blocks(&self, leaf: &Leaf<B>, key: &K, hash: u32) -> Option<Found> {
         let pm = self.pm();

@@ -82,7 +82,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
         for (block, header) in new_leaf.blocks.iter().zip(new_headers) {
             block.store_header(pm, Place::Front, header);
         }
-        // PERSIST: the new leaf and what else is flushed below, before the NAW that leads to it.
+        // PERSIST: the new leaf, and everything flushed below, before the NAW that leads to it.
         // Records of the pair were flushed when they were made and share the fence.
         pm.flush_of(new_leaf);
         self.prepare_switch(leaf, &headers, &mut left, offset(new));
@@ -91,7 +91,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
     }
 
     /// Prepares the inactive side of a leaf: `headers` with the slots that stay (alt flipped in the
-    /// first), `next` as the right sibling. Flushed, not fenced.
+    /// first), and `next` as the right sibling. Flushes it and does not fence.
     pub(super) fn prepare_switch(
         &self,
         leaf: &Leaf<B>,
@@ -114,11 +114,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
         headers[0].flip_alt();
     }
 
-    /// The NAW that makes a prepared side count.
+    /// Makes the NAW that makes a prepared side count.
     pub(super) fn switch(&self, leaf: &Leaf<B>, first: Header) {
         let pm = self.pm();
         leaf.blocks[0].store_header(pm, Place::Front, first);
-        // PERSIST: the switch, before anyone acts on it.
+        // PERSIST: the switch, before any thread acts on it.
         pm.flush(leaf.blocks[0].line(0), 64);
         pm.fence();
     }

@@ -1,4 +1,4 @@
-//! Tests of what is particular to this design; the shared scenarios are in `tests/`.
+//! Tests of this design alone; the scenarios that all designs share are in `tests/`.
 
 use super::*;
 use crate::contract::{BulkLoad, DurableIndex, Fill, OrderedIndex, ReverseScan, VerifyReport};
@@ -22,7 +22,7 @@ fn dram<const B: usize>() -> LbTree<u64, u64, Counting<Dram>, B> {
     LbTree::create(&pool, "t", &LbOptions::default()).unwrap()
 }
 
-/// A bijection on u64 that looks random.
+/// Maps u64 one to one to numbers that look random.
 fn mix(x: u64) -> u64 {
     let x = (x ^ x >> 31).wrapping_mul(0x7FB5_D329_728E_A185);
     let x = (x ^ x >> 27).wrapping_mul(0x81DA_DEF4_BC2D_D44D);
@@ -246,7 +246,7 @@ fn hinted_updates_share_a_fence_and_no_hint_leads_astray() {
         tree.update_unflushed(&found[100].1, &1, &0),
         Err(crate::contract::UpdateError::NotFound)
     ));
-    // Leaves that were split since are found again.
+    // Hints to leaves that were split since still lead to the right ones.
     for i in 1000..20_000 {
         tree.insert(&mix(i), &i).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Batched lookups: all searches go down together, so that their cache misses overlap.
+//! Batched lookups: all searches descend together, so that their cache misses overlap.
 
 use super::{LeafDesign, LeafTree};
 use crate::contract::Hint;
@@ -10,7 +10,7 @@ use bristlecone_pmem::media::{LINE, cpu};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
 
-/// Keys that go down together.
+/// Keys of a batch that descend together.
 pub const TOGETHER: usize = u32::BITS as usize;
 
 impl<D, K, V, M> LeafTree<D, K, V, M>
@@ -43,8 +43,8 @@ where
         );
     }
 
-    /// Calls `found` with the value of each key, where it was looked for and its hash, in order;
-    /// before that, `ahead` with places and hashes of those that go down together.
+    /// Calls `found` with the value, the place and the hash of each key, in order. Before that,
+    /// calls `ahead` with places and hashes of the keys that descend together.
     #[inline(always)]
     fn find_each<Q: Borrow<K>>(
         &self,
@@ -70,7 +70,7 @@ where
         }
     }
 
-    /// Asks for the records of what may be the entry of a key of that hash in the leaf at `at`.
+    /// Prefetches the records of entries that may have that hash in the leaf at `at`.
     #[inline(always)]
     fn prefetch_records(&self, at: &Located, hash: u32, ahead: &mut impl FnMut(&V)) {
         // A handle read from a node in the middle of a change may be no leaf at all.
@@ -85,16 +85,16 @@ where
         });
     }
 
-    /// Tells `ahead` of a value.
+    /// Passes a value to `ahead`.
     #[inline(always)]
     pub(super) fn announce(&self, value: V::Word, ahead: &mut impl FnMut(&V)) {
-        // Records are not followed: their lines are not here yet.
+        // Records are not read yet, because their lines may not have arrived.
         if !V::RECORDS {
             V::read(self.pm(), value, ahead);
         }
     }
 
-    /// Finds the leaves of `keys` and asks for their lines.
+    /// Finds the leaves of `keys` and prefetches their lines.
     pub fn locate<Q: Borrow<K>>(&self, keys: &[Q], located: &mut [Located], guard: &Guard) {
         self.inner.find_batch(keys, located, guard);
         for at in located {
@@ -103,7 +103,7 @@ where
         }
     }
 
-    /// The value word of `key`, from the leaf at `at` if that still is the one.
+    /// Returns the value word of `key`, from the leaf at `at` if that is still the right one.
     #[inline(always)]
     fn try_find_word(&self, key: &K, at: &Located, hash: u32, guard: &Guard) -> Option<V::Word> {
         if let Some(version) = self.locks.try_read(at.leaf)
@@ -117,12 +117,12 @@ where
         self.find_word(key, guard)
     }
 
-    /// True if `at` still is where its key belongs. It stays so while the leaf is locked.
+    /// Returns true if `at` is still where its key belongs. It stays so while the leaf is locked.
     pub fn is_current(&self, at: &Located) -> bool {
         self.inner.validate(at)
     }
 
-    /// Locks the leaf at `at` if that still is where its key belongs and no one else holds it.
+    /// Locks the leaf at `at` if its key still belongs there and no other thread holds it.
     pub fn try_lock(&self, at: &Located) -> Option<Locked<'_>> {
         let version = self.locks.try_read(at.leaf)?;
         if !self.is_current(at) {

@@ -1,6 +1,7 @@
-//! Bulk load: a chain of leaves built beside the tree, switched in by one NAW of the head word.
+//! Bulk load: a chain of leaves is built beside the tree, and one NAW of the head word switches to
+//! it.
 //!
-//! Persist cost: every line written once, 2 fences in all.
+//! Persist cost: every line once, and 2 fences in all.
 
 use super::Pair;
 use super::layout::INNER_FILL;
@@ -13,7 +14,7 @@ use bristlecone_pmem::{Media, POff};
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering;
 
-/// Leaves that nothing leads to yet, for giving back if the load fails.
+/// Leaves that nothing leads to yet. They are freed if the load fails.
 struct Chain<K: Stored + ?Sized, V: Stored + ?Sized> {
     leaves: Vec<u32>,
     lows: Vec<K::Owned>,
@@ -73,7 +74,7 @@ where
         let pm = self.pm();
         // PERSIST: all leaves and records, before the head word that leads to them.
         pm.fence();
-        // PERSIST: (in `publish`) the loaded leaves are the tree.
+        // PERSIST: (in `publish`) the head word; the loaded leaves are the tree.
         self.root().word(HEAD).publish(pm, offset(first));
         self.inner = inner;
         self.heap.retire(POff::new(offset(old)), &guard);
@@ -91,7 +92,7 @@ where
         chain: &mut Chain<K, V>,
     ) -> Result<(), InsertError> {
         let mut last: Option<Q> = None;
-        // Pairs of the leaf that is being filled are in `chain.pairs`.
+        // `chain.pairs` has the pairs of the leaf that is being filled.
         for (key, value) in sorted {
             self.check_pair(key.borrow(), value.borrow())?;
             if last
@@ -117,7 +118,7 @@ where
         Ok(())
     }
 
-    /// Writes the pairs gathered so far as the next leaf of the chain.
+    /// Writes the gathered pairs as the next leaf of the chain.
     fn seal(&self, chain: &mut Chain<K, V>) -> Result<(), InsertError> {
         let pm = self.pm();
         let new = handle(self.new_leaf()?);
@@ -130,7 +131,7 @@ where
             let (word, value) = D::link(self, self.leaf(*before), offset(new));
             // ORDERING: Relaxed; as above.
             word.store(pm, value, Ordering::Relaxed);
-            // PERSIST: the link, likewise.
+            // PERSIST: the link, fenced before the head word is published.
             pm.flush_of(word);
         }
         chain.leaves.push(new);

@@ -1,8 +1,8 @@
 //! [`LeafDesign`]: the layout of a leaf, and the protocols that change it.
 
 use super::LeafTree;
-use super::entry::{At, Attempt, Found, IfPresent, Moved, Pair, Removal};
-use crate::contract::{InsertError, TreeError};
+use super::entry::{At, Attempt, Found, Moved, Pair, Removal};
+use crate::contract::{IfPresent, InsertError, TreeError};
 use crate::repr::{Stored, StoredKey, Word, WordOf};
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::{Heap, Media, PWord, SpaceError};
@@ -12,37 +12,37 @@ use std::fmt;
 
 /// The layout of a leaf and the protocols that make a change of it durable.
 ///
-/// The tree calls what changes a leaf under that leaf's lock, and unlocks when the call has
-/// returned: everything that the call made visible must be durable by then. Methods that only read
-/// may be called while others write: it must come to an end whatever it sees, and its answer is
-/// used only once the leaf's version has been validated. A slot is any number that the design finds
-/// an entry by.
+/// The tree calls the changing methods under the leaf's lock, and unlocks when the call has
+/// returned: everything that the call made visible must be durable by then. Reading methods may be
+/// called while other threads write: they must end whatever they see, and their result is used only
+/// once the leaf's version has been validated. A slot is any number by which the design finds an
+/// entry.
 pub trait LeafDesign<K, V, M>: Send + Sync + Sized + 'static
 where
     K: StoredKey + ?Sized,
     V: Stored + ?Sized,
     M: Media,
 {
-    /// The leaf.
+    /// Type of the leaf.
     type Leaf: LeafLayout;
-    /// How the tree is run.
+    /// Options of the tree.
     type Options: Clone + Default + fmt::Debug + Send + Sync + 'static;
 
-    /// The design's name in the root table.
+    /// Name of the design in the root table.
     const NAME: &'static str;
-    /// Entries in a full leaf, at most, whatever its size.
+    /// Maximum number of entries in a full leaf, whatever its size.
     const CAPACITY: usize;
     /// True if [`for_each`](Self::for_each) visits in the order of the keys.
     const SORTED: bool = false;
-    /// Bytes of a leaf that a search asks for before it knows which it needs.
+    /// Bytes of a leaf that a search prefetches before it knows which it needs.
     const PREFETCH: u64 = u64::MAX;
 
-    /// The name in the root table of the design with these options.
+    /// Returns the name, in the root table, of the design with these options.
     fn name(_options: &Self::Options) -> &'static str {
         Self::NAME
     }
 
-    /// Bytes of a leaf of a tree that is run so, a multiple of 256.
+    /// Returns the bytes of a leaf for these options, a multiple of 256.
     ///
     /// # Errors
     /// [`TreeError::NodeBytes`].
@@ -50,26 +50,27 @@ where
         Ok(size_of::<Self::Leaf>() as u64)
     }
 
-    /// Bytes of a leaf.
+    /// Returns the bytes of a leaf.
     #[inline(always)]
     fn leaf_bytes(&self) -> u64 {
         size_of::<Self::Leaf>() as u64
     }
 
-    /// Entries in a full leaf.
+    /// Returns the number of entries in a full leaf.
     #[inline(always)]
     fn capacity(&self) -> usize {
         Self::CAPACITY
     }
 
-    /// Prepares what the design keeps besides leaves, for a root that is not published; flushed.
+    /// Prepares the design's own state besides leaves, for a root that is not published. Flushes
+    /// it.
     ///
     /// # Errors
     /// [`TreeError`] with nothing allocated.
     fn create(options: &Self::Options, root: &Root<M>, heap: &Heap<M>) -> Result<Self, TreeError>;
 
-    /// Opens what the design keeps besides leaves. Unless the tree was closed cleanly (`clean`),
-    /// what a crash cut short is finished or undone, and own blocks are marked.
+    /// Opens the design's own state besides leaves. Unless the tree was closed cleanly (`clean`),
+    /// finishes or undoes changes that a crash cut short, and marks the design's own blocks.
     ///
     /// # Errors
     /// [`TreeError::Corrupt`].
@@ -80,20 +81,20 @@ where
         clean: bool,
     ) -> Result<Self, TreeError>;
 
-    /// Threads that rebuild the inner nodes.
+    /// Returns the number of threads that rebuild the inner nodes.
     fn recovery_threads(options: &Self::Options) -> usize;
 
-    /// Blocks that the design has allocated besides leaves.
+    /// Returns the blocks that the design has allocated besides leaves.
     fn blocks(_tree: &LeafTree<Self, K, V, M>) -> Vec<u64> {
         Vec::new()
     }
 
-    /// A slot, for messages.
+    /// Returns a slot's name for messages.
     fn place(slot: usize) -> String {
         format!("slot {slot}")
     }
 
-    /// Looks for a key.
+    /// Searches for a key.
     fn search(
         tree: &LeafTree<Self, K, V, M>,
         leaf: &Self::Leaf,
@@ -101,8 +102,8 @@ where
         hash: u32,
     ) -> Option<Found<K::Word, V::Word>>;
 
-    /// Calls `f` with key word and value word of the entries that a search by this hash is going to
-    /// look at, as far as that is cheaply said. The leaf may be changing.
+    /// Calls `f` with key and value words of the entries that a search for this hash will read, as
+    /// far as these are cheap to find. The leaf may be changing.
     #[inline(always)]
     fn candidates(
         tree: &LeafTree<Self, K, V, M>,
@@ -120,26 +121,26 @@ where
         f: impl FnMut(usize, K::Word, V::Word),
     );
 
-    /// Entries.
+    /// Returns the number of entries.
     fn count(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> usize;
 
-    /// The value word of a slot; the first, if there are two.
+    /// Returns the value word of a slot; the first, if there are two.
     fn value<'t>(tree: &'t LeafTree<Self, K, V, M>, leaf: &'t Self::Leaf, slot: usize)
     -> &'t PWord;
 
-    /// Replaces the value of a slot by one NAW. A design that takes wide values says how.
+    /// Replaces the value of a slot by one NAW. A design that holds wide values overrides this.
     #[inline(always)]
     #[track_caller]
     fn set_value(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf, slot: usize, value: V::Word) {
         debug_assert!(V::Word::WORDS == 1, "one word is published");
-        // PERSIST: (in `publish`) the new value counts.
+        // PERSIST: (in `publish`) the new value.
         Self::value(tree, leaf, slot).publish(tree.pm(), value.parts()[0]);
     }
 
-    /// Offset of the right sibling; 0 for the last leaf.
+    /// Returns the offset of the right sibling; 0 for the last leaf.
     fn next(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> u64;
 
-    /// The word that leads to the right sibling, and what it is to hold to lead to `next`.
+    /// Returns the word that leads to the right sibling, and its content for leading to `next`.
     fn link<'t>(
         tree: &'t LeafTree<Self, K, V, M>,
         leaf: &'t Self::Leaf,
@@ -150,16 +151,16 @@ where
     /// sibling. Nothing leads to it.
     fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf, pairs: &[Pair<K::Word, V::Word>]);
 
-    /// Flushes what [`fill`](Self::fill) stored. The caller fences before anything leads to the
-    /// leaf.
+    /// Flushes everything that [`fill`](Self::fill) stored. The caller fences before anything leads
+    /// to the leaf.
     #[track_caller]
     fn flush_filled(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) {
-        // PERSIST: the whole leaf; the caller fences, before the word that leads to it.
+        // PERSIST: the whole leaf; the caller fences it before the word that leads to it.
         tree.pm().flush_of(leaf);
     }
 
-    /// Inserts a pair whose key is not there; false, with nothing changed, if the leaf is full.
-    /// Unless `fenced`, records that the pair leads to are flushed but not fenced yet.
+    /// Inserts a pair whose key is absent. Returns false, with nothing changed, if the leaf is
+    /// full. If `fenced` is false, records that the pair leads to are flushed and not fenced yet.
     fn insert(
         tree: &LeafTree<Self, K, V, M>,
         leaf: &Self::Leaf,
@@ -167,7 +168,7 @@ where
         fenced: bool,
     ) -> bool;
 
-    /// Removes an entry; returns how many are left.
+    /// Removes an entry. Returns how many are left.
     fn remove(
         tree: &LeafTree<Self, K, V, M>,
         leaf: &Self::Leaf,
@@ -186,10 +187,10 @@ where
         goes_right: bool,
     );
 
-    /// Inserts a pair into a locked leaf, whose key may be there.
+    /// Inserts a pair, whose key may be present, into a locked leaf.
     ///
     /// # Errors
-    /// [`SpaceError`]; nothing has changed then, and nothing is locked.
+    /// [`SpaceError`]. Nothing has changed then, and nothing is locked.
     #[inline(always)]
     fn put<'t>(
         tree: &'t LeafTree<Self, K, V, M>,
@@ -209,12 +210,12 @@ where
             at.locked.unlock_unchanged();
             return Err(e);
         }
-        // After the fence: what others see now, a crash keeps.
+        // After the fence, so that others see only what survives a crash.
         at.locked.unlock();
         Ok(Attempt::Done)
     }
 
-    /// Removes a key from a locked leaf, if it is there.
+    /// Removes a key from a locked leaf, if it is present.
     #[inline(always)]
     fn take(
         tree: &LeafTree<Self, K, V, M>,
@@ -232,8 +233,7 @@ where
         Removal::Done { found, leaf, left }
     }
 
-    /// Gives space back once `leaf`, which `key` is routed to, has `left` entries left by a
-    /// removal.
+    /// Frees space after a removal left `leaf`, which `key` is routed to, with `left` entries.
     #[inline(always)]
     fn thin_out(tree: &LeafTree<Self, K, V, M>, leaf: u32, key: &K, left: usize) {
         if left == 0 {
@@ -241,8 +241,8 @@ where
         }
     }
 
-    /// Makes `before` lead past the empty `leaf`, its right sibling. `flushed`: a line has been
-    /// flushed that must be durable before.
+    /// Makes `before` lead past the empty `leaf`, its right sibling. `flushed` is true if a line
+    /// was flushed that must be durable before.
     fn unlink(
         tree: &LeafTree<Self, K, V, M>,
         before: &Self::Leaf,
@@ -251,31 +251,31 @@ where
     ) {
         let pm = tree.pm();
         if flushed {
-            // PERSIST: the forgotten position, before the leaf leaves the chain.
+            // PERSIST: the removed recovery position, before the leaf leaves the chain.
             pm.fence();
         }
         let (word, value) = Self::link(tree, before, Self::next(tree, leaf));
-        // PERSIST: (in `publish`) the chain leads past the leaf, before its block can be used
-        // again.
+        // PERSIST: (in `publish`) the link past the leaf, before its block is used again.
         word.publish(pm, value);
     }
 
-    /// Repairs a leaf after a crash, before anything else reads it; returns the number of repairs,
-    /// which are flushed, not fenced.
+    /// Repairs a leaf after a crash, before anything else reads it. Returns the number of repairs,
+    /// which are flushed and not fenced.
     ///
     /// # Errors
-    /// A message that says what is wrong with the leaf.
+    /// The reason in words.
     fn repair(_tree: &LeafTree<Self, K, V, M>, _leaf: &Self::Leaf) -> Result<u64, String> {
         Ok(0)
     }
 
-    /// Checks the design's own invariants of a leaf; words have been checked before.
+    /// Checks the design's own invariants of a leaf. Words have been checked before.
     ///
     /// # Errors
-    /// A message that says what is wrong with the leaf.
+    /// The reason in words.
     fn check(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> Result<(), String>;
 
-    /// As [`OrderedIndex::multi_insert`](crate::OrderedIndex::multi_insert), for designs whose inserts can share fences.
+    /// As [`OrderedIndex::multi_insert`](crate::OrderedIndex::multi_insert), for designs whose
+    /// inserts can share fences.
     fn insert_batch<Q: Borrow<K>, W: Borrow<V>>(
         tree: &LeafTree<Self, K, V, M>,
         pairs: &[(Q, W)],
@@ -289,10 +289,10 @@ where
     }
 }
 
-/// How a tree without further choices is run. None of this is stored in the pool.
+/// Options of a tree without further choices. None of them is stored in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafOptions {
-    /// Threads that rebuild the inner nodes after a crash.
+    /// Number of threads that rebuild the inner nodes after a crash.
     pub recovery_threads: usize,
 }
 
@@ -304,7 +304,7 @@ impl Default for LeafOptions {
     }
 }
 
-/// Marks what a leaf may be.
+/// Marks a type that can be a leaf.
 ///
 /// # Safety
 /// The type consists of [`PWord`]s (any bits are valid), its size is a multiple of 256 bytes and

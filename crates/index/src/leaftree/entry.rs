@@ -2,16 +2,7 @@
 
 use crate::version_lock::Locked;
 
-/// How an insert treats a key that is there already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IfPresent {
-    /// Report [`InsertError::KeyExists`](crate::InsertError::KeyExists).
-    Refuse,
-    /// Put the new value in its place.
-    Replace,
-}
-
-/// A pair as a leaf holds it.
+/// A pair as words.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pair<A = u64, B = u64> {
     /// The key's word.
@@ -22,7 +13,7 @@ pub struct Pair<A = u64, B = u64> {
     pub fingerprint: u8,
 }
 
-/// A leaf that is locked.
+/// A locked leaf.
 #[derive(Debug)]
 pub struct At<'t, L> {
     /// Its handle.
@@ -36,11 +27,11 @@ pub struct At<'t, L> {
 /// The outcome of an attempt to insert.
 #[derive(Debug)]
 pub enum Attempt<'t, A = u64, B = u64> {
-    /// The pair is there, durably, and nothing is locked.
+    /// The pair is inserted and durable, and nothing is locked.
     Done,
-    /// The key is there already, and the leaf still locked.
+    /// The key is present, and the leaf is still locked.
     There(Found<A, B>, Locked<'t>),
-    /// Another thread was in the way: nothing has changed, nothing is locked.
+    /// Another thread was in the way. Nothing has changed, and nothing is locked.
     Again,
 }
 
@@ -55,7 +46,7 @@ pub struct Moved<A = u64, B = u64> {
     pub slot: usize,
 }
 
-/// Where a key was found.
+/// The place of a key.
 #[derive(Clone, Copy, Debug)]
 pub struct Found<A = u64, B = u64> {
     /// The slot.
@@ -69,17 +60,17 @@ pub struct Found<A = u64, B = u64> {
 /// The outcome of an attempt to remove. Nothing is locked.
 #[derive(Clone, Copy, Debug)]
 pub enum Removal<A = u64, B = u64> {
-    /// The entry is gone, durably.
+    /// The entry was removed, durably.
     Done {
         /// The entry that was removed.
         found: Found<A, B>,
-        /// The leaf that it was in, or that took that one's place.
+        /// The leaf that held the entry, or the leaf that replaced it.
         leaf: u32,
-        /// Entries left in that leaf.
+        /// Number of entries left in that leaf.
         left: usize,
     },
-    /// The key is not there.
+    /// The key is absent.
     NotThere,
-    /// Another thread was in the way: nothing has changed.
+    /// Another thread was in the way. Nothing has changed.
     Again,
 }

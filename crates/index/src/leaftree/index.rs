@@ -1,11 +1,11 @@
 //! A leaf tree as an index: the contract's traits.
 
 use super::design::LeafDesign;
-use super::entry::IfPresent;
 use super::{LeafTree, recovery};
+use crate::common::{self, commit_inserts};
 use crate::contract::{
-    BulkLoad, DurableIndex, Fill, Hint, IndexStats, InsertError, OrderedIndex, RecoveryReport,
-    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+    BulkLoad, DurableIndex, Fill, Hint, IfPresent, IndexStats, InsertError, OrderedIndex,
+    RecoveryReport, RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
 };
 use crate::inner::InnerIndex;
 use crate::repr::{Stored, StoredKey};
@@ -23,12 +23,8 @@ where
     V: Stored + ?Sized,
     M: Media,
 {
-    Ok(RootKind {
-        design: D::name(options).into(),
-        keys: K::KIND,
-        values: V::KIND,
-        node_bytes: D::node_bytes(options)? as u32,
-    })
+    let node_bytes = D::node_bytes(options)? as u32;
+    Ok(common::root_kind::<K, V>(D::name(options), node_bytes))
 }
 
 impl<D, K, V, M> DurableIndex<K, V, M> for LeafTree<D, K, V, M>
@@ -56,7 +52,7 @@ where
                 heap.free(POff::new(block));
             }
             heap.trim();
-            // Nothing to save: there is no such tree.
+            // There is no such tree, so nothing is saved.
             tree.root = None;
         }
         made.map(|()| tree)
@@ -160,13 +156,7 @@ where
         out.clear();
         out.reserve(pairs.len());
         D::insert_batch(self, pairs, out);
-        if out.iter().any(Result::is_ok)
-            && let Err(e) = self.commit()
-        {
-            for result in out.iter_mut().filter(|result| result.is_ok()) {
-                *result = Err(e.duplicate().into());
-            }
-        }
+        commit_inserts(out, || self.commit());
     }
 
     fn stats(&self) -> IndexStats {

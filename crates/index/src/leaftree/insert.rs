@@ -1,12 +1,13 @@
 //! Insertion, and replacement of a value by one NAW of its word.
 //!
-//! Persist cost: an insert's is the design's; replacing: 1 line, 1 fence (2 fences where the value
-//! is a record). Records add their own lines, not fences.
+//! Persist cost: that of the design for an insert; 1 line and 1 fence for a replacement (2 fences
+//! where the value is a record). Records add their own lines and no fences.
 
-use super::entry::{At, Attempt, Found, IfPresent, Pair};
+use super::entry::{At, Attempt, Found, Pair};
 use super::{LeafDesign, LeafTree};
-use crate::contract::{Hint, InsertError, UpdateError};
-use crate::repr::{MAX_KEY, Stored, StoredKey, Word, WordOf};
+use crate::common::{self, check_pair, check_value};
+use crate::contract::{Hint, IfPresent, InsertError, UpdateError};
+use crate::repr::{Stored, StoredKey, Word, WordOf};
 use crate::sync::wait;
 use bristlecone_pmem::planted;
 use bristlecone_pmem::{Media, SpaceError};
@@ -14,7 +15,7 @@ use crossbeam_epoch::{self as epoch, Guard};
 use crossbeam_utils::Backoff;
 use std::sync::atomic::Ordering;
 
-/// The planted fault of an insert that others see before a crash keeps it.
+/// Planted fault: other threads see an insert before it survives a crash.
 pub const UNLOCK_FIRST: &str = "unlock before fence";
 
 impl<D, K, V, M> LeafTree<D, K, V, M>
@@ -24,22 +25,19 @@ where
     V: Stored + ?Sized,
     M: Media,
 {
-    /// True if a pair leads to records, whose lines are to be fenced before it counts.
+    /// True if a pair leads to records, whose lines must be fenced before it counts.
     pub const RECORDS: bool = K::RECORDS || V::RECORDS;
 
-    /// Makes the words for a pair, records and all; nothing is allocated if it fails.
+    /// Makes the words of a pair, with their records. If this fails, nothing stays allocated.
     pub fn make_pair(
         &self,
         key: &K,
         value: &V,
         hash: u32,
     ) -> Result<Pair<WordOf<K>, WordOf<V>>, SpaceError> {
-        let word = key.make(&self.heap)?;
-        let value = value
-            .make(&self.heap)
-            .inspect_err(|_| K::discard(&self.heap, word))?;
+        let (key, value) = common::make_pair(&self.heap, key, value)?;
         Ok(Pair {
-            key: word,
+            key,
             value,
             fingerprint: hash as u8,
         })
@@ -51,31 +49,22 @@ where
         V::discard(&self.heap, pair.value);
     }
 
-    /// Inserts; the caller commits.
+    /// Inserts. The caller commits.
     pub(super) fn insert_uncommitted(&self, key: &K, value: &V) -> Result<(), InsertError> {
         self.check_pair(key, value)?;
         self.put_uncommitted(key, value, IfPresent::Refuse)
             .map(|_| ())
     }
 
-    /// Whether an entry may be stored.
+    /// Checks whether an entry may be stored.
     ///
     /// # Errors
     /// [`InsertError`]: the tree is read-only, or the key or value is too long.
     pub fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        if self.read_only {
-            return Err(InsertError::ReadOnly);
-        }
-        if !key.fits() {
-            return Err(InsertError::KeyTooLong {
-                len: key.bytes(),
-                most: MAX_KEY,
-            });
-        }
-        Self::value_fits(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
+        check_pair(self.read_only, key, value)
     }
 
-    /// Inserts, or does as `present` says; the caller commits.
+    /// Inserts, or acts as `present` says. The caller commits.
     pub fn put_uncommitted(
         &self,
         key: &K,
@@ -140,8 +129,8 @@ where
         Ok(false)
     }
 
-    /// Stores a value word over that of `found`, durably. Unless `durable`, a value of one word
-    /// that is no record is not even flushed: the offset of its word is given.
+    /// Replaces the value word of `found`, durably. If `durable` is false, a value of one word that
+    /// is no record is not even flushed; the offset of its word is returned instead.
     pub fn swap_value(
         &self,
         leaf: &D::Leaf,
@@ -160,7 +149,7 @@ where
             D::value(self, leaf, found.slot).store(pm, half, Ordering::Relaxed);
         }
         if durable || V::RECORDS || V::Word::WORDS > 1 {
-            // PERSIST: (in `set_value`) the new value counts.
+            // PERSIST: (in `set_value`) the new value.
             D::set_value(self, leaf, found.slot, value);
             return None;
         }
@@ -171,7 +160,7 @@ where
         Some(place.addr() as u64 - self.base.addr() as u64)
     }
 
-    /// Replaces the value of a key that is there. The caller commits. With a `hint` it does as
+    /// Replaces the value of a key that is present. The caller commits. With a `hint` it acts as
     /// [`OrderedIndex::update_unflushed`](crate::OrderedIndex::update_unflushed).
     pub fn replace(
         &self,
@@ -179,12 +168,7 @@ where
         value: &V,
         hint: Option<&Hint>,
     ) -> Result<Option<u64>, UpdateError> {
-        if self.read_only {
-            return Err(UpdateError::ReadOnly);
-        }
-        if let Err((len, most)) = Self::value_fits(value) {
-            return Err(UpdateError::ValueTooLong { len, most });
-        }
+        check_value(self.read_only, value)?;
         // A record is made before the lock is taken, but only if the operation can succeed.
         let there = !V::RECORDS || self.find_word(key, &epoch::pin()).is_some();
         if !there {
@@ -194,8 +178,8 @@ where
         replaced.ok_or(UpdateError::NotFound)
     }
 
-    /// Replaces the value of `key`, if it is there: nothing if not. The caller
-    /// commits; `hint` and the answer as in [`replace`](Self::replace).
+    /// Replaces the value of `key`, if it is present. The caller commits; `hint` and the result are
+    /// as in [`replace`](Self::replace).
     fn replace_uncommitted(
         &self,
         key: &K,
@@ -221,7 +205,7 @@ where
         Ok(Some(unflushed))
     }
 
-    /// Frees a value that was replaced, once readers have left it.
+    /// Frees a replaced value once readers have left it.
     fn retire_value(&self, word: V::Word, guard: &Guard) {
         V::retire(&self.heap, word, guard);
         if V::RECORDS {

@@ -1,4 +1,4 @@
-//! Where a leaf tree keeps what in its root's words, and the handles of its leaves.
+//! Layout of a leaf tree's root words, and the handles of its leaves.
 
 use crate::contract::Fill;
 use bristlecone_pmem::POff;
@@ -12,20 +12,20 @@ pub(super) const SNAPSHOT: usize = 1;
 pub const DESIGN_WORD: usize = 2;
 /// Root words: offsets of recorded leaves (LB+-Tree, section 4.2), 0 where there is none.
 pub(super) const POSITIONS: usize = 8;
-/// How many leaves are recorded.
+/// Number of recorded leaves.
 pub(super) const POSITION_COUNT: usize = 64;
-/// Leaves are aligned to, and handles count, so many bytes.
+/// Alignment of leaves and unit of handles in bytes.
 pub const UNIT: u64 = 256;
-/// Leaves of up to so many entries are looked at without allocating.
+/// Leaves of up to this many entries are read without allocating.
 pub const FEW_ENTRIES: usize = 64;
 
-/// How full recovery leaves inner nodes.
+/// Fill of inner nodes after recovery.
 pub(super) const INNER_FILL: Fill = match Fill::percent(85) {
     Some(fill) => fill,
     None => Fill::FULL,
 };
 
-/// The handle of the leaf at `off`, which `new_leaf` or recovery has checked to fit.
+/// Returns the handle of the leaf at `off`, which `new_leaf` or recovery has checked to fit.
 #[inline(always)]
 pub fn handle(off: POff<u8>) -> u32 {
     debug_assert!(
@@ -35,7 +35,7 @@ pub fn handle(off: POff<u8>) -> u32 {
     (off.get() / UNIT) as u32
 }
 
-/// Offset of the leaf with this handle.
+/// Returns the offset of the leaf with this handle.
 #[inline(always)]
 pub fn offset(handle: u32) -> u64 {
     u64::from(handle) * UNIT

@@ -1,5 +1,6 @@
-//! A durable ordered index whose leaves are in the pool and whose inner nodes are in DRAM: what
-//! LB+-Tree, FPTree and wB+-Tree have in common ("selective persistence").
+//! A durable ordered index whose leaves are in the pool and whose inner nodes are in DRAM
+//! ("selective persistence"): the common part of LB+-Tree, FPTree, wB+-Tree, Crab-tree and
+//! FAST/FAIR SP.
 //!
 //! A [`LeafDesign`] is the layout of a leaf and the protocols that make a change of it count:
 //! insertion, removal, split, unlinking. All else is here, once: routing by the inner index
@@ -22,9 +23,10 @@
 //!
 //! # Crash states
 //! 1. *Update*: old or new value word.
-//! 2. *Reclaim*, after the last key is gone: an empty leaf in the chain, which recovery unlinks.
-//! 3. *Create*, before the root is published: chunks of an unpublished root, freed at open.
-//! 4. *Clean close*, before the snapshot word's NAW: a snapshot that nothing leads to, freed.
+//! 2. *Reclaim*, after the last key is removed: an empty leaf in the chain, which recovery unlinks.
+//! 3. *Create*, before the root is published: opening frees the chunks of an unpublished root.
+//! 4. *Clean close*, before the snapshot word's NAW: the new snapshot is free, because nothing
+//!    leads to it.
 //!
 //! Those of insertion, removal, split and unlinking are the design's.
 
@@ -48,14 +50,14 @@ mod verify;
 
 pub use batch::TOGETHER;
 pub use design::{LeafDesign, LeafLayout, LeafOptions};
-pub use entry::{At, Attempt, Found, IfPresent, Moved, Pair, Removal};
+pub use entry::{At, Attempt, Found, Moved, Pair, Removal};
 pub use insert::UNLOCK_FIRST;
 pub use layout::{DESIGN_WORD, FEW_ENTRIES, HEAD, UNIT, handle, offset};
 pub use replace::{Before, Blocked};
 
 use crate::contract::{RecoveryReport, TreeError};
 use crate::inner::{InnerIndex, NODE_SEPARATORS};
-use crate::repr::{MAX_VALUE, Stored, StoredKey};
+use crate::repr::{Stored, StoredKey};
 use crate::sync::Retired;
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace, Instrument};
@@ -79,19 +81,19 @@ where
     V: Stored + ?Sized,
     M: Media,
 {
-    // The inner index first: it is dropped before the pool can be.
+    // The inner index comes first, so that it is dropped before the pool can be.
     #[doc(hidden)] // for designs
     pub inner: Inner<K, M>,
     #[doc(hidden)] // for designs
     pub locks: VersionLocks,
     base: *mut u8,
-    /// No other tree has this number: places are one tree's.
+    /// No other tree has this number, which identifies the tree of a hint.
     number: u64,
     /// The design's own state.
     pub design: D,
     read_only: bool,
     positions: Mutex<Positions>,
-    /// Splits until the next position is recorded.
+    /// Number of splits until the next position is recorded.
     until_position: AtomicI64,
     report: RecoveryReport,
     retired: Retired,
@@ -113,7 +115,7 @@ where
     M: Media,
 {
 }
-// SAFETY: as for `Send`.
+// SAFETY: 1. and 2. as for `Send`.
 unsafe impl<D, K, V, M> Sync for LeafTree<D, K, V, M>
 where
     D: LeafDesign<K, V, M>,
@@ -162,7 +164,7 @@ where
         let pool = Arc::clone(root.pool());
         static TREES: AtomicU64 = AtomicU64::new(1);
         Self {
-            // ORDERING: Relaxed; only that it is new matters.
+            // ORDERING: Relaxed; only its uniqueness matters.
             number: TREES.fetch_add(1, Ordering::Relaxed),
             inner,
             locks: VersionLocks::new(),
@@ -191,28 +193,28 @@ where
         self.pm().commit()
     }
 
-    /// The medium.
+    /// Returns the medium.
     #[inline(always)]
     pub fn pm(&self) -> &M {
         self.pool.pm()
     }
 
-    /// The root of the tree in its pool.
+    /// Returns the root of the tree in its pool.
     pub fn root(&self) -> &Root<M> {
-        // `root` is taken by `close_now` only, after which the tree is gone.
+        // Only `close_now` takes `root`, after which the tree is not used.
         self.root
             .as_ref()
             .unwrap_or_else(|| unreachable!("the tree is open"))
     }
 
-    /// The leaf of a handle that came from the inner index or the allocator.
+    /// Returns the leaf of a handle from the inner index or the allocator.
     #[inline(always)]
     pub fn leaf(&self, handle: u32) -> &D::Leaf {
-        // SAFETY: 1. handles are offsets (/ 256) of leaf blocks that the allocator or recovery
-        // vouched for, so a leaf's bytes there are inside the mapping; 2. they are 256-aligned;
-        // 3. a leaf is all atomic words, valid for any bits (`LeafLayout`); 4. the mapping lives as
-        //    long as `pool`;
-        // a leaf that was reclaimed meanwhile is still mapped memory.
+        // SAFETY: 1. handles are offsets (/ 256) of leaf blocks that came from the allocator or
+        // that recovery checked, so a leaf's bytes there are inside the mapping; 2. they are
+        // 256-aligned; 3. a leaf is all atomic words, valid for any bits (`LeafLayout`); 4. the
+        // mapping lives as long as `pool`, and a leaf that was reclaimed meanwhile is still mapped
+        // memory.
         unsafe {
             &*self
                 .base
@@ -221,13 +223,13 @@ where
         }
     }
 
-    /// Offset of a leaf of this tree.
+    /// Returns the offset of a leaf of this tree.
     #[inline(always)]
     pub fn offset_of(&self, leaf: &D::Leaf) -> u64 {
         (std::ptr::from_ref(leaf) as usize - self.base as usize) as u64
     }
 
-    /// Asks for the lines of a leaf at once.
+    /// Prefetches the lines of a leaf.
     #[inline(always)]
     fn prefetch(&self, handle: u32) {
         let at = self.base.wrapping_add(handle as usize * UNIT as usize);
@@ -258,7 +260,7 @@ where
     /// Makes the first leaf and publishes the root.
     ///
     /// # Errors
-    /// [`TreeError`]; the leaf is given back, and the root is not published.
+    /// [`TreeError`]. The leaf is freed, and the root is not published.
     fn make_first_leaf(&mut self) -> Result<(), TreeError> {
         let first = self.new_leaf()?;
         let made = self.publish_with(first);
@@ -277,12 +279,12 @@ where
         if planted!(pm, "lbtree-root-first") {
             self.root().publish();
         }
-        // PERSIST: the empty leaf and the pointer to it; `publish` fences them.
+        // PERSIST: the empty leaf; `publish` fences it.
         D::flush_filled(self, leaf);
         let head = self.root().word(HEAD);
         // ORDERING: Relaxed; the root is not published.
         head.store(pm, first.get(), Ordering::Relaxed);
-        // PERSIST: likewise.
+        // PERSIST: the root word that leads to the leaf; `publish` fences it.
         pm.flush_of(head);
         self.root().publish();
         pm.commit().inspect_err(|_| self.root().unpublish())?;
@@ -293,14 +295,6 @@ where
     #[inline(always)]
     fn commit(&self) -> Result<(), CommitError> {
         self.pm().commit()
-    }
-
-    fn value_fits(value: &V) -> Result<(), (usize, usize)> {
-        if value.bytes() <= MAX_VALUE {
-            Ok(())
-        } else {
-            Err((value.bytes(), MAX_VALUE))
-        }
     }
 }
 
@@ -313,10 +307,11 @@ where
 {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The walk of an opening, or a change, may be half done: the next opening looks.
+            // A walk or a change may have stopped half-way, so a snapshot might be wrong. The next
+            // opening walks the leaves.
             self.root = None;
         }
-        // A failure costs a rebuild at the next opening; `close` reports it.
+        // A failure costs a rebuild at the next opening; `close` would report it.
         let _ = self.close_now();
     }
 }

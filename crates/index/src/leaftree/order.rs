@@ -1,12 +1,12 @@
 //! Sorting the few entries of a leaf.
 
-/// Up to so many items are sorted by counting.
+/// Up to this many items are sorted by counting.
 pub(super) const FEW: usize = 14;
 /// Bytes of a word.
 pub(super) const WORD: usize = size_of::<u64>();
 
-/// Sorts up to [`FEW`] items by a number each. So few are sorted fastest by counting for each how
-/// many are smaller, which takes no branch that could be predicted wrongly.
+/// Sorts up to [`FEW`] items by a number each. Counting for each item how many are smaller sorts so
+/// few fastest, because it takes no branch that could be mispredicted.
 #[inline]
 pub(super) fn sort_by_number<T: Copy + Default, N: Ord + Copy + Default>(
     items: &mut [T],
@@ -33,16 +33,16 @@ pub(super) fn sort_by_number<T: Copy + Default, N: Ord + Copy + Default>(
     }
 }
 
-/// How many words of eight bytes two strings begin with that are the same.
+/// Returns the number of equal 8-byte words that two strings begin with.
 #[inline]
 pub(super) fn shared_words(a: &[u8], b: &[u8]) -> usize {
     let ((a, _), (b, _)) = (a.as_chunks::<WORD>(), b.as_chunks::<WORD>());
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// The number that the sixteen bytes of a string from its word `start` on are, the first one
-/// highest; those that it has not are 0. Of two strings that begin alike up to there, the one with
-/// the lower number is less.
+/// Returns the sixteen bytes of a string from its word `start` on as a number, the first byte
+/// highest; missing bytes are 0. Of two strings that are equal up to there, the one with the lower
+/// number is less.
 #[inline]
 pub(super) fn number_after(string: &[u8], start: usize) -> u128 {
     let rest = string.get(start * WORD..).unwrap_or_default();

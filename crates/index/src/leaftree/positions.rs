@@ -5,29 +5,31 @@ use bristlecone_pmem::Media;
 use bristlecone_pmem::pool::Root;
 use std::sync::atomic::Ordering;
 
-/// Splits before the first position is recorded; few on a simulated medium, whose trees are small.
+/// Returns the number of splits before the first position is recorded. It is small on a simulated
+/// medium, whose trees are small.
 pub(super) const fn first_interval<M: Media>() -> u64 {
     if M::TRACED { 2 } else { 64 }
 }
-/// Root words that are used for positions; few on a simulated medium, so that they are used again.
+/// Returns the number of root words for positions. It is small on a simulated medium, so that they
+/// are reused.
 const fn slots_used<M: Media>() -> usize {
     if M::TRACED { 3 } else { POSITION_COUNT }
 }
 
-/// Which leaves are recorded as places to start a walk from. The persistent truth is in root words.
+/// The leaves that are recorded as starts of a walk. Root words hold them persistently.
 #[derive(Debug)]
 pub(super) struct Positions {
     pub(super) at: [u32; POSITION_COUNT],
-    /// Slots in use, in the order they were recorded.
+    /// Slots in use, in the order of recording.
     by_time: Vec<usize>,
-    /// Slots to record into.
+    /// Free slots.
     spare: Vec<usize>,
-    /// Splits that make one position.
+    /// Number of splits per position.
     pub(super) interval: u64,
 }
 
 impl Positions {
-    /// None recorded.
+    /// Returns no positions.
     pub(super) fn new<M: Media>() -> Self {
         Self {
             at: [0; POSITION_COUNT],
@@ -37,11 +39,11 @@ impl Positions {
         }
     }
 
-    /// Records a leaf that a split made; its slot, if one was free.
+    /// Records a leaf that a split made. Returns its slot, if one was free.
     pub(super) fn add(&mut self, leaf: u32) -> Option<usize> {
         if self.spare.is_empty() {
-            // Twice the distance from here on: every other position may be overwritten. It stays
-            // valid until it is.
+            // The distance doubles from here on: every other position may be overwritten, and stays
+            // valid until then.
             self.interval *= 2;
             let mut kept = Vec::with_capacity(self.by_time.len());
             for (i, slot) in self.by_time.drain(..).enumerate() {
@@ -56,7 +58,7 @@ impl Positions {
         self.again(leaf)
     }
 
-    /// Records a leaf if there is a slot to spare; its slot.
+    /// Records a leaf if a slot is free. Returns the slot.
     pub(super) fn again(&mut self, leaf: u32) -> Option<usize> {
         let slot = self.spare.pop()?;
         self.at[slot] = leaf;
@@ -64,7 +66,7 @@ impl Positions {
         Some(slot)
     }
 
-    /// Forgets a leaf; its slot, if it was recorded.
+    /// Removes a leaf. Returns its slot, if it was recorded.
     pub(super) fn remove(&mut self, leaf: u32) -> Option<usize> {
         let slot = self.at.iter().position(|at| *at == leaf)?;
         self.at[slot] = 0;
@@ -75,7 +77,7 @@ impl Positions {
         Some(slot)
     }
 
-    /// Equally spaced positions over `leaves`.
+    /// Returns equally spaced positions over `leaves`.
     pub(super) fn spread<M: Media>(leaves: impl ExactSizeIterator<Item = u32>) -> Self {
         let mut positions = Self::new::<M>();
         let (n, least) = (leaves.len() as u64, positions.interval);
@@ -92,7 +94,7 @@ impl Positions {
         positions
     }
 
-    /// The positions that the root words hold.
+    /// Returns the positions in the root words.
     pub(super) fn load<M: Media>(root: &Root<M>, leaves: u64) -> Self {
         let mut positions = Self {
             spare: Vec::new(),
@@ -120,7 +122,7 @@ impl Positions {
             // ORDERING: Relaxed; read by recovery only.
             if word.load(pm, Ordering::Relaxed) != offset(*leaf) {
                 word.store(pm, offset(*leaf), Ordering::Relaxed);
-                // PERSIST: the position; any subset of them is valid, so one fence does for all.
+                // PERSIST: the position; any subset of them is valid, so one fence covers all.
                 pm.flush_of(word);
             }
         }

@@ -8,30 +8,33 @@ use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
 use crossbeam_epoch::{self as epoch, Guard};
 
-/// Keeps what words lead to from being reused, where words lead to anything.
+/// Keeps records from being reused while a search follows words to them. Trees of numbers need
+/// none.
 ///
 /// A search of numbers needs no pin, whose full barrier would keep the cache misses of one search
-/// from overlapping with the next one's. What it reads is *type-stable*: memory of inner nodes
-/// always holds inner nodes, whose versions never go back; leaf memory stays mapped (see
-/// `Mapping::shrink`) and is only ever stored to by atomic stores; and nothing read is used before
-/// the leaf's version, read while the leaf was in the index, has been validated. A record may be
-/// freed before that, so following a word to a record takes a pin.
+/// from overlapping with those of the next. Its reads are *type-stable*: memory of inner nodes
+/// always holds inner nodes, whose versions never decrease; leaf memory stays mapped (see
+/// `Mapping::shrink`) and is only stored to by atomic stores; and no read value is used before the
+/// leaf's version, read while the leaf was in the index, has been validated. A record may be freed
+/// before that, so following a word to a record needs a pin.
 pub(super) struct Pin(Option<Guard>);
 
 impl Pin {
-    /// A guard for searching. Not for retiring: without a pin there is nothing to defer to.
+    /// Returns a guard for searching. It must not be used for retiring: without a pin it defers
+    /// nothing.
     #[inline(always)]
     pub(super) fn guard(&self) -> &Guard {
         match &self.0 {
             Some(guard) => guard,
-            // SAFETY: the guard is only handed to searches, which neither defer nor follow pointers
-            // where keys are numbers; what they read is type-stable, as this type's head says.
+            // SAFETY: 1. only searches get the guard, and they do not defer; 2. where keys are
+            // numbers, searches follow no pointers, and what they read is type-stable, as this
+            // type's head says.
             None => unsafe { epoch::unprotected() },
         }
     }
 }
 
-/// A leaf that is locked, and where a key is in it.
+/// A locked leaf, and the place of a key in it.
 type LockedAt<'t, L, A, B> = (At<'t, L>, Found<A, B>);
 
 impl<D, K, V, M> LeafTree<D, K, V, M>
@@ -61,7 +64,7 @@ where
         V::read(self.pm(), word, f)
     }
 
-    /// The value word of `key`.
+    /// Returns the value word of `key`.
     #[inline]
     pub(super) fn find_word(&self, key: &K, guard: &Guard) -> Option<V::Word> {
         let hash = key.hash();
@@ -81,8 +84,8 @@ where
         }
     }
 
-    /// The leaf of `key` and where the key is in it, locked, if it is there. `hint` may save the
-    /// way down.
+    /// Returns the leaf of `key`, locked, and the place of the key in it, if it is present. `hint`
+    /// may save the descent.
     #[inline]
     pub(super) fn lock_found(
         &self,
@@ -90,7 +93,7 @@ where
         hint: Option<&Hint>,
         guard: &Guard,
     ) -> Option<LockedAt<'_, D::Leaf, K::Word, V::Word>> {
-        // Another tree's hint says nothing here. A leaf without the key is left again.
+        // Another tree's hint is useless here. A leaf without the key is unlocked again.
         let near = hint.filter(|hint| hint.tree == self.number);
         if let Some(Hint { at, hash, .. }) = near
             && let Some(locked) = self.try_lock(at)
@@ -116,7 +119,7 @@ where
         }
     }
 
-    /// The leaf of `key`, locked.
+    /// Returns the leaf of `key`, locked.
     #[inline]
     pub fn lock_leaf(&self, key: &K, guard: &Guard) -> At<'_, D::Leaf> {
         loop {

@@ -1,13 +1,13 @@
-//! Opening: reading the volatile part back after a clean close, or rebuilding it by walking the
+//! Opening: after a clean close, reading the volatile part; otherwise rebuilding it by walking the
 //! leaves.
 //!
 //! The walk is cut into segments at the *recorded positions* (section 4.2): leaves, roughly equally
-//! spaced, whose offsets stand in root words. Every thread walks several segments in turns, so that
+//! spaced, whose offsets are in root words. Every thread walks several segments in turns, so that
 //! the cache misses of their chains overlap even with one thread.
 //!
-//! The walk checks what it follows: leaves and records must be blocks of this root that nothing
-//! else reached, keys must ascend from leaf to leaf. So a corrupt pool ends in an error, not in a
-//! loop.
+//! The walk checks everything before it follows it: leaves and records must be blocks of this root
+//! that nothing else reached, and keys must ascend from leaf to leaf. So a corrupt pool ends in an
+//! error and not in a loop.
 //!
 //! Repairs (each can be repeated): lock bits are cleared, empty leaves unlinked.
 
@@ -28,7 +28,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Segments that a thread walks in turns.
+/// Number of segments that a thread walks in turns.
 const LANES: usize = 12;
 impl<D, K, V, M> LeafTree<D, K, V, M>
 where
@@ -37,7 +37,7 @@ where
     V: Stored + ?Sized,
     M: Media,
 {
-    /// Notes that a split made `leaf`, which is in the chain durably; records it if it is time.
+    /// Records `leaf`, which a split made and which is in the chain durably, if it is time.
     pub fn record_position(&self, leaf: u32) {
         // ORDERING: Relaxed (both); a count that only spaces the positions.
         if self.until_position.fetch_sub(1, Ordering::Relaxed) != 1 {
@@ -51,7 +51,7 @@ where
             .fetch_add(positions.interval as i64, Ordering::Relaxed);
     }
 
-    /// Records `leaf`, which is in the chain durably, in the place of one that was
+    /// Records `leaf`, which is in the chain durably, in place of one that was
     /// [forgotten](Self::forget_position). The caller holds its lock, or that of the leaf before
     /// it.
     pub fn record_again(&self, leaf: u32) {
@@ -61,7 +61,7 @@ where
         }
     }
 
-    /// Makes a position durable that `positions`, which the caller has locked, has.
+    /// Makes a position of `positions` durable. The caller has locked `positions`.
     fn publish_position(&self, slot: usize, leaf: u32) {
         // PERSIST: (in `publish`) the position, before the leaf can be unlinked (which needs the
         // lock of `positions`).
@@ -70,7 +70,7 @@ where
             .publish(self.pm(), offset(leaf));
     }
 
-    /// Takes over `positions`, which the root words hold.
+    /// Adopts the positions in the root words.
     pub(super) fn set_positions(&mut self, positions: Positions) {
         self.until_position = AtomicI64::new(positions.interval as i64);
         self.positions = Mutex::new(positions);
@@ -96,7 +96,7 @@ where
     let design = D::open(options, &root, &heap, clean)?;
     let (inner, leaves) = match saved {
         Some(saved) => saved,
-        // Replaced by what the walk finds.
+        // Replaced by the result of the walk.
         None => (InnerIndex::new(0, 0).map_err(TreeError::Memory)?, 0),
     };
     let mut tree = LeafTree::assemble(design, inner, heap, root, RecoveryReport::default());
@@ -108,7 +108,7 @@ where
         match tree.rebuild(D::recovery_threads(options).max(1)) {
             Ok(report) => tree.report = report,
             Err(e) => {
-                // Nothing of this tree may be saved as if it were whole.
+                // This tree is not whole, so nothing of it may be saved.
                 tree.root = None;
                 return Err(e);
             }
@@ -131,7 +131,7 @@ struct Segment<K: Stored + ?Sized> {
     leaves: Vec<Walked<K>>,
     /// Word of the largest key.
     high: Option<K::Word>,
-    /// Where the chain goes on; 0 at its end.
+    /// The next leaf of the chain; 0 at its end.
     next: u64,
     entries: u64,
     repaired: u64,
@@ -157,7 +157,7 @@ where
         let head = starts[0];
         starts.sort_unstable();
         starts.dedup();
-        // More would have nothing to walk.
+        // More threads would have nothing to walk.
         let threads = threads.min(starts.len());
         let segments = self.walk(&starts, threads)?;
         let report = RecoveryReport {
@@ -208,8 +208,8 @@ where
                 // ORDERING: Relaxed; a hint to stop early.
                 if lanes.is_empty() || failed.load(Ordering::Relaxed) {
                     if done.iter().any(|segment: &Segment<K>| segment.repaired > 0) {
-                        // PERSIST: the repairs of this thread (a fence is for the flushes of its
-                        // own thread), before operations and clean closes that rely on them.
+                        // PERSIST: this thread's repairs (a fence covers the flushes of its own
+                        // thread), before operations and clean closes that rely on them.
                         self.pm().fence();
                     }
                     return Ok(done);
@@ -237,7 +237,7 @@ where
         Ok(segments.into_iter().flatten().collect())
     }
 
-    /// Asks for a leaf whose offset has not been checked yet.
+    /// Prefetches a leaf whose offset has not been checked yet.
     fn prefetch_checked(&self, off: u64) {
         if off < self.pm().len() {
             let at = self.base.wrapping_add(off as usize);
@@ -245,7 +245,7 @@ where
         }
     }
 
-    /// Looks at one leaf of the chain: marks it and its records, notes its keys, returns the offset
+    /// Visits a leaf of the chain: marks it and its records, and notes its keys. Returns the offset
     /// of the next.
     fn visit(&self, off: u64, segment: &mut Segment<K>) -> Result<u64, TreeError> {
         let guard = epoch::pin();
@@ -271,7 +271,7 @@ where
                 .and_then(|()| V::mark(&self.heap, value, &guard).or_else(noted(V::block(value))));
             result = marked.map_err(|e| corrupt(format!("{}: {e}", D::place(slot))));
             segment.entries += 1;
-            // A damaged key says nothing about the order of the others.
+            // A damaged key tells nothing about the order of the others.
             if K::RECORDS && damage::collecting() && K::check(&self.heap, key) != Ok(1) {
                 return;
             }
@@ -363,7 +363,7 @@ where
             let kept: Vec<u32> = leaves.iter().filter(|w| kept(w)).map(|w| w.leaf).collect();
             Positions::spread::<M>(kept.into_iter())
         };
-        // Before anything is unlinked: positions that name kept leaves only.
+        // Before anything is unlinked, since positions may name only leaves that are kept.
         positions.save(self.root());
         if !empty.is_empty() {
             let mut before = first;

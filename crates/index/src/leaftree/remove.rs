@@ -1,11 +1,12 @@
-//! Removal by one NAW (section 3.1), and what the paper leaves out: giving emptied leaves back.
+//! Removal by one NAW (section 3.1), and freeing emptied leaves, which the paper leaves out.
 //!
 //! Persist cost: 1 line, 1 fence. The removal that empties a leaf also unlinks it: 2 lines (1 more
 //! per further block) and 2 fences in the leaf before it.
 //!
-//! An emptied leaf L is unlinked from its predecessor P just as a split links one in: L's right
-//! sibling goes into P's inactive sibling pointer, one NAW on P switches. The first leaf always
-//! stays. Both locks are held, so P cannot split and L cannot be inserted into meanwhile.
+//! An emptied leaf L is unlinked from its predecessor P in the same way as a split links one in:
+//! L's right sibling goes into P's inactive sibling pointer, and one NAW on P switches. The first
+//! leaf always stays. Both locks are held, so P cannot split and L cannot be inserted into
+//! meanwhile.
 //!
 //! Designs that merge leaves do so in [`LeafDesign::thin_out`].
 
@@ -27,7 +28,7 @@ where
     V: Stored + ?Sized,
     M: Media,
 {
-    /// Removes `key`; true if it was there.
+    /// Removes `key`. Returns true if it was present.
     pub(super) fn take_out(&self, key: &K) -> Result<bool, RemoveError> {
         let pin = Self::pin();
         let guard = pin.guard();
@@ -70,7 +71,7 @@ where
             let pm = self.pm();
             if D::count(self, leaf) > 0 || D::next(self, before) != offset(at.leaf) {
                 locks.unlock_unchanged();
-                return; // someone inserted meanwhile
+                return; // another thread inserted meanwhile
             }
             let flushed = self.forget_position(at.leaf);
             D::unlink(self, before, leaf, flushed);
@@ -83,8 +84,8 @@ where
         }
     }
 
-    /// Takes a leaf that is about to be unlinked out of the recorded positions. True if that
-    /// flushed a line, which the design is to fence before the leaf leaves the chain.
+    /// Removes a leaf that will be unlinked from the recorded positions. Returns true if that
+    /// flushed a line, which the design must fence before the leaf leaves the chain.
     pub fn forget_position(&self, handle: u32) -> bool {
         let mut positions = lock(&self.positions);
         let Some(i) = positions.remove(handle) else {
@@ -95,8 +96,7 @@ where
         debug_assert_eq!(word.load(self.pm(), Ordering::Relaxed), offset(handle));
         // ORDERING: Relaxed; as above.
         word.store(self.pm(), 0, Ordering::Relaxed);
-        // PERSIST: no position names the leaf; fenced by the design, before the leaf leaves the
-        // chain.
+        // PERSIST: the removed position; the design fences it before the leaf leaves the chain.
         self.pm().flush_of(word);
         true
     }

@@ -1,19 +1,20 @@
-//! Replacing leaves by others: shared by designs that copy on write.
+//! Replacing leaves by others, for designs that copy on write.
 //!
 //! ```text
 //! P --> L --> N      becomes      P --> L' --> N
 //! ```
 //!
-//! 1. L's lock is held from before its entries are read; P's from before its link is read. A thread
-//!    that comes second does not wait while it holds the other: [`LeafTree::lock_before`] says no,
+//! 1. L's lock is taken before its entries are read, and P's before its link is read. A thread that
+//!    comes second does not wait while it holds another lock: [`LeafTree::lock_before`] refuses,
 //!    and the caller begins again.
 //! 2. New leaves are written, flushed and fenced. [`LeafTree::publish_link`] switches, by one NAW
 //!    of P's link (or of the head word).
 //! 3. Only then does the inner index lead to them
-//!    ([`InnerIndex::replace`](crate::inner::InnerIndex::replace)): no one acts on what a crash
-//!    undoes.
-//! 4. L goes to the epoch collector. L itself was not changed, so whoever still reads it reads what
-//!    was there, and finds its version over: the holder of L's lock gives it back one version up.
+//!    ([`InnerIndex::replace`](crate::inner::InnerIndex::replace)), so that no thread acts on what
+//!    a crash undoes.
+//! 4. L goes to the epoch collector. L itself was not changed, so a thread that still reads it
+//!    reads its old content and then fails to validate: the holder of L's lock releases it one
+//!    version up.
 
 use super::{HEAD, LeafDesign, LeafTree, offset};
 use crate::repr::{Stored, StoredKey};
@@ -21,28 +22,28 @@ use crate::version_lock::{Locked, VersionLocks};
 use bristlecone_pmem::{Media, POff, PWord};
 use crossbeam_epoch::Guard;
 
-/// The link to a leaf: the leaf before it, locked, or for the first one the head word, which the
-/// holder of that leaf's lock alone changes.
+/// The link to a leaf: that of the leaf before it, locked, or for the first leaf the head word,
+/// which only the holder of the first leaf's lock changes.
 #[derive(Debug)]
 pub struct Before<'t> {
     /// `None` for the head word.
     pub leaf: Option<u32>,
-    /// `None` too where a lock that the caller holds covers it.
+    /// `None` also if a lock that the caller holds covers it.
     locked: Option<Locked<'t>>,
 }
 
-/// Why what leads to a leaf was not locked.
+/// Reason why the link to a leaf was not locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocked {
-    /// Another thread is in the way: to be tried again.
+    /// Another thread is in the way. The caller may try again.
     Busy,
-    /// The leaf that the inner index has before it leads elsewhere: the pool was damaged under a
-    /// clean close, whose opening does not walk the chain. No thread will change that.
+    /// The inner index's leaf before it leads elsewhere: the pool was damaged under a clean close,
+    /// whose opening does not walk the chain. No thread will change that.
     Broken,
 }
 
 impl Before<'_> {
-    /// Unlocks. Only the link has changed, which no reader looks at.
+    /// Unlocks. Only the link has changed, which no reader reads.
     pub fn unlock(self) {
         if let Some(locked) = self.locked {
             locked.unlock_unchanged();
@@ -57,21 +58,19 @@ where
     V: Stored + ?Sized,
     M: Media,
 {
-    /// All words of a leaf, which may be longer than its type.
+    /// Returns all words of a leaf, which may be longer than its type.
     #[inline(always)]
     pub fn words<'t>(&'t self, leaf: &'t D::Leaf) -> &'t [PWord] {
         let bytes = self.design.leaf_bytes() as usize;
         let at = self.base.wrapping_add(self.offset_of(leaf) as usize);
         // SAFETY: 1. a leaf's `leaf_bytes` bytes are inside the mapping, which `base` may access
-        // all of;
-        // 2. leaves are 256-aligned; 3. they are atomic words, valid for any bits; 4. the mapping
-        //    lives
-        // as long as `pool`.
+        // all of; 2. leaves are 256-aligned; 3. they are atomic words, valid for any bits; 4. the
+        // mapping lives as long as `pool`.
         unsafe { std::slice::from_raw_parts(at.cast::<PWord>().cast_const(), bytes / 8) }
     }
 
-    /// Takes the lock of `leaf` without waiting. `held`: leaves whose locks the caller holds, one
-    /// of which may cover it (`Some(None)` then).
+    /// Takes the lock of `leaf` without waiting. `held` are leaves whose locks the caller holds;
+    /// one of them may cover it (`Some(None)` then).
     pub fn try_lock_besides(&self, leaf: u32, held: &[u32]) -> Option<Option<Locked<'_>>> {
         if held.iter().any(|held| VersionLocks::same_slot(*held, leaf)) {
             return Some(None);
@@ -79,11 +78,11 @@ where
         self.locks.try_lock(leaf).map(Some)
     }
 
-    /// Locks the link to `handle`, which `key` is routed to and whose lock the caller holds, as it
-    /// does those of all of `held`.
+    /// Locks the link to `handle`, which `key` is routed to. The caller holds its lock, and those
+    /// of all of `held`.
     ///
     /// # Errors
-    /// [`Blocked`]; nothing is locked.
+    /// [`Blocked`]. Nothing is locked.
     pub fn lock_before(
         &self,
         key: &K,
@@ -114,7 +113,7 @@ where
             before.unlock();
             return Err(Blocked::Busy);
         }
-        // A thread that changes a link changes the inner index before it gives the locks back.
+        // A thread that changes a link changes the inner index before it releases the locks.
         let leads = |left: u32| D::next(self, self.leaf(left)) == offset(handle);
         if before.leaf.is_none_or(leads) {
             return Ok(before);
@@ -123,14 +122,14 @@ where
         Err(Blocked::Broken)
     }
 
-    /// Makes `before` link to `next`: after the fence that made that leaf durable.
+    /// Makes `before` link to `next`, after the fence that made that leaf durable.
     #[track_caller]
     pub fn publish_link(&self, before: &Before<'_>, next: u64) {
         let (word, value) = match before.leaf {
             Some(leaf) => D::link(self, self.leaf(leaf), next),
             None => (self.root().word(HEAD), next),
         };
-        // PERSIST: (in `publish`) the chain goes through the new leaves, before anyone acts on it.
+        // PERSIST: (in `publish`) the link to the new leaves, before any thread acts on it.
         word.publish(self.pm(), value);
         self.pm().interleave();
     }

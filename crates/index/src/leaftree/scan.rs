@@ -1,20 +1,21 @@
-//! Scans in both directions, a snapshot per leaf.
+//! Scans in both directions, with a snapshot of each leaf.
 //!
-//! A scan goes from leaf to leaf through the inner index, by the ends of their ranges, rather than
-//! by sibling pointers: both directions work alike, the leaves to come can be prefetched, and a
-//! corrupt pointer cannot lead it astray. Keys come in strict order: of each leaf only keys of the
-//! range that led there are taken.
+//! A scan goes from leaf to leaf through the inner index, by the ends of their ranges, and not by
+//! sibling pointers: both directions work alike, the next leaves can be prefetched, and a corrupt
+//! pointer cannot lead it astray. It takes only those keys of a leaf that lie in the range that led
+//! there, so that keys come in strict order.
 //!
-//! Where words lead to records, these are prefetched, else a scan waits for each in turn: with each
-//! entry of a leaf that is visited, a value of the next leaf, and a key of the one after that,
-//! since keys are needed first, for sorting. One at a time: a processor has some ten or twenty
-//! lines under way, and waits when it is asked for more. Its knowledge of leaves to come is a hint,
+//! If words lead to records, the scan prefetches these, since it would otherwise wait for each in
+//! turn: with each visited entry, a value of the next leaf, and a key of the one after that, since
+//! keys are needed first, for sorting. It prefetches one at a time, because a processor has some
+//! ten or twenty lines under way and stalls on more. What it knows of the next leaves is a hint,
 //! read without their versions.
 
 use super::order::{FEW, WORD, number_after, shared_words, sort_by_number};
 use super::{FEW_ENTRIES, LeafDesign, LeafTree};
 use crate::contract::Direction;
 use crate::inner::{Located, Ranged};
+use crate::range::{has_none_below, is_after};
 use crate::repr::{Stored, StoredKey, Word};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{LINE, cpu};
@@ -22,21 +23,21 @@ use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
-/// Leaves prefetched ahead of a scan.
+/// Number of leaves that a scan prefetches ahead.
 const AHEAD: isize = 6;
-/// Leaves that a scan visits before it lets memory be reclaimed.
+/// Number of leaves that a scan visits before it lets memory be reclaimed.
 const LEAVES_PER_PIN: u32 = 64;
 
 /// Key and value words of a leaf's entries.
 struct Words<A, B> {
     few: [(A, B); FEW_ENTRIES],
-    /// In the place of `few`, for leaves that may have more.
+    /// Used instead of `few` for leaves that may have more.
     many: Vec<(A, B)>,
     len: usize,
 }
 
 impl<A: Word, B: Word> Words<A, B> {
-    /// Room for the entries of a leaf that has at most `most`.
+    /// Returns room for the entries of a leaf that has at most `most`.
     fn new(most: usize) -> Self {
         let many = if most > FEW_ENTRIES { most } else { 0 };
         Self {
@@ -55,7 +56,7 @@ impl<A: Word, B: Word> Words<A, B> {
         }
     }
 
-    /// The entries that there are.
+    /// Returns the entries.
     #[inline(always)]
     fn taken(&mut self) -> &mut [(A, B)] {
         let n = self.len;
@@ -63,16 +64,16 @@ impl<A: Word, B: Word> Words<A, B> {
     }
 }
 
-/// Entries of the leaves to come, whose records are to be prefetched.
+/// Entries of the next leaves, whose records are to be prefetched.
 struct Coming<A, B> {
-    /// The records of the leaf that is visited have not been prefetched.
+    /// True if the records of the visited leaf have not been prefetched.
     fresh: bool,
-    /// Those of the next leaf, if it is known.
+    /// Entries of the next leaf, if it is known.
     next: Words<A, B>,
     next_leaf: Option<u32>,
-    /// The next leaf's keys have been prefetched.
+    /// True if the next leaf's keys have been prefetched.
     has_keys: bool,
-    /// Those of the leaf after the next.
+    /// Entries of the leaf after the next.
     second: Words<A, B>,
     second_leaf: Option<u32>,
 }
@@ -97,7 +98,7 @@ where
     V: Stored + ?Sized,
     M: Media,
 {
-    /// Copies a leaf's words into `out`; false if the leaf changed or was not the one to read.
+    /// Copies a leaf's words into `out`. Returns false if the leaf changed or is not the right one.
     #[inline]
     fn snapshot_leaf(&self, at: &Located, out: &mut Words<K::Word, V::Word>) -> bool {
         let version = self.locks.read(at.leaf);
@@ -137,8 +138,8 @@ where
         }
     }
 
-    /// Sorts a few words by the sixteen bytes of their keys that follow the words of eight bytes
-    /// that all of them share; false, with nothing changed, if these are alike too.
+    /// Sorts a few words by the sixteen bytes of their keys after the 8-byte words that all of them
+    /// share. Returns false, with nothing changed, if these bytes are equal too.
     #[inline]
     fn sort_by_bytes(&self, words: &mut [(K::Word, V::Word)]) -> bool {
         let pm = self.pm();
@@ -176,8 +177,8 @@ where
         true
     }
 
-    /// Visits the words of one leaf whose keys are `taken`, in order: those of a range; and
-    /// prefetches what is `coming` meanwhile, if the words lead to records.
+    /// Visits the words of one leaf whose keys are `taken`, in order: those of a range. Meanwhile
+    /// prefetches what is `coming`, if the words lead to records.
     #[inline]
     fn visit_leaf(
         &self,
@@ -197,7 +198,7 @@ where
         self.sort(words);
         let words = words.taken();
         let n = words.len();
-        // Those between two that are taken are.
+        // All words between two that are taken are taken too.
         let mut ends = words.first().into_iter().chain(words.last());
         let all = ends.all(|(key, _)| K::read(pm, *key, &taken) == Some(true));
         let place = |i| match direction {
@@ -241,7 +242,7 @@ where
         }
     }
 
-    /// Prefetches the record of a value, or tells `ahead` of it.
+    /// Prefetches the record of a value, or passes the value to `ahead`.
     #[inline(always)]
     fn prefetch_value(&self, value: V::Word, ahead: &mut impl FnMut(&V)) {
         if let Some(off) = V::block(value) {
@@ -269,8 +270,8 @@ where
         }
     }
 
-    /// Copies what may be the words of the leaf `distance` after (or before) `from`, if that is in
-    /// the same node; returns that leaf. It may be changing.
+    /// Copies the likely words of the leaf `distance` after (or before) `from`, if that is in the
+    /// same node. Returns that leaf. It may be changing.
     #[inline]
     fn look_ahead(
         &self,
@@ -288,7 +289,7 @@ where
         Some(leaf)
     }
 
-    /// Looks at the leaves after (or before) this one.
+    /// Reads the leaves after (or before) this one.
     #[inline]
     fn look_at_coming(&self, at: &Ranged<K>, step: isize, coming: &mut Coming<K::Word, V::Word>) {
         coming.fresh = coming.next_leaf != Some(at.located.leaf);
@@ -310,11 +311,7 @@ where
                 Bound::Included(key) | Bound::Excluded(key) => self.inner.find_range(key, guard),
                 Bound::Unbounded => self.inner.find_first(guard),
             },
-            |high| match range.end_bound() {
-                Bound::Included(end) => high > end,
-                Bound::Excluded(end) => high >= end,
-                Bound::Unbounded => false,
-            },
+            |high| is_after(high, range.end_bound()),
             |key| range.contains(key),
             ahead,
             visit,
@@ -334,18 +331,15 @@ where
                 Bound::Excluded(end) => self.inner.find_below(end, guard),
                 Bound::Unbounded => self.inner.find_last(guard),
             },
-            |low| match range.start_bound() {
-                Bound::Included(start) | Bound::Excluded(start) => low <= start,
-                Bound::Unbounded => false,
-            },
+            |low| has_none_below(low, range.start_bound()),
             |key| range.contains(key),
             ahead,
             visit,
         );
     }
 
-    /// Goes from leaf to leaf, beginning where `start` says, until the end of a leaf's range is
-    /// `beyond` what is wanted.
+    /// Visits leaf after leaf from `start` on, until the end of a leaf's range is `beyond` the
+    /// scan's range.
     #[inline]
     fn walk_leaves(
         &self,
@@ -364,9 +358,9 @@ where
         for distance in 1..AHEAD {
             self.prefetch_ahead(&ranged, distance * step);
         }
-        // Everything up to here (exclusive upwards, inclusive downwards) has been visited.
+        // Everything up to this key (exclusive upwards, inclusive downwards) has been visited.
         let mut done: Option<K::Owned> = None;
-        // Simulated media have no caches to be filled, and each load is one more to be explored.
+        // Simulated media have no caches to fill, and the explorer would have to explore each load.
         let mut coming = (Self::RECORDS && !M::TRACED).then(|| Coming::new(self.design.capacity()));
         let mut leaves = 0;
         loop {
@@ -382,7 +376,7 @@ where
                 self.look_at_coming(&ranged, step, coming);
             }
             let (low, high) = (ranged.low.as_ref(), ranged.high.as_ref());
-            // The leaf's range may have become wider: only what was routed here counts.
+            // The leaf's range may have become wider; only keys that were routed here count.
             let (low, high) = match direction {
                 Direction::Up => (done.as_ref(), high),
                 Direction::Down => (low, done.as_ref()),
@@ -430,7 +424,7 @@ where
         }
     }
 
-    /// The leaf that a scan goes on with once everything up to `end` has been visited.
+    /// Returns the leaf with which a scan continues after everything up to `end`.
     #[inline]
     fn find_from(&self, direction: Direction, end: &K, guard: &Guard) -> Ranged<K> {
         match direction {

@@ -6,7 +6,7 @@
 //!         | the allocator's marks
 //! ```
 //!
-//! How it is kept, and that it is used once at most, is [`crate::saved`]'s business.
+//! [`crate::saved`] stores it, and makes sure that it is used at most once.
 
 use super::layout::{INNER_FILL, SNAPSHOT, offset};
 use super::{Inner, LeafDesign, LeafTree, TreeError};
@@ -49,7 +49,7 @@ where
     }
 }
 
-/// Reads the snapshot, if there is a whole one, and takes its word back. Marks the heap.
+/// Reads the snapshot, if there is a whole one, clears its word, and marks the heap.
 pub(super) fn load<K: StoredKey + ?Sized, M: Media>(
     root: &Root<M>,
     heap: &Heap<M>,
@@ -74,7 +74,8 @@ fn parse<K: StoredKey + ?Sized, M: Media>(
     let mut handles = handles
         .chunks_exact(4)
         .map(|four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]));
-    // A checksum is no proof of who made it: every leaf must at least be inside the pool.
+    // A checksum does not prove that this program wrote the snapshot: every leaf must at least be
+    // inside the pool.
     let end = heap.pool().pm().len();
     let inside = |leaf: u32| offset(leaf) >= CHUNK && offset(leaf) + leaf_bytes <= end;
     let first = handles.next().filter(|leaf| inside(*leaf))?;
@@ -94,6 +95,6 @@ fn parse<K: StoredKey + ?Sized, M: Media>(
     if !whole || heap.load_marks(rest)? != rest.len() {
         return None;
     }
-    // The checksum vouches for the rest.
+    // The checksum covers the rest.
     Some((inner, leaves as u64))
 }

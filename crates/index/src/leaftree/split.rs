@@ -1,4 +1,5 @@
-//! Splitting a full leaf: what all designs do alike. How it is made atomic is the design's.
+//! Splitting a full leaf: the part that all designs share. Each design makes it atomic in its own
+//! way.
 
 use super::order::{FEW, sort_by_number};
 use super::{FEW_ENTRIES, LeafDesign, LeafTree, Moved, Pair, handle};
@@ -20,7 +21,7 @@ where
     /// Splits a full, locked leaf and inserts the pair into the half that it belongs to.
     ///
     /// # Errors
-    /// [`SpaceError`] when there is no room for the new leaf; nothing has changed then.
+    /// [`SpaceError`] when there is no room for the new leaf. Nothing has changed then.
     pub(super) fn split(
         &self,
         leaf: &D::Leaf,
@@ -34,7 +35,7 @@ where
             )
         };
         let pm = self.pm();
-        // Once for the allocator, the inner index and what they free.
+        // One pin for the allocator, the inner index and everything that they free.
         let guard = &epoch::pin();
         let new = handle(self.new_leaf()?);
         let mut all = [Moved::default(); FEW_ENTRIES];
@@ -43,7 +44,7 @@ where
         let goes_right = self.compare_to_word(key, separator) != Order::Less;
         D::split(self, leaf, new, upper, pair, goes_right);
         if K::read(pm, separator, |s| self.inner.insert(s, new, guard)).is_none() {
-            // The pool is corrupt under our hands: keep the leaf reachable.
+            // The pool has become corrupt: keep the leaf reachable.
             self.inner.insert(key, new, guard);
         }
         pm.interleave();
@@ -51,7 +52,7 @@ where
         Ok(())
     }
 
-    /// The larger half of a full leaf's entries, in the order of their keys.
+    /// Returns the larger half of a full leaf's entries, in the order of their keys.
     fn upper_half<'a>(
         &self,
         leaf: &D::Leaf,
@@ -71,11 +72,11 @@ where
         &all[n / 2..]
     }
 
-    /// Order of two key words.
+    /// Returns the order of two key words.
     pub fn compare_words(&self, a: K::Word, b: K::Word) -> Order {
         let pm = self.pm();
-        // Words that lead nowhere (a corrupt pool) sort first, in an order of their own: what is
-        // not total may make sorting panic.
+        // Words that lead nowhere (a corrupt pool) sort first, in an order of their own: an order
+        // that is not total may make sorting panic.
         K::read(pm, a, |a| self.compare_to_word(a, b)).unwrap_or_else(|| {
             if K::read(pm, b, |_| ()).is_some() {
                 Order::Less
@@ -85,7 +86,7 @@ where
         })
     }
 
-    /// Order of a key and a key word.
+    /// Returns the order of a key and a key word.
     pub fn compare_to_word(&self, key: &K, word: K::Word) -> Order {
         K::read(self.pm(), word, |other| key.cmp(other)).unwrap_or(Order::Greater)
     }
@@ -100,8 +101,8 @@ mod tests {
     use std::cmp::Ordering;
     use std::path::Path;
 
-    /// Two words that lead nowhere were each less than the other, and sorting a leaf of a damaged
-    /// pool may panic where an order is not total.
+    /// Two words that led nowhere were each less than the other, and sorting a leaf of a damaged
+    /// pool may panic if an order is not total.
     #[test]
     fn words_that_lead_nowhere_have_a_total_order() {
         let pool = Pool::<Dram>::create(Path::new("none"), &PoolOptions::default()).unwrap();

@@ -11,21 +11,21 @@ use super::classes::CLASSES;
 use super::layout::CHUNK;
 use crate::error::SpaceError;
 
-/// Classes of [`CLASSES`] that activated blocks can have: whole lines, a few in a chunk.
+/// First class of [`CLASSES`] that activated blocks can have: whole lines, a few in a chunk.
 const FIRST_CLASS: u8 = 3;
 const LAST_CLASS: u8 = 19;
-/// How many classes are below the end of those: tables are indexed by class.
+/// End of those classes: tables are indexed by class.
 pub(crate) const CLASS_END: usize = LAST_CLASS as usize + 1;
 
 /// The largest activated block in bytes.
 pub const MAX_ACTIVATED: u64 = CLASSES[LAST_CLASS as usize];
 
-/// True for a class that chunks of activated blocks can be cut into.
+/// Returns true for a class that chunks of activated blocks can be cut into.
 pub(crate) fn is_class(class: u8) -> bool {
     (FIRST_CLASS..=LAST_CLASS).contains(&class) && block_bytes(class).is_multiple_of(LINE as u64)
 }
 
-/// The class of the smallest activated block that holds `bytes`.
+/// Returns the class of the smallest activated block that holds `bytes`.
 pub(crate) fn class_of(bytes: u64) -> Result<u8, SpaceError> {
     (FIRST_CLASS..=LAST_CLASS)
         .find(|class| is_class(*class) && block_bytes(*class) >= bytes)
@@ -39,22 +39,22 @@ pub(crate) fn block_bytes(class: u8) -> u64 {
     CLASSES[usize::from(class)]
 }
 
-/// Bytes of a chunk's head.
+/// Returns the bytes of a chunk's head.
 pub(crate) fn head_bytes(class: u8) -> u64 {
     (CHUNK / block_bytes(class)).div_ceil(LINE as u64 * 8) * LINE as u64
 }
 
-/// Blocks in a chunk.
+/// Returns the number of blocks in a chunk.
 pub(crate) fn blocks_of(class: u8) -> u32 {
     ((CHUNK - head_bytes(class)) / block_bytes(class)) as u32
 }
 
-/// Offset of the head's word with the bit of `block`.
+/// Returns the offset of the head's word with the bit of `block`.
 pub(crate) fn head_word(chunk: u32, block: u32) -> u64 {
     u64::from(chunk) * CHUNK + u64::from(block / 64) * 8
 }
 
-/// Offset of a block.
+/// Returns the offset of a block.
 pub(crate) fn place(chunk: u32, block: u32, class: u8) -> u64 {
     let within = head_bytes(class) + u64::from(block) * block_bytes(class);
     u64::from(chunk) * CHUNK + within

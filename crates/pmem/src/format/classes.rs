@@ -25,7 +25,7 @@ const CLASS_OF_SMALL: [u8; (SMALL / GRAIN) as usize + 1] = {
     classes
 };
 
-/// The class of the smallest block that holds `bytes`; `None` if it takes whole chunks.
+/// Returns the class of the smallest block that holds `bytes`, or `None` if it takes whole chunks.
 #[inline]
 pub(crate) fn class_of(bytes: u64) -> Option<u8> {
     if bytes <= SMALL {

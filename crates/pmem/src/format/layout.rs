@@ -28,11 +28,11 @@ pub const SUPERBLOCK_B: u64 = 0x1000;
 pub const CHUNK_TABLE: u64 = 0x2000;
 /// Place of the root table.
 pub const ROOT_TABLE: u64 = 0x4000;
-/// Bytes in a root slot.
+/// Bytes of a root slot.
 pub const ROOT_SLOT: u64 = 1024;
-/// Root slots.
+/// Number of root slots.
 pub const ROOTS: usize = 48;
-/// Bytes that a new pool starts with.
+/// Bytes of a new pool.
 pub const INITIAL: u64 = 2 << 20;
 
 const _: () = assert!(CHUNK_TABLE + REGION_CHUNKS * 8 == ROOT_TABLE);
@@ -46,8 +46,8 @@ const _: () = assert!(INITIAL.is_multiple_of(CHUNK) && INITIAL >= 2 * CHUNK);
 ///      | kind | owner | class | check | run (chunks)  |
 /// ```
 ///
-/// `check` is a fold of the other bytes, so that a flipped bit is noticed. A free chunk, and every
-/// chunk of a run but its first, is 0.
+/// `check` is a fold of the other bytes, so that a flipped bit is noticed. A free chunk is 0, and
+/// so is every chunk of a run but its first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkUse {
     /// Not assigned.
@@ -87,7 +87,7 @@ impl ChunkUse {
             .into()
     }
 
-    /// The word that stands for this use.
+    /// Returns the word that stands for this use.
     #[must_use]
     pub fn encode(self) -> u64 {
         let word = match self {
@@ -100,7 +100,7 @@ impl ChunkUse {
         word | Self::fold(word) << 24
     }
 
-    /// The use that a word stands for; `None` if no use does.
+    /// Returns the use that a word stands for, or `None` if there is none.
     #[must_use]
     pub fn decode(word: u64) -> Option<Self> {
         if word == 0 {

@@ -1,6 +1,6 @@
-//! Which medium a pool is on: a byte of the superblock.
+//! The medium of a pool: a byte of the superblock.
 
-/// Which medium a pool is on.
+/// The medium of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MediumKind {
     /// A file on an fsdax mount mapped with `MAP_SYNC`, or a devdax device.
@@ -16,7 +16,7 @@ pub enum MediumKind {
 }
 
 impl MediumKind {
-    /// The name that the command line and JSON use.
+    /// Returns the name on the command line and in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -28,7 +28,7 @@ impl MediumKind {
         }
     }
 
-    /// Returns what data on this medium survives, in words for a person.
+    /// Returns which failures data on this medium survives, in words for a person.
     #[must_use]
     pub fn survives(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl MediumKind {
         }
     }
 
-    /// The byte that stands for this medium in the superblock (0 is "none").
+    /// Returns the byte that stands for this medium in the superblock (0 is "none").
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Dax => 1,

@@ -1,4 +1,4 @@
-//! The superblock: what a file says about itself, in two copies.
+//! The superblock: a file's description of itself, in two copies.
 //!
 //! ```text
 //! offset  0 | magic "BRSTLCN1"
@@ -9,8 +9,8 @@
 //!       508 | CRC-32C of bytes 0..508 (u32)
 //! ```
 //!
-//! `pool/superblock.rs` says in which order the copies are written, and what a crash leaves of
-//! them.
+//! `pool/superblock.rs` says in which order the copies are written, and which states a crash
+//! leaves.
 
 use super::MediumKind;
 use super::layout::SUPERBLOCK_B;
@@ -33,7 +33,7 @@ pub(crate) struct Superblock {
     pub uuid: Uuid,
     pub clean: bool,
     pub medium: Option<MediumKind>,
-    /// Number of the copy that this was read from (0 or 1): the other may be torn.
+    /// Number of the copy that this was read from (0 or 1). The other may be torn.
     pub copy: usize,
 }
 
@@ -118,7 +118,7 @@ impl Superblock {
         }
     }
 
-    /// The same, as if read from copy number `copy`.
+    /// Returns the same, as if read from copy number `copy`.
     pub(crate) fn with_copy(self, copy: usize) -> Self {
         Self { copy, ..self }
     }
@@ -126,7 +126,7 @@ impl Superblock {
     /// Reads the superblock of a file that is not open, if it has a whole one.
     pub(crate) fn peek(path: &Path) -> Option<Self> {
         use std::os::unix::fs::{FileExt, OpenOptionsExt};
-        // A FIFO must not be waited for.
+        // Opening a FIFO must not wait.
         let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
         let file = std::fs::File::options()
             .read(true)
@@ -173,7 +173,7 @@ impl Superblock {
             (Copy::OtherEndianness, _) | (_, Copy::OtherEndianness) => {
                 Err(OpenError::OtherEndianness(path.to_path_buf()))
             }
-            // Copy B is written after A is whole: no pool that was ever made looks so.
+            // Copy B is written after A is whole, so no pool ever looked like this.
             (Copy::BadChecksum, Copy::NoMagic) => Err(OpenError::NotAPool {
                 path: path.to_path_buf(),
                 found: "it begins like a pool whose making was interrupted".into(),
@@ -220,7 +220,7 @@ mod tests {
         }
     }
 
-    /// Writes those of the words of `new` that `kept` names over `old`.
+    /// Writes the words of `new` that `kept` names over `old`.
     fn torn(old: &[u8; BYTES], new: &[u8; BYTES], kept: u64) -> [u8; BYTES] {
         let mut bytes = *old;
         let words = bytes.chunks_exact_mut(8).zip(new.chunks_exact(8));

@@ -1,8 +1,8 @@
 //! Activated allocation: a persistent bit per block, so that recovery needs no walk
 //! (`docs/design.md`, "Allocation").
 //!
-//! It serves structures that must open at once, whatever their size. A block passes three stages
-//! (section 6.1 of the BzTree paper):
+//! It serves structures that must open at once, whatever their size. A block passes through three
+//! stages (section 6.1 of the BzTree paper):
 //!
 //! ```text
 //! free --reserve--> reserved --activate--> active --release--> released --reuse--> free
@@ -12,9 +12,9 @@
 //!
 //! Handing a block to its owner word and activating it are one step: the block is the new value of
 //! a word of a multi-word swap, with a [`Policy`](crate::pmwcas::Policy) that recycles it if the
-//! swap fails. The swap activates it after its descriptor is durable and before it is decided, at
-//! no fence of its own; so in any crash state a block is active and owned, or is free, or a
-//! descriptor names it and recovery frees it.
+//! swap fails. The swap activates it after its descriptor is durable and before it is decided,
+//! without a fence of its own. So in any crash state a block is active and owned, or it is free, or
+//! a descriptor names it and recovery frees it.
 //!
 //! ```text
 //! chunk | head: one bit a block, set if it is active; whole lines | block 0 | block 1 | ...
@@ -26,23 +26,23 @@
 //! 1. A set bit is durable before a swap that hands the block over can succeed; it is durably
 //!    cleared before the descriptor that names the block is free, and only after that may the block
 //!    be reserved again.
-//! 2. A block's volatile bit is set while it is reserved, active or released. It is made of the
-//!    persistent one when its chunk is first looked at, and before any bit of the chunk is cleared.
-//!    So a chunk that nobody has looked at since the pool was opened holds no released block, and
-//!    it may be looked at for the first time at any moment.
+//! 2. A block's volatile bit is set while it is reserved, active or released. It is made from the
+//!    persistent one when its chunk is first read, and before any bit of the chunk is cleared. So a
+//!    chunk that has not been read since the pool was opened holds no released block, and it may be
+//!    read for the first time at any moment.
 //! 3. A chunk that may have free blocks is some thread's current one, or in its class's stack, or
-//!    in the hands of a thread on the way; in the stack at most once.
+//!    held by a thread on its way there. It is in the stack at most once.
 //!
 //! # Concurrency
 //! The only lock is the pool's: a thread takes it once for every chunk that is assigned, and after
-//! an opening once for every 256 chunks that are looked at. A thread that is stopped anywhere else
-//! withholds the free blocks of one chunk at most.
+//! an opening once for every 256 chunks that are read. A thread that is stopped anywhere else
+//! withholds the free blocks of at most one chunk.
 //!
 //! # Costs
 //! `reserve`, `cancel` and `reuse`: none. A fresh chunk: its head, one line (two for 64-byte
 //! blocks) and a fence, and the pool's persist. Activation: a line, no fence. Release: a line, a
-//! fence. Opening: nothing; the first reservations of a class look at its chunks, the last one
-//! first, until one has a free block: each chunk once.
+//! fence. Opening: nothing; the first reservations of a class read its chunks, the last one first,
+//! until one has a free block, each chunk once.
 //!
 //! # Crash states
 //! 1. *Reserved*: the bit is clear; nothing to do.
@@ -67,7 +67,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 const CURRENT: usize = 32;
-/// Chunk words that are read at a time.
+/// Number of chunk words that are read at a time.
 const LOOKED_AT: u32 = 256;
 
 /// Volatile state of one chunk.
@@ -76,18 +76,18 @@ struct State {
     class: u8,
     /// Set for each block that is not free.
     taken: Box<[AtomicU64]>,
-    /// It is in its class's stack.
+    /// True if it is in its class's stack.
     queued: AtomicBool,
     /// The chunk below it there.
     next: AtomicU32,
 }
 
 impl State {
-    /// Takes a block, the lowest one.
+    /// Takes the lowest free block.
     fn take(&self) -> Option<u32> {
         let blocks = blocks_of(self.class);
         for (i, word) in self.taken.iter().enumerate() {
-            // ORDERING: Relaxed; a hint, the step below decides.
+            // ORDERING: Relaxed; a hint, which the step below checks.
             let mut bits = word.load(Ordering::Relaxed);
             loop {
                 let bit = (!bits).trailing_zeros();
@@ -117,7 +117,7 @@ impl State {
         );
     }
 
-    /// The same where it may have been given back before.
+    /// Gives a block back that may already be free.
     fn give_back_again(&self, block: u32) {
         // ORDERING: Release; as above.
         self.taken[block as usize / 64].fetch_and(!(1 << (block % 64)), Ordering::Release);
@@ -125,7 +125,7 @@ impl State {
 
     fn taken(&self) -> u32 {
         let words = self.taken.iter();
-        // ORDERING: Relaxed; exact only where no one else works.
+        // ORDERING: Relaxed; exact only if no other thread works.
         words
             .map(|word| word.load(Ordering::Relaxed).count_ones())
             .sum()
@@ -145,7 +145,8 @@ struct Stack {
 #[derive(Debug)]
 struct Core {
     owner: u8,
-    /// By chunk; made when it is first looked at, and never taken away while the root is open.
+    /// By chunk. A state is made when the chunk is first read, and never removed while the root is
+    /// open.
     states: Box<[AtomicPtr<State>]>,
     /// No chunk from here on has a state: the table is as long as the pool could become.
     high: AtomicU32,
@@ -162,7 +163,7 @@ impl Core {
     fn known(&self, chunk: u32) -> Option<&State> {
         // ORDERING: Acquire; pairs with the Release with which `Activated::state` puts it there.
         let state = self.states.get(chunk as usize)?.load(Ordering::Acquire);
-        // SAFETY: 1. a non-null pointer came from `Box::into_raw`; 2. it is freed by `drop` alone.
+        // SAFETY: 1. a non-null pointer came from `Box::into_raw`; 2. only `drop` frees it.
         unsafe { state.as_ref() }
     }
 
@@ -198,9 +199,9 @@ impl Core {
             let new = changed(seen, state.next.load(Ordering::Relaxed));
             match top.compare_exchange_weak(seen, new, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => {
-                    // ORDERING: AcqRel; pairs with the swap in `push`, and is one itself: whoever
-                    // gave a block back and did not push since it was queued still, is seen by who
-                    // looks for a block after this.
+                    // ORDERING: AcqRel; pairs with the swap in `push`, and is one itself: if a
+                    // thread gave a block back and did not push because the chunk was still queued,
+                    // a thread that looks for a block after this sees that block.
                     state.queued.swap(false, Ordering::AcqRel);
                     return Some((chunk, state));
                 }
@@ -210,7 +211,7 @@ impl Core {
     }
 }
 
-/// The next value of a stack's top.
+/// Returns the next value of a stack's top.
 fn changed(top: u64, chunk: u32) -> u64 {
     ((top >> 32).wrapping_add(1) << 32) | u64::from(chunk)
 }
@@ -221,8 +222,8 @@ impl Drop for Core {
         for state in &mut self.states[..high] {
             let state = *state.get_mut();
             if !state.is_null() {
-                // SAFETY: 1. it came from `Box::into_raw` in `Activated::state`; 2. `&mut self`: no
-                // one else has it.
+                // SAFETY: 1. the pointer came from `Box::into_raw` in `Activated::state`; 2.
+                // `&mut self`: no other thread has it.
                 drop(unsafe { Box::from_raw(state) });
             }
         }
@@ -253,8 +254,8 @@ impl<M: Media> fmt::Debug for Activated<M> {
 }
 
 impl<M: Media> Activated<M> {
-    /// The allocator of `root`'s activated blocks, of a new root or one that was just opened: once
-    /// while it is open, and clones of that. Nothing is read.
+    /// Returns the allocator of `root`'s activated blocks, for a new root or one that was just
+    /// opened. Only one may be made while the root is open; it can be cloned. Nothing is read.
     #[must_use]
     pub fn of(root: &Root<M>) -> Self {
         let pool = root.pool();
@@ -279,7 +280,7 @@ impl<M: Media> Activated<M> {
         self.pool.pm()
     }
 
-    /// The class of `chunk` if it is one of these.
+    /// Returns the class of `chunk` if it has activated blocks.
     fn class_of_chunk(&self, chunk: u32) -> Option<u8> {
         match self.pool.chunk_use(chunk)? {
             ChunkUse::Activated { owner, class } if owner == self.core.owner => Some(class),
@@ -287,12 +288,13 @@ impl<M: Media> Activated<M> {
         }
     }
 
-    /// The word of `chunk`'s head with the bit of `block`.
+    /// Returns the word of `chunk`'s head with the bit of `block`.
     fn head_word(&self, chunk: u32, block: u32) -> &PWord {
         self.pool.word_at(activated::head_word(chunk, block))
     }
 
-    /// The state of `chunk`, made of its head if it has none yet; `None` if it is not one of these.
+    /// Returns the state of `chunk`, made from its head if it has none yet, or `None` if it has no
+    /// activated blocks.
     fn state(&self, chunk: u32) -> Option<&State> {
         let core = &self.core;
         if let Some(state) = core.known(chunk) {
@@ -313,11 +315,11 @@ impl<M: Media> Activated<M> {
             queued: AtomicBool::new(false),
             next: AtomicU32::new(0),
         }));
-        // ORDERING: Relaxed; read by `drop` alone, and by the one who alone gives chunks back.
+        // ORDERING: Relaxed; only `drop` reads it, and the thread that alone frees chunks.
         core.high.fetch_max(chunk + 1, Ordering::Relaxed);
         let slot = &core.states[chunk as usize];
-        // ORDERING: AcqRel; pairs with the Acquire in `known`: whoever clears a bit has seen the
-        // copy of it.
+        // ORDERING: AcqRel; pairs with the Acquire in `known`: a thread that clears a bit has seen
+        // the copy of it.
         let put = slot.compare_exchange(
             std::ptr::null_mut(),
             state,
@@ -336,7 +338,7 @@ impl<M: Media> Activated<M> {
         Some(state)
     }
 
-    /// Splits an offset into its chunk and the number of the block, with the block's class.
+    /// Returns the chunk of an offset, the number of the block in it, and the block's class.
     fn locate(&self, off: u64) -> Option<(u32, u32, u8)> {
         let chunk = u32::try_from(off / CHUNK).ok()?;
         let class = match self.core.known(chunk) {
@@ -355,8 +357,8 @@ impl<M: Media> Activated<M> {
         &self.core.current[thread % CURRENT][usize::from(class)]
     }
 
-    /// A block of at least `bytes` bytes, at the start of a line. Its content is arbitrary. It is
-    /// free after a crash unless it was activated.
+    /// Reserves a block of at least `bytes` bytes, at the start of a line. Its content is
+    /// arbitrary. After a crash it is free unless it was activated.
     ///
     /// # Errors
     /// [`SpaceError`] when the pool cannot grow, or the block would be larger than
@@ -364,8 +366,8 @@ impl<M: Media> Activated<M> {
     pub fn reserve(&self, bytes: u64) -> Result<POff<u8>, SpaceError> {
         let class = class_of(bytes)?;
         let current = self.current(class);
-        // ORDERING (all of `current`): Relaxed; a hint which chunk to try, whose state orders the
-        // rest.
+        // ORDERING (all of `current`): Relaxed; a hint which chunk to try. The chunk's state orders
+        // the rest.
         let chunk = current.load(Ordering::Relaxed);
         let state = self.core.known(chunk);
         if let Some(block) = state.and_then(State::take) {
@@ -392,7 +394,7 @@ impl<M: Media> Activated<M> {
         }
     }
 
-    /// A block of a chunk from the stack, which becomes the thread's current one.
+    /// Takes a block of a chunk from the stack, and makes the chunk the thread's current one.
     fn pop_into(&self, current: &AtomicU32, class: u8) -> Option<POff<u8>> {
         loop {
             let (chunk, state) = self.core.pop(class)?;
@@ -413,12 +415,12 @@ impl<M: Media> Activated<M> {
         }
     }
 
-    /// Looks at chunks of `class` that no one has looked at, until one has a free block; false if
-    /// none has.
+    /// Reads chunks of `class` that have not been read, until one has a free block. Returns false
+    /// if none has.
     fn look(&self, class: u8) -> bool {
         let cursor = &self.core.cursors[usize::from(class)];
         loop {
-            // ORDERING (both): Relaxed; only that each chunk is looked at matters.
+            // ORDERING (both): Relaxed; it only matters that each chunk is read.
             let claimed = cursor.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |end| {
                 (end > 0).then(|| end.saturating_sub(LOOKED_AT))
             });
@@ -442,7 +444,7 @@ impl<M: Media> Activated<M> {
         }
     }
 
-    /// A block of another thread's current chunk: the pool has no more.
+    /// Takes a block of another thread's current chunk, when the pool has no more chunks.
     fn steal(&self, class: u8) -> Option<POff<u8>> {
         self.core.current.iter().find_map(|current| {
             let chunk = current[usize::from(class)].load(Ordering::Relaxed);
@@ -451,15 +453,15 @@ impl<M: Media> Activated<M> {
         })
     }
 
-    /// Gives back a reserved block that no one else has seen.
+    /// Gives back a reserved block that no other thread has seen.
     pub fn cancel(&self, block: POff<u8>) {
         debug_assert!(!self.is_active(block.get()), "{block:?} was activated");
         self.reuse(block.get());
     }
 
-    /// Activates a reserved block that nothing leads to yet: for what is built before its root is
-    /// published. The bit is flushed, the caller fences; after a crash in between it is the
-    /// caller's to [`retain`](Self::retain) it or not.
+    /// Activates a reserved block that nothing leads to yet, for structures that are built before
+    /// their root is published. The bit is flushed, and the caller fences. After a crash in
+    /// between, the caller decides whether to [`retain`](Self::retain) the block.
     pub fn activate_unowned(&self, block: POff<u8>) {
         self.activate(block.get());
     }
@@ -467,7 +469,7 @@ impl<M: Media> Activated<M> {
     /// Checks that `off` is an active block of this root with room for `bytes`.
     ///
     /// # Errors
-    /// A message that says what is wrong.
+    /// The reason in words.
     pub fn check(&self, off: u64, bytes: u64) -> Result<(), String> {
         let Some((chunk, block, class)) = self.locate(off) else {
             return Err(format!("{off:#x} is not the start of a block of this root"));
@@ -493,19 +495,19 @@ impl<M: Media> Activated<M> {
         bits & 1 << (block % 64) != 0
     }
 
-    /// Bytes of the block at `off`, if it is one.
+    /// Returns the bytes of the block at `off`, if it is one.
     #[must_use]
     pub fn block_bytes(&self, off: u64) -> Option<u64> {
         self.locate(off).map(|(_, _, class)| block_bytes(class))
     }
 
-    /// True if there is an active block at `off`.
+    /// Returns true if there is an active block at `off`.
     #[must_use]
     pub fn is_active(&self, off: u64) -> bool {
         self.check(off, 1).is_ok()
     }
 
-    /// Changes a block's bit; false if it was so.
+    /// Changes a block's bit. Returns false if it had that value.
     fn set_bit(&self, chunk: u32, block: u32, active: bool) -> bool {
         let word = self.head_word(chunk, block);
         let bit = 1 << (block % 64);
@@ -524,7 +526,7 @@ impl<M: Media> Activated<M> {
         }
     }
 
-    /// The chunks of these blocks, with their classes.
+    /// Returns the chunks of these blocks, with their classes.
     fn chunks(&self) -> Vec<(u32, u8)> {
         let all = self.pool.chunks_of(self.core.owner).into_iter();
         all.filter_map(|(chunk, used)| match used {
@@ -534,7 +536,7 @@ impl<M: Media> Activated<M> {
         .collect()
     }
 
-    /// All active blocks, by place: for checks, while no one else works.
+    /// Returns all active blocks, by place. For checks, while no other thread works.
     #[must_use]
     pub fn active_blocks(&self) -> Vec<u64> {
         let mut active = Vec::new();
@@ -545,26 +547,26 @@ impl<M: Media> Activated<M> {
         active
     }
 
-    /// Makes free every active block but those that `keep` names, durably: after a crash amid
-    /// building, before the first reservation.
+    /// Frees every active block except those that `keep` names, durably. For use after a crash
+    /// during building, before the first reservation.
     pub fn retain(&self, keep: impl Fn(u64) -> bool) {
         let mut any = false;
         for block in self.active_blocks() {
             if let Some((chunk, number, _)) = self.locate(block).filter(|_| !keep(block)) {
                 self.set_bit(chunk, number, false);
-                // PERSIST: the block is free; fenced with the others.
+                // PERSIST: the cleared bit; fenced with the others.
                 self.pm().flush_of(self.head_word(chunk, number));
                 self.recovered(block);
                 any = true;
             }
         }
         if any {
-            // PERSIST: all of them, before anything can be built in them again.
+            // PERSIST: all cleared bits, before anything can be built in the blocks again.
             self.pm().fence();
         }
     }
 
-    /// Gives chunks without an active block back to the pool: for a clean close. No block is
+    /// Gives chunks without an active block back to the pool, for a clean close. No block is
     /// reserved, and this is the last use of the allocator.
     pub fn give_back_empty(&self) {
         for (chunk, class) in self.chunks() {
@@ -581,7 +583,7 @@ impl<M: Media> Activated<M> {
         }
     }
 
-    /// Returns the allocator's sizes. Blocks that are reserved or released count as free.
+    /// Returns the allocator's sizes. Reserved and released blocks count as free.
     #[must_use]
     pub fn stats(&self) -> HeapStats {
         let chunks = self.chunks();
@@ -616,8 +618,8 @@ impl<M: Media> Recycle for Activated<M> {
             return;
         };
         self.set_bit(chunk, number, true);
-        // PERSIST: the bit, by everyone who may decide the swap: fenced by them before they do
-        // (invariant 1).
+        // PERSIST: the bit, flushed by every thread that may decide the swap; it fences the bit
+        // before it does (invariant 1).
         self.pm().flush_of(self.head_word(chunk, number));
     }
 
@@ -626,16 +628,17 @@ impl<M: Media> Recycle for Activated<M> {
             debug_assert!(false, "releasing {block:#x}, which is no block");
             return;
         };
-        // Invariant 2: the bit as it was is copied first.
+        // Invariant 2: the old bit is copied first.
         self.state(chunk);
         if self.set_bit(chunk, number, false) {
-            // PERSIST: the block is free, before the descriptor no longer names it (invariant 1).
+            // PERSIST: the cleared bit, before the descriptor no longer names the block (invariant
+            // 1).
             self.pm().persist(self.head_word(chunk, number));
         }
     }
 
     fn recovered(&self, block: u64) {
-        // A chunk that was not looked at is copied as it is now.
+        // A chunk that was not read is copied in its present state.
         if let Some((chunk, number, _)) = self.locate(block)
             && let Some(state) = self.core.known(chunk)
         {
@@ -654,7 +657,7 @@ impl<M: Media> Recycle for Activated<M> {
     }
 }
 
-/// Where a block is.
+/// Returns the place of a block.
 fn place(chunk: u32, block: u32, class: u8) -> POff<u8> {
     POff::new(activated::place(chunk, block, class))
 }

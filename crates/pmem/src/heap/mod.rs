@@ -42,8 +42,8 @@ use std::sync::atomic::{Ordering, fence};
 /// The largest block in bytes.
 pub const MAX_BLOCK: u64 = MAX_RUN as u64 * CHUNK;
 
-/// Orders a block's last use before its next: a search that came too late and sees a store to the
-/// new content also sees the version that says so.
+/// Orders a block's last use before its next: a late search that sees a store to the new content
+/// also sees the version that excludes it.
 #[inline]
 fn announce_reuse() {
     // ORDERING: Release; pairs with the Acquire fence with which a reader validates a version.
@@ -74,7 +74,7 @@ impl<M: Media> std::fmt::Debug for Heap<M> {
 }
 
 impl<M: Media> Root<M> {
-    /// The allocator of this root's blocks.
+    /// Returns the allocator of this root's blocks.
     pub fn heap(&self) -> Heap<M> {
         Heap {
             pool: Arc::clone(self.pool()),
@@ -84,13 +84,13 @@ impl<M: Media> Root<M> {
 }
 
 impl<M: Media> Heap<M> {
-    /// The pool.
+    /// Returns the pool.
     pub fn pool(&self) -> &Arc<Pool<M>> {
         &self.pool
     }
 
-    /// A block of at least `bytes` bytes. Its content is arbitrary. Costs no persist unless a fresh
-    /// chunk is needed (one line, one fence).
+    /// Allocates a block of at least `bytes` bytes. Its content is arbitrary. Costs no persist
+    /// unless a fresh chunk is needed (one line, one fence).
     ///
     /// # Errors
     /// [`SpaceError`] when the pool cannot grow or the block would be larger than [`MAX_BLOCK`].
@@ -103,8 +103,8 @@ impl<M: Media> Heap<M> {
 
     fn alloc_block(&self, class: u8) -> Result<POff<u8>, SpaceError> {
         let guard = epoch::pin();
-        // A thread that writes to one block after the other finds the next ones in the processor's
-        // cache.
+        // A thread that writes to one block after the other then finds the next ones in the
+        // processor's cache.
         let cached = (self.blocks.cache()).pop(class, |later| self.prefetch(later));
         let off = match cached {
             Some(off) => off,
@@ -122,7 +122,7 @@ impl<M: Media> Heap<M> {
     }
 
     /// Allocates blocks of at least these sizes, as [`alloc`](Self::alloc) does one, and prefetches
-    /// the first line of each: for a caller that is going to write to all of them.
+    /// the first line of each, for a caller that will write to all of them.
     ///
     /// # Errors
     /// As of [`alloc`](Self::alloc); some may have been given to `each` then.
@@ -154,7 +154,7 @@ impl<M: Media> Heap<M> {
         Ok(())
     }
 
-    /// Moves a batch from a chunk to this thread's cache; returns one of them.
+    /// Moves a batch from a chunk to this thread's cache. Returns one of them.
     fn refill(&self, class: u8, guard: &Guard) -> Result<u64, SpaceError> {
         self.release_empty();
         let owner = self.blocks.owner();
@@ -200,8 +200,8 @@ impl<M: Media> Heap<M> {
         }
     }
 
-    /// Frees a block that readers may still be in: it is reused once those pinned now have left.
-    /// That it is unreachable must be durable already.
+    /// Frees a block that readers may still be in. It is reused once all threads that are pinned
+    /// now have left. That it is unreachable must be durable already.
     pub fn retire(&self, off: POff<u8>, guard: &Guard) {
         if self.blocks.clear_live(off.get(), guard) {
             self.defer(
@@ -224,9 +224,9 @@ impl<M: Media> Heap<M> {
         let blocks = Arc::clone(&self.blocks);
         guard.defer(move || {
             // Pinning here would collect again: on a thread that is exiting, each pin is a new
-            // participant's first, and the recursion ends with the stack.
-            // SAFETY: 1. the collector runs this while the thread is pinned, so no state of a
-            // chunk that was reachable since is freed; 2. nothing is deferred through it.
+            // participant's first, and the recursion ends with the stack. SAFETY: 1. the collector
+            // runs this while the thread is pinned, so no state of a chunk that was reachable since
+            // is freed; 2. nothing is deferred through it.
             let guard = unsafe { epoch::unprotected() };
             recycle(&blocks, guard);
         });
@@ -236,17 +236,17 @@ impl<M: Media> Heap<M> {
     /// Checks that `off` is the start of a block of this root with room for `bytes`.
     ///
     /// # Errors
-    /// A message that says what is wrong.
+    /// The reason in words.
     pub fn check(&self, off: u64, bytes: u64) -> Result<(), String> {
         self.blocks.check(off, bytes, self.pool.pm().len())
     }
 
-    /// Bytes of the block at `off`, if it is one.
+    /// Returns the bytes of the block at `off`, if it is one.
     pub fn block_bytes(&self, off: u64) -> Option<u64> {
         self.blocks.block_bytes(off)
     }
 
-    /// Begins recovery: the root's chunks are known, none of their blocks is live.
+    /// Begins recovery: the root's chunks are known, and none of their blocks is live.
     pub fn begin_recovery(&self) {
         let chunks = self.pool.chunks_of(self.blocks.owner());
         self.blocks.begin_recovery(chunks);
@@ -256,12 +256,12 @@ impl<M: Media> Heap<M> {
     /// threads.
     ///
     /// # Errors
-    /// A message that says what is wrong: no such block, too small, or reached twice.
+    /// The reason in words: no such block, too small, or reached twice.
     pub fn mark(&self, off: u64, bytes: u64, guard: &Guard) -> Result<(), String> {
         self.blocks.mark(off, bytes, self.pool.pm().len(), guard)
     }
 
-    /// True if the block at `off` is live.
+    /// Returns true if the block at `off` is live.
     pub fn is_live(&self, off: u64) -> bool {
         self.blocks.is_live(off)
     }
@@ -271,7 +271,8 @@ impl<M: Media> Heap<M> {
         self.blocks.live_blocks()
     }
 
-    /// Ends recovery: what was not marked is free; chunks without a mark go back to the pool.
+    /// Ends recovery: blocks without a mark are free, and chunks without a mark go back to the
+    /// pool.
     pub fn finish_recovery(&self) {
         self.blocks.finish_recovery();
         if !self.pool.pm().read_only() {
@@ -284,8 +285,9 @@ impl<M: Media> Heap<M> {
         self.blocks.save_marks(out);
     }
 
-    /// Marks what [`save_marks`](Self::save_marks) saved, between `begin_recovery` and
-    /// `finish_recovery`. Returns the bytes consumed; `None` if they contradict the chunk tables.
+    /// Marks the blocks that [`save_marks`](Self::save_marks) saved, between `begin_recovery` and
+    /// `finish_recovery`. Returns the bytes consumed, or `None` if they contradict the chunk
+    /// tables.
     pub fn load_marks(&self, saved: &[u8]) -> Option<usize> {
         self.blocks.load_marks(saved)
     }

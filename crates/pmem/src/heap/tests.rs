@@ -47,8 +47,8 @@ fn blocks_are_distinct_aligned_and_of_their_class() {
     assert!(heap.alloc(MAX_BLOCK + 1).is_err());
 }
 
-/// Lets the epoch move on until the deferred frees have run and no chunk is left. Tests that run
-/// beside this one may hold it back for a while.
+/// Moves the epoch on until the deferred frees have run and no chunk is left. Tests that run beside
+/// this one may hold it back for a while.
 fn all_chunks_come_back(root: &Root<Dram>) -> bool {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
@@ -204,7 +204,7 @@ fn threads_never_share_a_block() {
 }
 
 /// A thread that ends may collect garbage after its thread-local storage has gone: on its 128th pin
-/// when it pinned 128 times before.
+/// when it had pinned 128 times before.
 #[test]
 fn exiting_threads_recycle_on_a_small_stack() {
     let root = root(1 << 30);

@@ -12,30 +12,29 @@
 //! ```
 //!
 //! The area is one block of a root's heap, which a root word leads to. Slots are handed out in
-//! volatile memory; one is *armed* by the store of its head and *disarmed* by storing 0 there.
-//! Recovery looks at the heads: an armed *redo* record goes to the design, which applies it; an
-//! armed *undo* record is copied back. Both may be repeated, so a crash inside recovery changes
-//! nothing.
+//! volatile memory. A slot is *armed* by the store of its head and *disarmed* by storing 0 there.
+//! Recovery reads the heads: the design applies an armed *redo* record, and an armed *undo* record
+//! is copied back. Both may be repeated, so a crash inside recovery changes nothing.
 //!
 //! # Invariants
 //! 1. A slot's lines hold nothing of another slot; a record is never longer than its slot.
-//! 2. A head is stored only after the payload that it covers is durable, but for payload in the
-//!    head's own line, which is stored before the head and so not durable later.
-//! 3. Payload is stored only while the durable head is 0: a slot goes back to the free ones after
-//!    its disarming is durable.
+//! 2. A head is stored only after the payload that it covers is durable, except payload in the
+//!    head's own line, which is stored before the head and so is durable no later.
+//! 3. Payload is stored only while the durable head is 0: a slot is free again only after its
+//!    disarming is durable.
 //!
-//! So a head that says "armed" covers a whole record; no checksum is needed to tell a torn one.
+//! So a head that says "armed" covers a whole record, and no checksum is needed to tell a torn one.
 //!
 //! # Concurrency
-//! One thread has a slot. [`Logs::take`] waits while there is none, so the owner of a slot must not
-//! wait for a thread that may be waiting for one: locks are taken before the slot. No two armed undo
-//! records cover the same word: a range's lock is held from before the record is armed until it is
-//! disarmed.
+//! A slot belongs to one thread. [`Logs::take`] waits while none is free, so the owner of a slot
+//! must not wait for a thread that may be waiting for one: locks are taken before the slot. No two
+//! armed undo records cover the same word: a range's lock is held from before the record is armed
+//! until it is disarmed.
 //!
 //! # Crash states
-//! 1. *Before the head*: payload that does not count.
-//! 2. *Armed*: recovery applies the record (redo) or takes back what was changed since (undo).
-//! 3. *Recovery*: applied in part, still armed; it is applied again.
+//! 1. *Before the head*: the payload does not count.
+//! 2. *Armed*: recovery applies the record (redo) or undoes what was changed since (undo).
+//! 3. *Recovery*: a record that was applied in part is still armed, and is applied again.
 //!
 //! # Persist cost
 //! | step | lines | fences |
@@ -58,13 +57,13 @@ use std::sync::{Arc, Mutex};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"MICROLOG");
 const TAG: u64 = (u32::from_le_bytes(*b"mlog") as u64) << 32;
-/// Payload words that share the head's line: a record of no more is armed by one fence, which makes
-/// what was flushed before durable *with* the record, not before it.
+/// Payload words that share the head's line. A record of at most that many is armed by one fence.
+/// Lines that were flushed before become durable *with* the record, not before it.
 pub const NEAR: usize = LINE / 8 - 1;
-/// Most payload words of a slot: 64 KiB.
+/// Maximum number of payload words of a slot: 64 KiB.
 const MAX_WORDS: usize = 8 << 10;
 const MAX_SLOTS: u32 = 1 << 10;
-/// Words copied at a time.
+/// Number of words copied at a time.
 const COPIED: usize = LINE;
 
 /// The purpose of an armed record.
@@ -74,7 +73,7 @@ enum Kind {
     Undo = 2,
 }
 
-/// Part of a before-image: where it belongs.
+/// Part of a before-image: its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// Offset in the pool, 8-aligned.
@@ -86,14 +85,14 @@ pub struct Range {
 /// An armed record, as recovery found it.
 #[derive(Clone, Copy, Debug)]
 pub enum Record<'r> {
-    /// Words of the design's own, which it is to apply, flushed (the fence is the log's).
+    /// Words of the design's own. The design applies and flushes them; the log fences.
     Redo(&'r [u64]),
-    /// Ranges that are going to be copied back. They lie inside the pool, outside its header and
-    /// the log; that they are places of the design's is for it to check.
+    /// Ranges that will be copied back. They lie inside the pool, outside its header and the log;
+    /// the design must check that they are its own.
     Undo(&'r [Range]),
 }
 
-/// Payload words that a before-image of `ranges` ranges with `bytes` bytes in all takes.
+/// Returns the payload words of a before-image of `ranges` ranges with `bytes` bytes in all.
 #[must_use]
 pub const fn image_words(ranges: usize, bytes: usize) -> usize {
     2 * ranges + bytes.div_ceil(8)
@@ -119,12 +118,12 @@ impl<M: Media> std::fmt::Debug for Logs<M> {
     }
 }
 
-/// Bytes from one slot to the next.
+/// Returns the bytes from one slot to the next.
 const fn stride(words: usize) -> u64 {
     ((1 + words) * 8).next_multiple_of(LINE) as u64
 }
 
-/// Bytes of an area.
+/// Returns the bytes of an area.
 const fn area(slots: u32, words: usize) -> u64 {
     LINE as u64 + slots as u64 * stride(words)
 }
@@ -136,7 +135,7 @@ impl<M: Media> Logs<M> {
             at,
             slots,
             words,
-            // The last is taken first.
+            // The last one is taken first.
             free: Mutex::new((0..slots).rev().collect()),
         }
     }
@@ -145,7 +144,7 @@ impl<M: Media> Logs<M> {
     /// flushed, not fenced: the caller fences before anything durable leads to it.
     ///
     /// # Errors
-    /// [`SpaceError`] when there is no room; nothing has changed then.
+    /// [`SpaceError`] when there is no room. Nothing has changed then.
     ///
     /// # Panics
     /// If there are no slots, or more or longer ones than a log can have: a bug in the design.
@@ -161,22 +160,22 @@ impl<M: Media> Logs<M> {
         logs.word(at).store(pm, MAGIC, Ordering::Relaxed);
         let shape = u64::from(slots) | (words as u64) << 32;
         logs.word(at + 8).store(pm, shape, Ordering::Relaxed);
-        // PERSIST: the area's header; fenced by the caller before a root word leads to it.
+        // PERSIST: the area's header; the caller fences it before a root word leads to it.
         pm.flush(logs.word(at).addr(), 16);
         for slot in 0..slots {
             let head = logs.head(slot);
             head.store(pm, 0, Ordering::Relaxed);
-            // PERSIST: the slot is disarmed, whatever the block held; likewise.
+            // PERSIST: the disarmed slot, whatever the block held; the caller fences it too.
             pm.flush_of(head);
         }
         Ok(logs)
     }
 
-    /// The logs at `at`, which came from the pool, for records of up to `needed` payload words.
-    /// Call it between [`Heap::begin_recovery`] and the walk.
+    /// Opens the logs at `at`, which came from the pool, for records of up to `needed` payload
+    /// words. Call it between [`Heap::begin_recovery`] and the walk.
     ///
     /// # Errors
-    /// A message that says what is wrong.
+    /// The reason in words.
     pub fn open(heap: &Heap<M>, at: u64, needed: usize) -> Result<Self, String> {
         let wrong = |what: String| format!("log area {at:#x}: {what}");
         heap.check(at, LINE as u64).map_err(wrong)?;
@@ -201,24 +200,25 @@ impl<M: Media> Logs<M> {
     /// Marks the area as reached; [`Heap::mark`] for the rest of the structure follows.
     ///
     /// # Errors
-    /// A message that says what is wrong.
+    /// The reason in words.
     pub fn mark(&self, heap: &Heap<M>, guard: &Guard) -> Result<(), String> {
         heap.mark(self.at, area(self.slots, self.words), guard)
     }
 
-    /// Offset of the area: what the root word holds, and the block that `verify` finds live.
+    /// Returns the offset of the area: the content of the root word, and the block that `verify`
+    /// finds live.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.at
     }
 
-    /// Most payload words of a record.
+    /// Returns the maximum number of payload words of a record.
     #[must_use]
     pub fn words(&self) -> usize {
         self.words
     }
 
-    /// Gives the area back. Nothing durable leads to it, and no slot is taken.
+    /// Frees the area. Nothing durable leads to it, and no slot is taken.
     pub fn free(self, heap: &Heap<M>) {
         heap.free(POff::new(self.at));
     }
@@ -228,13 +228,13 @@ impl<M: Media> Logs<M> {
         self.pool.pm()
     }
 
-    /// The word at `at`, which is in the area or was checked to be in the pool.
+    /// Returns the word at `at`, which is in the area or was checked to be in the pool.
     #[inline]
     fn word(&self, at: u64) -> &PWord {
         debug_assert!(at.is_multiple_of(8) && at + 8 <= self.pm().len(), "{at:#x}");
-        // SAFETY: 1. `at` is inside the pool: the area is a block that the allocator or `open`
-        // vouched for, and ranges of records are checked by `ranges`; 2. it is 8-aligned, likewise;
-        // 3. any bits are a valid PWord; 4. the mapping lives as long as `self.pool`.
+        // SAFETY: 1. `at` is inside the pool: the area's block came from the allocator or `open`
+        // checked it, and `ranges` checks the ranges of records; 2. it is 8-aligned, likewise; 3.
+        // any bits are a valid PWord; 4. the mapping lives as long as `self.pool`.
         unsafe {
             &*self
                 .pm()
@@ -255,9 +255,9 @@ impl<M: Media> Logs<M> {
         self.word(self.slot_at(slot))
     }
 
-    /// A free slot; waits while there is none. A thread gets the same one again if it can, whose
-    /// lines its caches have; where crash states are explored, the one that was given back last,
-    /// whatever the thread's number.
+    /// Takes a free slot; waits while there is none. A thread gets its last slot again if it can,
+    /// since its caches have the slot's lines. Where crash states are explored, every thread gets
+    /// the slot that was released last.
     #[must_use]
     pub fn take(&self) -> Slot<'_, M> {
         let own = (worker() % self.slots as usize) as u32;
@@ -282,12 +282,13 @@ impl<M: Media> Logs<M> {
         }
     }
 
-    /// Applies every armed record and disarms it: a redo record is given to `apply`, which changes
-    /// what it says and flushes that; an undo record is copied back if `apply` accepts its ranges.
-    /// Returns how many there were. Call it alone, before anything that a record may cover is read.
+    /// Applies every armed record and disarms it. A redo record is given to `apply`, which makes
+    /// its changes and flushes them. An undo record is copied back if `apply` accepts its ranges.
+    /// Returns how many records there were. Call it while no other thread works, before anything
+    /// that a record may cover is read.
     ///
     /// # Errors
-    /// A message that says what is wrong with a record, `apply`'s refusal included.
+    /// The reason in words, whether a record is wrong or `apply` refused it.
     pub fn recover(
         &self,
         mut apply: impl FnMut(Record<'_>) -> Result<(), String>,
@@ -321,23 +322,24 @@ impl<M: Media> Logs<M> {
                     for range in ranges {
                         from += 16;
                         self.copy(from, range.off, range.bytes);
-                        // PERSIST: the range as it was, before its record is disarmed.
+                        // PERSIST: the restored range, before its record is disarmed.
                         pm.flush(self.word(range.off).addr(), range.bytes as usize);
                         from += range.bytes;
                     }
                 }
                 _ => return Err(wrong(format!("head {head:#x} of no kind"))),
             }
-            // PERSIST: what the record changed, before it is disarmed.
+            // PERSIST: the record's changes, before it is disarmed.
             pm.fence();
-            // PERSIST: (in `publish`) the record is done with, before what it covers changes again.
+            // PERSIST: (in `publish`) the disarmed head, before what the record covered changes
+            // again.
             self.head(slot).publish(pm, 0);
             records += 1;
         }
         Ok(records)
     }
 
-    /// The ranges of the undo record whose payload is the `words` words at `at`.
+    /// Returns the ranges of the undo record whose payload is the `words` words at `at`.
     fn ranges(&self, at: u64, words: usize) -> Result<Vec<Range>, String> {
         let pm = self.pm();
         let (mut from, end) = (at, at + words as u64 * 8);
@@ -367,7 +369,7 @@ impl<M: Media> Logs<M> {
         }
     }
 
-    /// Copies `bytes` bytes from one place of the pool to another; neither flushes nor fences.
+    /// Copies `bytes` bytes from one place of the pool to another. Neither flushes nor fences.
     fn copy(&self, from: u64, to: u64, bytes: u64) {
         let pm = self.pm();
         let mut done = 0;
@@ -381,15 +383,15 @@ impl<M: Media> Logs<M> {
             }
             let dst = pm.base().wrapping_add((to + done) as usize);
             // SAFETY: 1. both ends are whole words inside the pool: a slot of the area, or a range
-            // that `ranges` or the caller of `arm_images` vouched for; 2. the slot is the caller's,
-            // and the range is locked by it (or recovery is alone).
+            // that `ranges` checked or that the caller of `arm_images` gave; 2. the slot is the
+            // caller's, and the caller has locked the range (or recovery is alone).
             unsafe { write_bytes(pm, dst, &buffer[..part as usize]) };
             done += part;
         }
     }
 }
 
-/// A slot that this thread has. It goes back to the free ones when it is dropped disarmed.
+/// A slot that this thread has. It is free again when it is dropped disarmed.
 pub struct Slot<'l, M: Media> {
     logs: &'l Logs<M>,
     slot: u32,
@@ -409,21 +411,21 @@ impl<M: Media> std::fmt::Debug for Slot<'_, M> {
 
 impl<M: Media> Slot<'_, M> {
     /// Arms a redo record of these words: from its return until [`disarm`](Self::disarm), recovery
-    /// hands them to the design. Lines that the caller flushed before are durable on return, not
-    /// before the record counts.
+    /// hands them to the design. Lines that the caller flushed before are durable on return, but
+    /// not before the record counts.
     ///
     /// # Panics
     /// If the record is longer than a slot or the slot is armed: a bug in the design.
     #[track_caller]
     pub fn arm(&mut self, words: &[u64]) {
         self.arm_flushed(words);
-        // PERSIST: the record counts, before anything that it covers changes.
+        // PERSIST: the record, before anything that it covers changes.
         self.logs.pm().fence();
     }
 
-    /// As [`arm`](Self::arm), without its fence: the record is flushed, and counts from the
-    /// caller's next fence at the latest. For designs that fence something else before what the
-    /// record covers changes.
+    /// Arms a record as [`arm`](Self::arm) does, without its fence: the record is flushed, and
+    /// counts from the caller's next fence at the latest. For designs that fence something else
+    /// before what the record covers changes.
     ///
     /// # Panics
     /// As there.
@@ -442,10 +444,10 @@ impl<M: Media> Slot<'_, M> {
     }
 
     /// Writes payload word `i` of the record that [`arm_put`](Self::arm_put) will arm, so that a
-    /// design can write its record where it is to be.
+    /// design can write its record in place.
     ///
     /// # Panics
-    /// If a slot is not so long: a bug in the design.
+    /// If the slot is shorter: a bug in the design.
     #[inline]
     pub fn put(&mut self, i: usize, word: u64) {
         // ORDERING: Relaxed; read by recovery and by this thread only.
@@ -454,10 +456,10 @@ impl<M: Media> Slot<'_, M> {
         debug_assert!(!self.armed, "{self:?} is armed");
     }
 
-    /// Payload word `i`, as it was put.
+    /// Returns payload word `i`, as it was put.
     ///
     /// # Panics
-    /// If a slot is not so long: a bug in the design.
+    /// If the slot is shorter: a bug in the design.
     #[inline]
     #[must_use]
     pub fn get(&self, i: usize) -> u64 {
@@ -472,7 +474,8 @@ impl<M: Media> Slot<'_, M> {
             .word(self.logs.slot_at(self.slot) + 8 + i as u64 * 8)
     }
 
-    /// As [`arm`](Self::arm), of the first `words` payload words as they were put.
+    /// Arms a record as [`arm`](Self::arm) does, of the first `words` payload words as they were
+    /// put.
     ///
     /// # Panics
     /// If the record is longer than a slot or the slot is armed: a bug in the design.
@@ -483,13 +486,13 @@ impl<M: Media> Slot<'_, M> {
         );
         self.used = words;
         self.arm_as(Kind::Redo);
-        // PERSIST: the record counts, before anything that it covers changes.
+        // PERSIST: the record, before anything that it covers changes.
         self.logs.pm().fence();
     }
 
-    /// Arms an undo record with the present content of these ranges, none of which anyone else may
-    /// change: from its return until [`disarm`](Self::disarm), recovery copies it back. What the
-    /// caller flushed before is durable on return.
+    /// Arms an undo record with the present content of these ranges, which no other thread may
+    /// change: from its return until [`disarm`](Self::disarm), recovery copies it back. Lines that
+    /// the caller flushed before are durable on return.
     ///
     /// # Panics
     /// If the images do not fit into a slot ([`image_words`]), the ranges are not whole words, or
@@ -519,7 +522,7 @@ impl<M: Media> Slot<'_, M> {
         }
         self.used = used;
         self.arm_as(Kind::Undo);
-        // PERSIST: the record counts, before anything that it covers changes.
+        // PERSIST: the record, before anything that it covers changes.
         pm.fence();
     }
 
@@ -530,40 +533,40 @@ impl<M: Media> Slot<'_, M> {
         if self.used > NEAR {
             let at = self.logs.slot_at(self.slot) + LINE as u64;
             let rest = (self.used - NEAR) * 8;
-            // PERSIST: the payload but for the head's own line, before the head that covers it.
+            // PERSIST: the payload, except for the head's own line, before the head that covers it.
             pm.flush(self.logs.word(at).addr(), rest);
             pm.fence();
         }
-        // PERSIST: what is in the head's own line is durable no later than the head.
+        // PERSIST: the payload in the head's own line, durable no later than the head.
         pm.store_fence();
         let head = kind as u64 | (self.used as u64) << 8 | TAG;
         // ORDERING: Relaxed; read by recovery only.
         self.logs.head(self.slot).store(pm, head, Ordering::Relaxed);
-        // PERSIST: the record counts; fenced by the caller.
+        // PERSIST: the head; the caller fences it.
         pm.flush_of(self.logs.head(self.slot));
         self.armed = true;
     }
 
-    /// Disarms the slot. The caller has flushed *and fenced* what it covers: after a redo record,
-    /// applied; after an undo record, changed for good.
+    /// Disarms the slot. The caller has flushed *and fenced* the words that the record covers:
+    /// after a redo record, applied; after an undo record, changed for good.
     #[track_caller]
     pub fn disarm(&mut self) {
         self.disarm_flushed();
-        // PERSIST: the record no longer counts, before what it covers changes again and before the
-        // slot is used again.
+        // PERSIST: the disarmed head, before the words that the record covers change again and
+        // before the slot is used again.
         self.logs.pm().fence();
     }
 
-    /// As [`disarm`](Self::disarm), without its fence: the record may count until the caller's next
-    /// fence. For designs that fence before they change otherwise what the record covers, and
-    /// before they drop the slot.
+    /// Disarms as [`disarm`](Self::disarm) does, without its fence: the record may count until the
+    /// caller's next fence. For designs that fence before they change the covered words in another
+    /// way, and before they drop the slot.
     #[track_caller]
     pub fn disarm_flushed(&mut self) {
         debug_assert!(self.armed, "{self:?} is disarmed");
         let head = self.logs.head(self.slot);
         // ORDERING: Relaxed; read by recovery only.
         head.store(self.logs.pm(), 0, Ordering::Relaxed);
-        // PERSIST: the record no longer counts; fenced by the caller.
+        // PERSIST: the disarmed head; the caller fences it.
         self.logs.pm().flush_of(head);
         self.armed = false;
     }
@@ -571,7 +574,7 @@ impl<M: Media> Slot<'_, M> {
 
 impl<M: Media> Drop for Slot<'_, M> {
     fn drop(&mut self) {
-        // An armed slot is dropped by a panic only: recovery is to see it.
+        // Only a panic drops an armed slot, and recovery must see it.
         if !self.armed {
             lock(&self.logs.free).push(self.slot);
         }

@@ -1,4 +1,4 @@
-//! Slots, records and what recovery makes of them.
+//! Slots, records and their recovery.
 
 use super::*;
 use crate::media::{Counting, Dram, MediaOptions};

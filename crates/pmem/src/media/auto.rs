@@ -1,8 +1,8 @@
 //! `Auto`: the medium that fits the path.
 //!
-//! A pool stays on the medium that it was made on, as its superblock says. A new one is put on
-//! [`Dax`] where the file system accepts `MAP_SYNC` (or the path is a devdax device), on [`Mapped`]
-//! on tmpfs, and on [`Journal`] everywhere else.
+//! A pool stays on the medium that its superblock names. A new one is put on [`Dax`] where the file
+//! system accepts `MAP_SYNC` (or the path is a devdax device), on [`Mapped`] on tmpfs, and on
+//! [`Journal`] everywhere else.
 
 use super::mapping::is_tmpfs;
 use super::{
@@ -13,7 +13,7 @@ use crate::error::{CommitError, OpenError, SpaceError};
 use crate::format::superblock::Superblock;
 use std::path::Path;
 
-/// One of the media that keep data, chosen when it is opened. See the module's head.
+/// One of the media that keep data, chosen at opening. See the module's head.
 #[derive(Debug)]
 pub enum Auto {
     /// Persistent memory.
@@ -24,7 +24,7 @@ pub enum Auto {
     Journal(Journal),
 }
 
-/// Calls the same method of whichever medium it is.
+/// Calls the same method of the chosen medium.
 macro_rules! each {
     ($self:ident, $pm:ident => $call:expr) => {
         match $self {
@@ -60,7 +60,7 @@ impl Auto {
         }
     }
 
-    /// The medium for a path on which there is no pool yet.
+    /// Returns the medium for a path without a pool.
     fn for_new(path: &Path) -> MediumKind {
         let parent = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -79,7 +79,7 @@ impl super::Instrument for Auto {
     type Dram = super::Untraced;
 }
 
-// SAFETY: each call goes to the medium that was chosen at opening, which keeps the obligations.
+// SAFETY: 1. to 6. each call goes to the medium that was chosen at opening, which meets them.
 unsafe impl Media for Auto {
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         if let Some(kind) = options.medium {

@@ -1,32 +1,33 @@
-//! Reading a line of a pool while others store to it.
+//! Reading a line of a pool while other threads store to it.
 
 use super::LINE;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// 8-byte words in a line.
+/// Number of 8-byte words in a line.
 pub(crate) const WORDS: usize = LINE / 8;
 
-/// A state that line `line` of the pool at `base` really had, at one moment of this call.
+/// Returns a state that line `line` of the pool at `base` really had, at one moment of this call.
 ///
-/// Two equal reads in a row, each word after word: a word that both found unchanged held its value
-/// between them, so at the moment between the two reads the line was what they found. (A word that
-/// changed and changed back in those nanoseconds, twice, would escape; words of a line are stored
-/// by code that takes longer than that for one round.)
+/// The line is read twice in a row, word by word, until both reads are equal. A word that both
+/// found unchanged held its value between them, so at the moment between the two reads the line was
+/// as they found it. (A word that changed and changed back in those nanoseconds, twice, would
+/// escape; the code that stores words of a line takes longer than that for one round.)
 ///
 /// # Safety
 /// The line lies in one mapping, which starts at `base`, is aligned to lines and stays for the
-/// call. Others store to it by 8-byte atomics, or plainly to bytes that nothing durable leads to
-/// yet.
+/// call. Other threads store to it by 8-byte atomics, or plainly to bytes that nothing durable
+/// leads to yet.
 #[inline]
 pub(crate) unsafe fn capture(base: *const u8, line: u64) -> [u64; WORDS] {
     let at = base.wrapping_add(line as usize * LINE).cast::<u64>();
-    // SAFETY: the caller vouches for the line.
+    // SAFETY: the caller promises that the line is in a mapping aligned to lines that stays for the
+    // call.
     let mut first = unsafe { collect(at) };
     let mut tries = 0u32;
     loop {
         // ORDERING: Acquire; the second read begins after the first has ended.
         fence(Ordering::Acquire);
-        // SAFETY: as above.
+        // SAFETY: as above, the caller promises that the line is mapped.
         let second = unsafe { collect(at) };
         if first == second {
             return first;
@@ -56,7 +57,7 @@ unsafe fn collect(at: *const u64) -> [u64; WORDS] {
     })
 }
 
-/// A line's bytes as they lie in memory.
+/// Returns a line's bytes as they lie in memory.
 #[inline(always)]
 pub(crate) fn bytes_of(words: [u64; WORDS]) -> [u8; LINE] {
     let mut bytes = [0; LINE];

@@ -1,6 +1,6 @@
-//! `Counting`: any medium, with the lines flushed and fences drained counted.
+//! `Counting`: any medium, with a count of flushed lines and fences.
 //!
-//! Used for persist-cost goldens and for the counted pass of `bench micro`; timed runs use the
+//! Used for persist-cost goldens and for the counted pass of `bench micro`. Timed runs use the
 //! medium itself and pay nothing.
 
 use super::{Durability, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder};
@@ -30,8 +30,8 @@ impl std::ops::Sub for PersistCounts {
     }
 }
 
-/// A medium that counts what is issued to `M`; with `PERSISTENT` false, to show that code asks for
-/// nothing on a medium where nothing is durable.
+/// A medium that counts the instructions issued to `M`; with `PERSISTENT` false, to show that code
+/// issues none on a medium where nothing is durable.
 #[derive(Debug)]
 pub struct Counting<M, const PERSISTENT: bool = true> {
     inner: M,
@@ -52,7 +52,7 @@ impl<M: Media, const PERSISTENT: bool> Counting<M, PERSISTENT> {
     }
 }
 
-// SAFETY: each call goes to the medium inside, which keeps the obligations.
+// SAFETY: 1. to 6. each call goes to the medium inside, which meets them.
 unsafe impl<M: Media, const PERSISTENT: bool> Media for Counting<M, PERSISTENT> {
     const PERSISTENT: bool = PERSISTENT;
 

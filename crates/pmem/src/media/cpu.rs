@@ -13,7 +13,7 @@ use super::LINE;
 use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 
-/// How a line is written back.
+/// Instruction for writing back a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushKind {
     /// `clwb`: write back, may keep the line.
@@ -31,7 +31,7 @@ pub enum FlushKind {
 }
 
 impl FlushKind {
-    /// The instruction's name.
+    /// Returns the instruction's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -45,7 +45,8 @@ impl FlushKind {
     }
 }
 
-/// The best flush instruction that this processor has, or `None` if it has none that we know.
+/// Returns the best flush instruction that this processor has, or `None` if it has none that we
+/// know.
 #[must_use]
 pub fn detect() -> Option<FlushKind> {
     static DETECTED: OnceLock<Option<FlushKind>> = OnceLock::new();
@@ -72,7 +73,7 @@ fn detect_now() -> Option<FlushKind> {
 
 #[cfg(target_arch = "aarch64")]
 fn detect_now() -> Option<FlushKind> {
-    // HWCAP_DCPOP: the kernel vouches for `dc cvap` from user space.
+    // HWCAP_DCPOP: the kernel allows `dc cvap` in user space.
     const HWCAP_DCPOP: usize = 1 << 16;
     let (hwcap, _) = rustix::param::linux_hwcap();
     Some(if hwcap & HWCAP_DCPOP != 0 {
@@ -87,7 +88,8 @@ fn detect_now() -> Option<FlushKind> {
     None
 }
 
-/// True when the kernel says that every persistent region's domain includes the processor's caches.
+/// Returns true if the kernel says that every persistent region's domain includes the processor's
+/// caches.
 #[must_use]
 pub fn caches_are_persistent() -> bool {
     static PERSISTENT: OnceLock<bool> = OnceLock::new();
@@ -112,8 +114,8 @@ pub fn caches_are_persistent() -> bool {
 
 /// Writes back every line of `addr..addr + len`.
 ///
-/// Flushing is harmless for any mapped address; an unmapped one faults, so callers pass what they
-/// hold a reference to.
+/// Flushing is harmless for any mapped address; an unmapped one faults, so callers pass an address
+/// that they hold a reference to.
 #[inline(always)]
 pub fn flush(kind: FlushKind, addr: *const u8, len: usize) {
     if kind == FlushKind::None || len == 0 {
@@ -204,7 +206,7 @@ pub fn store_fence() {
     }
 }
 
-/// Asks for the lines of `addr..addr + len` to be brought near. Never faults.
+/// Prefetches the lines of `addr..addr + len`. Never faults.
 #[inline(always)]
 pub fn prefetch(addr: *const u8, len: usize) {
     let mut offset = 0;

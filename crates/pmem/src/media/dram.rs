@@ -16,9 +16,9 @@ impl super::Instrument for Dram {
     type Dram = super::Untraced;
 }
 
-// SAFETY: 1, 2, 6. the mapping's (see its head): anonymous memory, reserved up front, aligned to a
-// huge page, zero where it is new; 3. nothing else knows of it; 4. nothing of it survives, so there
-// is no order to keep; 5. punched memory reads as zero, and needs no space of a file.
+// SAFETY: 1, 2, 6. as of the mapping (see its head): anonymous memory, reserved up front, aligned
+// to a huge page, zero where it is new; 3. nothing else knows of it; 4. nothing of it survives, so
+// there is no order to keep; 5. punched memory reads as zero, and needs no space of a file.
 unsafe impl Media for Dram {
     const PERSISTENT: bool = false;
     /// `path` is only a name for messages; nothing is opened there.

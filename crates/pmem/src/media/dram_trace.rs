@@ -1,7 +1,7 @@
 //! Reports of accesses to an index's part in DRAM, so that the device model can charge for them.
 //!
-//! A traced medium sees every access to the pool. Inner nodes and lock tables are in DRAM and the
-//! medium knows nothing of them; yet most of a search's time may go there. So structures in DRAM
+//! A traced medium sees every access to the pool. Inner nodes and lock tables are in DRAM, which
+//! the medium does not see, and yet most of a search's time may go there. So structures in DRAM
 //! take a [`DramTrace`] from the medium that they serve
 //! ([`Instrument::Dram`](super::Instrument::Dram)) and report to it. On any ordinary medium it is
 //! [`Untraced`], whose reports compile to nothing.
@@ -13,7 +13,7 @@
 //! `Traced` (feature `explore`) reports to the observer of the calling thread; other threads'
 //! reports go nowhere.
 
-/// Which memory a report is about.
+/// The memory that a report is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DramRegion {
     /// Nodes of an inner index, in the order of their handles.
@@ -35,24 +35,24 @@ pub enum DramAccess {
     Store,
     /// Read and written by a locked instruction.
     Locked,
-    /// Asked for ahead of its use.
+    /// Prefetched.
     Prefetch,
 }
 
 /// One report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DramTouch {
-    /// Which memory.
+    /// The memory.
     pub region: DramRegion,
     /// The kind of access.
     pub access: DramAccess,
-    /// Where, in bytes from the region's start.
+    /// Place, in bytes from the region's start.
     pub at: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// How a structure in DRAM reports what it touches.
+/// Reports of a structure in DRAM about its accesses.
 pub trait DramTrace: Send + Sync + 'static {
     /// Reports `bytes` at `at` (from the region's start).
     fn touch(region: DramRegion, access: DramAccess, at: u64, bytes: u64);
@@ -76,7 +76,7 @@ mod traced {
     #[derive(Clone, Copy, Debug)]
     pub enum Traced {}
 
-    /// Hears of every report of the thread that it was set on.
+    /// Receives every report of the thread that it was set on.
     pub type DramObserver = Box<dyn FnMut(&DramTouch)>;
 
     thread_local! {

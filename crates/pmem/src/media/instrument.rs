@@ -3,12 +3,12 @@
 //! | tool | uses |
 //! | --- | --- |
 //! | crash-state explorer | the trace of loads and stores, `interleave`, `run_as_worker`, `tiny`, planted faults |
-//! | device model | the trace, and what structures in DRAM report ([`DramTrace`]) |
+//! | device model | the trace, and reports of structures in DRAM ([`DramTrace`]) |
 //!
-//! Media implement [`Instrument`] only where the feature `explore` is on, and all but the simulated
+//! Media implement [`Instrument`] only if the feature `explore` is on, and all but the simulated
 //! one leave its methods as they are. Without the feature there is one implementation for all
-//! media, whose constants are false and whose methods are empty and inlined: nothing of the hooks
-//! is left in a product.
+//! media, whose constants are false and whose methods are empty and inlined, so that a product
+//! contains nothing of the hooks.
 
 use super::DramTrace;
 
@@ -19,11 +19,11 @@ pub trait Instrument: Sized {
     /// plain atomics where it is false.
     const TRACED: bool = false;
 
-    /// How structures in DRAM that serve this medium report what they touch:
+    /// How structures in DRAM that serve this medium report their accesses:
     /// [`Untraced`](super::Untraced) for all but a simulated one.
     type Dram: DramTrace;
 
-    /// Announces a store to `width` bytes, which are about to be read for the trace.
+    /// Announces a store to `width` bytes, which will be read for the trace.
     #[inline(always)]
     fn trace_touch(&self, addr: *const u8, width: usize) {
         let _ = (addr, width);
@@ -64,14 +64,14 @@ pub trait Instrument: Sized {
         false
     }
 
-    /// True where limits that decide how rare a path is (entries of a volatile node, sizes to grow
-    /// to) are to be as small as possible, so that little work takes all paths.
+    /// Returns true if limits that decide how rare a path is (entries of a volatile node, sizes to
+    /// grow to) should be as small as possible, so that little work takes all paths.
     #[inline(always)]
     fn tiny(&self) -> bool {
         false
     }
 
-    /// Returns whether the fault of that name is to be made here. Products ask through
+    /// Returns true if the fault of that name is to be made here. Products ask through
     /// [`planted!`](crate::planted).
     #[cfg(feature = "explore")]
     #[inline(always)]
@@ -86,10 +86,10 @@ impl<M: super::Media> Instrument for M {
     type Dram = super::Untraced;
 }
 
-/// True where the crash-state explorer has planted the fault of that name in the medium; `false`,
-/// at no cost, in a build without the feature `explore`.
+/// True if the crash-state explorer has planted the fault of that name in the medium; `false`, at
+/// no cost, in a build without the feature `explore`.
 ///
-/// Tests of the explorer make known mistakes this way (`docs/crash.md`, "Known mistakes"): each
+/// Tests of the explorer make known mistakes in this way (`docs/crash.md`, "Known mistakes"): each
 /// fault must be found.
 #[cfg(feature = "explore")]
 #[macro_export]
@@ -99,8 +99,8 @@ macro_rules! planted {
     };
 }
 
-/// True where the crash-state explorer has planted the fault of that name in the medium; `false`,
-/// at no cost, in a build without the feature `explore`.
+/// True if the crash-state explorer has planted the fault of that name in the medium; `false`, at
+/// no cost, in a build without the feature `explore`.
 #[cfg(not(feature = "explore"))]
 #[macro_export]
 macro_rules! planted {

@@ -1,8 +1,8 @@
-//! `Dax` and `Mapped`: a shared mapping, flushed and fenced by the processor's own instructions.
+//! `Dax` and `Mapped`: a shared mapping that the processor's own instructions flush and fence.
 //!
-//! They differ in one thing only: `Dax` insists on `MAP_SYNC` (or a devdax device), which is what
-//! makes a fenced line durable across a power failure. On `Mapped` the same instructions are
-//! issued, so what is measured there is what persistent memory of the same speed would cost.
+//! They differ in one thing: `Dax` requires `MAP_SYNC` (or a devdax device), which makes a fenced
+//! line durable across a power failure. `Mapped` issues the same instructions, so measurements on
+//! it show what persistent memory of the same speed would cost.
 
 use super::cpu::{self, FlushKind};
 use super::mapping::{Mapping, Sharing};
@@ -52,7 +52,7 @@ impl Mapped {
         let mapping =
             Mapping::map(path, Some(file), sharing, options.reserve).inspect_err(|_| {
                 if options.access == Access::Create && regular {
-                    // The empty file that was just made is of no use; the first error is reported.
+                    // The new empty file is useless; the first error is reported.
                     let _ = std::fs::remove_file(path);
                 }
             })?;
@@ -70,10 +70,10 @@ impl super::Instrument for Mapped {
     type Dram = super::Untraced;
 }
 
-// SAFETY: 1, 2, 6. the mapping's (see its head); 3. the file is locked, for this writer alone or
-// for readers, whose mappings are private; 4. the processor's write-back and fence instructions,
+// SAFETY: 1, 2, 6. as of the mapping (see its head); 3. the file is locked, for this writer alone
+// or for readers, whose mappings are private; 4. the processor's write-back and fence instructions,
 // chosen for it at opening (`cpu.rs`). Whether the memory behind the mapping keeps what was written
-// back is the user's choice of a path; 5. the mapping's.
+// back is the user's choice of a path; 5. as of the mapping.
 unsafe impl Media for Mapped {
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         Self::open_as(path, initial, options, Sharing::Shared)
@@ -169,8 +169,8 @@ impl super::Instrument for Dax {
     type Dram = super::Untraced;
 }
 
-// SAFETY: as of `Mapped`, which it wraps; 4. `MAP_SYNC`, or a device, makes durable what is written
-// back and fenced.
+// SAFETY: 1, 2, 3, 5, 6. as of `Mapped`, which it wraps; 4. `MAP_SYNC`, or a device, makes lines
+// durable that are written back and fenced.
 unsafe impl Media for Dax {
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         Mapped::open_as(path, initial, options, Sharing::Sync).map(Self)

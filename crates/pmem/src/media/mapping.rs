@@ -46,22 +46,22 @@ pub enum Sharing {
 pub struct Mapping {
     base: *mut u8,
     capacity: u64,
-    /// The whole reserved range: `base` is aligned inside it.
+    /// The whole reserved range, inside which `base` is aligned.
     reserved: (*mut u8, u64),
     len: AtomicU64,
     mapped: AtomicU64,
     sharing: Sharing,
     file: Option<OwnedFd>,
     path: PathBuf,
-    /// Size is a device's, not a file's: nothing to extend.
+    /// True if the size is a device's and not a file's, so that nothing can be extended.
     fixed: bool,
     on_tmpfs: bool,
 }
 
 // SAFETY: 1. `base` is a mapping owned by this value until drop, not thread-bound; 2. all mutable
-// state is atomic; 3. access to the bytes is governed by those who hold offsets into them.
+// state is atomic; 3. holders of offsets into the bytes govern access to them.
 unsafe impl Send for Mapping {}
-// SAFETY: as for `Send`.
+// SAFETY: 1. to 3. as for `Send`.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -83,7 +83,7 @@ impl Mapping {
             Access::ReadWrite => OFlags::RDWR,
             Access::ReadOnly => OFlags::RDONLY,
         };
-        // Of no effect on a file; a FIFO is opened, to be refused, instead of waited for.
+        // No effect on a file. A FIFO is opened, and then refused, and not waited for.
         let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))
             .map_err(|e| OpenError::io(path, "open", e))?;
@@ -132,7 +132,7 @@ impl Mapping {
             Ok(len) => Ok((fd, len)),
             Err(e) => {
                 if made {
-                    // Best effort: the error that is reported is the first one.
+                    // Best effort: the first error is reported.
                     let _ = rustix::fs::unlink(path);
                 }
                 Err(e)
@@ -173,7 +173,7 @@ impl Mapping {
             reserve.min(most).next_multiple_of(HUGE).max(need)
         };
         let reserved = loop {
-            // One huge page more than is used, so that the base can be aligned to one.
+            // One more huge page than is used, so that the base can be aligned to one.
             let range = capacity.saturating_add(HUGE);
             match reserve_range(range) {
                 Ok(start) => break (start, range),
@@ -236,12 +236,12 @@ impl Mapping {
             return Ok(()); // `reserve_range` mapped all of it
         }
         if matches!(self.sharing, Sharing::Private | Sharing::Anonymous) {
-            // The file's own content takes none of it, so mapping it must not be refused.
+            // The file's own content needs no memory, so mapping it must not be refused.
             crate::memory::ask(bytes).map_err(|_| Errno::NOMEM)?;
         }
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: 1. `at..at + bytes` is inside the range that this value reserved, so MAP_FIXED
-        // replaces only our own pages; 2. no one relies on what is there yet (or any more).
+        // replaces only our own pages; 2. nothing relies on their content yet (or any more).
         unsafe {
             match (&self.file, self.sharing) {
                 (Some(fd), Sharing::Sync) => {
@@ -275,15 +275,16 @@ impl Mapping {
 
     /// Exchanges `from..to` for anonymous memory, which reads as zeros.
     ///
-    /// For a part that no one relies on any more: a search that is still on its way there finds
-    /// readable memory before, at and after the exchange, and by a version that it came too late.
+    /// This is for a part that nothing relies on any more. A search that is still on its way there
+    /// finds readable memory before, at and after the exchange, and learns from a version that it
+    /// came too late.
     fn map_anonymous(&self, from: u64, to: u64) -> Result<(), Errno> {
         if from >= to {
             return Ok(());
         }
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: 1. the range is inside the one that this value reserved; 2. no one relies on what
-        // is there (the caller's word).
+        // SAFETY: 1. the range is inside the one that this value reserved; 2. the caller promises
+        // that nothing relies on its content.
         unsafe {
             rustix::mm::mmap_anonymous(
                 self.base.wrapping_add(from as usize).cast(),
@@ -295,40 +296,40 @@ impl Mapping {
         Ok(())
     }
 
-    /// First byte.
+    /// Returns the first byte.
     #[inline]
     pub fn base(&self) -> *mut u8 {
         self.base
     }
 
-    /// Bytes backed by the file.
+    /// Returns the bytes backed by the file.
     #[inline]
     pub fn len(&self) -> u64 {
         // ORDERING: Acquire; pairs with the Release stores that follow a change of the file.
         self.len.load(Ordering::Acquire)
     }
 
-    /// True when nothing is backed.
+    /// Returns true if nothing is backed.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes that `grow` may reach.
+    /// Returns the bytes that `grow` may reach.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// The opened file, if there is one.
+    /// Returns the opened file, if there is one.
     pub fn file(&self) -> Option<&OwnedFd> {
         self.file.as_ref()
     }
 
-    /// True for a device, whose size is what it is.
+    /// Returns true for a device, whose size cannot change.
     pub(crate) fn fixed(&self) -> bool {
         self.fixed
     }
 
-    /// Path of the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -336,7 +337,7 @@ impl Mapping {
     /// Extends the file and the mapping to `to` bytes, with real space behind them.
     ///
     /// # Errors
-    /// [`SpaceError`]; the file is as long as before then.
+    /// [`SpaceError`]. The file is as long as before then.
     pub fn grow(&self, to: u64) -> Result<(), SpaceError> {
         let from = self.len();
         if to <= from {
@@ -360,7 +361,7 @@ impl Mapping {
             self.map_to(mapped)
                 .and_then(|()| self.back(fd, from, to))
                 .map_err(|e| {
-                    // Back to the old length; if even that fails the tail stays unused.
+                    // Back to the old length. If even that fails, the tail stays unused.
                     let _ = self.retract(from);
                     let _ = rustix::fs::ftruncate(fd, from);
                     SpaceError::io("reserving space for the file", e)
@@ -382,7 +383,7 @@ impl Mapping {
     /// Makes `to` bytes accessible where the caller has already extended the file, if there is one.
     ///
     /// # Errors
-    /// [`SpaceError`]; nothing has changed then.
+    /// [`SpaceError`]. Nothing has changed then.
     pub(crate) fn extend(&self, to: u64) -> Result<(), SpaceError> {
         if to <= self.len() {
             return Ok(());
@@ -405,7 +406,7 @@ impl Mapping {
     /// shared.
     ///
     /// # Errors
-    /// [`SpaceError`]; nothing has changed then.
+    /// [`SpaceError`]. Nothing has changed then.
     pub(crate) fn extend_anonymous(&self, to: u64) -> Result<(), SpaceError> {
         let from = self.len().next_multiple_of(PAGE);
         if to > self.capacity {
@@ -418,7 +419,7 @@ impl Mapping {
         if end > from {
             let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
             // SAFETY: 1. the range is inside the one that this value reserved; 2. it lies past the
-            // file's end, so no one holds references there.
+            // file's end, so there are no references to it.
             unsafe {
                 rustix::mm::mmap_anonymous(
                     self.base.wrapping_add(from as usize).cast(),
@@ -436,11 +437,11 @@ impl Mapping {
         Ok(())
     }
 
-    /// Takes the bytes from `to` on off the file, which the caller cuts then, if there is one; they
-    /// read as zeros from here on. Returns the length before.
+    /// Excludes the bytes from `to` on; they read as zeros from here on, and the caller then cuts
+    /// the file, if there is one. Returns the length before.
     ///
     /// # Errors
-    /// [`SpaceError`] if the kernel refuses; nothing has changed then.
+    /// [`SpaceError`] if the kernel refuses. Nothing has changed then.
     pub(crate) fn retract(&self, to: u64) -> Result<u64, SpaceError> {
         let keep = to.next_multiple_of(PAGE);
         // ORDERING: Relaxed (both); only changed under the growth lock, which the caller holds.
@@ -455,8 +456,8 @@ impl Mapping {
         Ok(self.len.fetch_min(to, Ordering::AcqRel))
     }
 
-    /// Drops this process's copies of a page-aligned range of private memory, which reads as zero
-    /// then, as the hole in the file does.
+    /// Drops this process's copies of a page-aligned range of private memory, which then reads as
+    /// zero, as the hole in the file does.
     ///
     /// # Errors
     /// [`SpaceError`] if the kernel refuses.
@@ -467,21 +468,21 @@ impl Mapping {
         if end <= offset {
             return Ok(());
         }
-        // Not MADV_DONTNEED: what is read then may be a hole of a file on a full tmpfs.
+        // Not MADV_DONTNEED, after which a read may meet a hole of a file on a full tmpfs.
         self.map_anonymous(offset, end)
             .map_err(|e| SpaceError::io("returning memory", e))
     }
 
-    /// Puts real space behind `from..to`, so that a store there cannot fail for want of it.
+    /// Allocates real space behind `from..to`, so that a store there cannot fail for want of it.
     fn back(&self, fd: &OwnedFd, from: u64, to: u64) -> Result<(), Errno> {
         if self.on_tmpfs && self.sharing == Sharing::Shared {
             self.gather(from, to);
-            // Populating (rather than fallocate) lets tmpfs use huge pages where it is allowed to,
-            // and is what finds out that there is no room.
+            // Populating (and not fallocate) lets tmpfs use huge pages where it is allowed to, and
+            // finds out whether there is room.
             let populated = self.populate(from, to);
             match populated {
                 Ok(()) => return Ok(()),
-                // The kernel's word for "would raise SIGBUS": the mount is full.
+                // The kernel's error instead of SIGBUS: the mount is full.
                 Err(Errno::FAULT) => return Err(Errno::NOSPC),
                 // A kernel without MADV_POPULATE_WRITE.
                 Err(Errno::INVAL) => {}
@@ -494,16 +495,16 @@ impl Mapping {
         }
     }
 
-    /// Puts pages behind `from..to`.
+    /// Populates `from..to` with pages.
     fn populate(&self, from: u64, to: u64) -> Result<(), Errno> {
         let at = self.base.wrapping_add(from as usize).cast();
-        // SAFETY: 1. the range is mapped by us and inside the file; 2. populating changes no
-        // content.
+        // SAFETY: 1. this value mapped the range, which is inside the file; 2. populating changes
+        // no content.
         unsafe { rustix::mm::madvise(at, (to - from) as usize, Advice::LinuxPopulateWrite) }
     }
 
-    /// Asks for huge pages behind a range that has no pages yet, which the kernel gives on request
-    /// even where tmpfs would not by itself. A search then misses the TLB far less often. A refusal
+    /// Asks for huge pages behind a range without pages, which the kernel gives on request even
+    /// where tmpfs would not by itself. A search then misses the TLB far less often. A refusal
     /// costs only speed.
     ///
     /// The kernel collapses only ranges that have one page already; it clears the rest and copies
@@ -513,8 +514,8 @@ impl Mapping {
         let (mut from, to) = (from.next_multiple_of(HUGE), to / HUGE * HUGE);
         while from < to && self.populate(from, from + PAGE).is_ok() {
             let at = self.base.wrapping_add(from as usize).cast();
-            // SAFETY: 1. the range is mapped by us and inside the file; 2. the call changes which
-            // pages hold the content, not the content.
+            // SAFETY: 1. this value mapped the range, which is inside the file; 2. the call changes
+            // which pages hold the content, not the content.
             if unsafe { libc::madvise(at, HUGE as usize, MADV_COLLAPSE) } != 0 {
                 return;
             }
@@ -522,10 +523,10 @@ impl Mapping {
         }
     }
 
-    /// Puts real space behind a part that was punched.
+    /// Allocates real space behind a part that was punched.
     ///
     /// # Errors
-    /// [`SpaceError`] when there is none.
+    /// [`SpaceError`] when there is no space.
     pub(crate) fn refill(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
         match &self.file {
             Some(fd) if !self.fixed && self.sharing != Sharing::Private => self
@@ -536,7 +537,7 @@ impl Mapping {
         }
     }
 
-    /// True if the file has holes.
+    /// Returns true if the file has holes.
     pub(crate) fn sparse(&self) -> bool {
         let Some(fd) = &self.file else { return false };
         !self.fixed
@@ -545,8 +546,8 @@ impl Mapping {
                 .is_ok_and(|stat| (stat.st_blocks as u64).saturating_mul(512) < self.len())
     }
 
-    /// Cuts the file to `to` bytes. Memory mapped beyond stays readable, as zeros: a search that
-    /// was on its way there finds out by a version that it was too late, not by a signal.
+    /// Cuts the file to `to` bytes. Memory mapped beyond stays readable, as zeros: a search on its
+    /// way there learns from a version, and not from a signal, that it was too late.
     ///
     /// # Errors
     /// [`SpaceError`] if the file system refuses.
@@ -558,7 +559,7 @@ impl Mapping {
         if let Some(fd) = &self.file {
             let cut = rustix::fs::ftruncate(fd, to).and_then(|()| rustix::fs::fsync(fd));
             if let Err(e) = cut {
-                // As long as before, if the file still is.
+                // The old length, if the file still has it.
                 let there = rustix::fs::fstat(fd).map_or(to, |stat| stat.st_size as u64);
                 self.extend(there.clamp(to, from))?;
                 return Err(SpaceError::io("shortening the file", e));
@@ -567,7 +568,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Gives back the space of a page-aligned range, which then reads as zero.
+    /// Frees the space of a page-aligned range, which then reads as zero.
     ///
     /// # Errors
     /// [`SpaceError`] if the file system refuses.
@@ -578,11 +579,11 @@ impl Mapping {
         );
         match (&self.file, self.sharing) {
             (_, Sharing::Private) => Ok(()),
-            // A device's space is not the file system's to take back.
+            // The file system cannot take back the space of a device.
             (Some(_), _) if self.fixed => Ok(()),
             (Some(fd), _) => {
-                // A late search must not fill the hole, or find a full tmpfs (SIGBUS): it gets to
-                // see memory. `refill` maps the file again.
+                // A late search must not fill the hole, or meet a full tmpfs (SIGBUS), so it gets
+                // anonymous memory. `refill` maps the file again.
                 let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 let punched = self
                     .map_anonymous(offset, offset + len)
@@ -594,8 +595,8 @@ impl Mapping {
             }
             (None, _) => {
                 let at = self.base.wrapping_add(offset as usize).cast();
-                // SAFETY: 1. the range is inside our anonymous mapping; 2. the caller says that no
-                // one uses it, and zero is what it then reads as.
+                // SAFETY: 1. the range is inside our anonymous mapping; 2. the caller promises that
+                // nothing uses it, and it then reads as zero.
                 unsafe { rustix::mm::madvise(at, len as usize, Advice::LinuxDontNeed) }
                     .map_err(|e| SpaceError::io("returning memory", e))
             }
@@ -605,8 +606,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: 1. the range was reserved by `map` and belongs to this value alone; 2. whoever
-        // held pointers into it borrowed (or shared ownership of) this value, so none are left.
+        // SAFETY: 1. the range was reserved by `map` and belongs to this value alone; 2. holders of
+        // pointers into it borrowed (or shared ownership of) this value, so none are left.
         unsafe {
             let _ = rustix::mm::munmap(self.reserved.0.cast(), self.reserved.1 as usize);
         }
@@ -621,14 +622,14 @@ fn reserve_range(bytes: u64) -> Result<*mut u8, Errno> {
     } else {
         (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
     };
-    // SAFETY: a fresh anonymous mapping at an address that the kernel chooses touches nothing of
-    // ours.
+    // SAFETY: a fresh anonymous mapping at an address that the kernel chooses overlaps no memory of
+    // this process.
     let at =
         unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes as usize, access, flags) }?;
     Ok(at.cast())
 }
 
-/// True when `path` names a character device.
+/// Returns true if `path` names a character device.
 fn is_device_node(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
     std::fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device())
@@ -650,13 +651,13 @@ fn is_device(fd: &OwnedFd) -> bool {
         .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device())
 }
 
-/// True when `fd` is on tmpfs.
+/// Returns true if `fd` is on tmpfs.
 pub(crate) fn is_tmpfs(fd: impl AsFd) -> bool {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
     rustix::fs::fstatfs(fd).is_ok_and(|fs| fs.f_type as u64 == TMPFS_MAGIC)
 }
 
-/// Bytes of a devdax device, from sysfs.
+/// Returns the bytes of a devdax device, from sysfs.
 fn device_size(path: &Path, device: u64) -> Result<u64, OpenError> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let file = format!("/sys/dev/char/{major}:{minor}/size");

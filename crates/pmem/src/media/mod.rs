@@ -1,4 +1,4 @@
-//! Media: where a pool lives and what makes a store durable there (`docs/design.md`, "Media").
+//! Media: places where a pool can live, and durability there (`docs/design.md`, "Media").
 //!
 //! Every layer above is generic over [`Media`], resolved statically, so that on the native path a
 //! flush or a fence is one inlined instruction. Papers write "flush, fence, 8-byte atomic write";
@@ -16,7 +16,7 @@
 //! | [`Mapped`] | the same instructions are issued, so measured cost is real | process crash |
 //! | [`Journal`] | the fence's lines are in the journal and it is synced | power failure |
 //! | [`Dram`] | never | nothing |
-//! | `Sim` (feature `explore`) | the chosen persistency model says so | what the crash-state explorer decides |
+//! | `Sim` (feature `explore`) | the chosen persistency model decides | the crash-state explorer decides |
 //!
 //! # Concurrency
 //!
@@ -62,9 +62,8 @@ thread_local! {
     static DEFERRED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Runs `work`, in which this thread's [`Media::commit`]s are left out: its caller commits once for
-/// all that it changes, afterwards, and answers nobody before that. What is fenced in it stays
-/// fenced in that order.
+/// Runs `work` without this thread's [`Media::commit`]s. Its caller commits once for all its
+/// changes, afterwards, and sends no reply before that. Fences in it keep their order.
 pub fn deferring_commits<R>(work: impl FnOnce() -> R) -> R {
     struct Restored;
     impl Drop for Restored {
@@ -77,7 +76,7 @@ pub fn deferring_commits<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Whether this thread is in [`deferring_commits`].
+/// Returns true if this thread is in [`deferring_commits`].
 pub(crate) fn commits_are_deferred() -> bool {
     DEFERRED.get() > 0
 }
@@ -119,7 +118,7 @@ pub struct MediaOptions {
     pub medium: Option<MediumKind>,
     /// When commits are durable ([`Journal`] only).
     pub durability: Durability,
-    /// Most bytes the journal file may take ([`Journal`] only).
+    /// Maximum number of bytes of the journal file ([`Journal`] only).
     pub journal_max: u64,
 }
 
@@ -135,7 +134,7 @@ impl Default for MediaOptions {
     }
 }
 
-/// The repairs that a medium made when it was opened.
+/// Repairs that a medium made when it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MediaRecovery {
     /// Journal batches applied to the image.
@@ -144,13 +143,13 @@ pub struct MediaRecovery {
     pub lines_replayed: u64,
     /// Journal bytes read.
     pub bytes_read: u64,
-    /// Bytes after the last whole batch that were given up (a torn, never acknowledged write).
+    /// True if bytes after the last whole batch were discarded (a torn, never acknowledged write).
     pub torn_tail: bool,
     /// Time it took.
     pub elapsed: Duration,
 }
 
-/// Where a pool lives and what makes a store durable there.
+/// A place where a pool can live, and durability there.
 ///
 /// `flush`, `fence` and `store_fence` are `#[track_caller]`: a traced medium ([`Instrument`])
 /// attributes each to its call site and can switch the site off.
@@ -182,19 +181,18 @@ pub struct MediaRecovery {
 ///
 /// The caller of `shrink` and `punch` guarantees that nothing accesses what they take away.
 pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
-    /// False on volatile media, where what only tells durable from volatile content (dirty bits,
-    /// say) is left out.
+    /// False on volatile media, where state is left out that only tells durable from volatile
+    /// content (dirty bits, say).
     const PERSISTENT: bool = true;
 
-    /// Opens `path` as `options.access` says. The content is not looked at: a new file has one
-    /// zeroed extent of at least `initial` bytes.
+    /// Opens `path` as `options.access` says. The content is not read: a new file has one zeroed
+    /// extent of at least `initial` bytes.
     ///
     /// # Errors
-    /// Any [`OpenError`] of the file system's, or [`OpenError::Locked`] when another process has
-    /// it.
+    /// Any [`OpenError`] of the file system's, or [`OpenError::Locked`] if another process has it.
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError>;
 
-    /// Which medium this is.
+    /// Returns the kind of this medium.
     fn kind(&self) -> MediumKind;
 
     /// Writes back every line of `addr..addr + len`; not ordered until the next
@@ -233,60 +231,60 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
         self.commit()
     }
 
-    /// First byte of the pool. Never moves while the medium is open.
+    /// Returns the first byte of the pool, which never moves while the medium is open.
     fn base(&self) -> *mut u8;
 
-    /// Bytes that may be accessed from [`base`](Self::base).
+    /// Returns the bytes that may be accessed from [`base`](Self::base).
     fn len(&self) -> u64;
 
-    /// True when no bytes are mapped (never, for an opened medium).
+    /// Returns true if no bytes are mapped (never, for an opened medium).
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes that [`grow`](Self::grow) may reach.
+    /// Returns the bytes that [`grow`](Self::grow) may reach.
     fn capacity(&self) -> u64;
 
     /// Extends the pool in place to `len` bytes; new bytes are zero and backed by real space.
     ///
     /// # Errors
-    /// [`SpaceError`]; nothing has changed then.
+    /// [`SpaceError`]. Nothing has changed then.
     fn grow(&self, len: u64) -> Result<(), SpaceError>;
 
-    /// Gives back everything from byte `len` on. The caller has made sure that no one uses it and
-    /// that no durable word leads there.
+    /// Frees everything from byte `len` on. The caller makes sure that nothing uses it and that no
+    /// durable word leads there.
     ///
     /// # Errors
-    /// [`SpaceError`] if the file system refuses; nothing has changed then.
+    /// [`SpaceError`] if the file system refuses. Nothing has changed then.
     fn shrink(&self, len: u64) -> Result<(), SpaceError>;
 
-    /// Gives back the space of `offset..offset + len` (page-aligned), which then reads as zero.
+    /// Frees the space of `offset..offset + len` (page-aligned), which then reads as zero.
     ///
     /// # Errors
-    /// [`SpaceError`] if the file system refuses; nothing has changed then.
+    /// [`SpaceError`] if the file system refuses. Nothing has changed then.
     fn punch(&self, offset: u64, len: u64) -> Result<(), SpaceError>;
 
-    /// Puts real space behind `offset..offset + len` (page-aligned) again, which was punched, so
-    /// that a store there cannot fail for want of it.
+    /// Allocates real space again behind `offset..offset + len` (page-aligned), which was punched,
+    /// so that a store there cannot fail for want of it.
     ///
     /// # Errors
-    /// [`SpaceError`] when there is none; nothing has changed then.
+    /// [`SpaceError`] when there is no space. Nothing has changed then.
     fn back(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
         let _ = (offset, len);
         Ok(())
     }
 
-    /// True if some part of the pool may have no space behind it, so that free chunks have to be
-    /// [backed](Self::back) before they are used.
+    /// Returns true if some part of the pool may have no space behind it, so that free chunks have
+    /// to be [backed](Self::back) before they are used.
     fn sparse(&self) -> bool {
         false
     }
 
-    /// True when stores must not reach the file.
+    /// Returns true if stores must not reach the file.
     fn read_only(&self) -> bool;
 
-    /// Called once by the pool when its superblock has been read and, for a writer, marked in use:
-    /// from here on the medium may rely on `uuid` naming the pool.
+    /// Tells the medium that the superblock has been read and, for a writer, marked in use. The
+    /// pool calls it once; from here on `uuid` names the pool.
     ///
     /// # Errors
     /// [`OpenError`] when the medium's own files belong to another pool or the mark cannot be made
@@ -296,8 +294,8 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
         Ok(())
     }
 
-    /// False when the medium keeps a history beside the pool file and found none: a pool that was
-    /// last written through this medium and not closed is then incomplete.
+    /// Returns false if the medium keeps a history beside the pool file and found none. A pool that
+    /// was last written through this medium and not closed is then incomplete.
     fn history_found(&self) -> bool {
         true
     }
@@ -308,18 +306,18 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
     /// [`CommitError`] as [`commit`](Self::commit).
     fn sync(&self) -> Result<(), CommitError>;
 
-    /// Returns what opening had to repair.
+    /// Returns the repairs that opening made.
     fn recovery(&self) -> MediaRecovery {
         MediaRecovery::default()
     }
 
-    /// The durability level in force.
+    /// Returns the durability level in force.
     fn durability(&self) -> Durability {
         Durability::Immediate
     }
 
-    /// The recorder of lines that are fenced while the pool is copied; `None` where nothing is
-    /// kept.
+    /// Returns the recorder of lines that are fenced while the pool is copied, or `None` where
+    /// nothing is kept.
     fn recorder(&self) -> Option<&Recorder> {
         None
     }

@@ -1,13 +1,14 @@
-//! `Recorder`: what is made durable while a pool is being copied.
+//! `Recorder`: the lines that become durable while a pool is being copied.
 //!
-//! A copy that is taken while others write is a mixture of moments. Recording every line that is
-//! fenced meanwhile, and laying those lines over the copy, makes it whole, by the argument of the
-//! journal's checkpoints: every store in a copied page was made after fences that are all recorded,
-//! so the result is an image that a crash at the end of the copying could have left.
+//! A copy that is taken while other threads write is a mixture of moments. Recording every line
+//! that is fenced meanwhile, and applying those lines over the copy, makes it whole, by the
+//! argument of the journal's checkpoints: every store in a copied page was made after fences that
+//! are all recorded, so the result is an image that a crash at the end of the copying could have
+//! left.
 //!
 //! # Concurrency
 //! `note` and `fence` cost one relaxed load while nothing is recorded. [`Recorder::start`] ends
-//! with a barrier in every thread, so that a flush that went unrecorded was of a store that the
+//! with a barrier in every thread, so that a flush that was not recorded was of a store that the
 //! copy sees.
 
 use super::LINE;
@@ -42,9 +43,9 @@ fn slot() -> usize {
 }
 
 impl Recorder {
-    /// Begins; false if a copy is being taken already.
+    /// Begins recording. Returns false if another copy is being taken.
     pub(crate) fn start(&self) -> bool {
-        // ORDERING: SeqCst; the barrier below is what the flushing threads pair with.
+        // ORDERING: SeqCst; the flushing threads pair with the barrier below.
         if self.active.swap(true, Ordering::SeqCst) {
             return false;
         }
@@ -54,7 +55,7 @@ impl Recorder {
         true
     }
 
-    /// Ends; returns what was recorded.
+    /// Ends recording. Returns the recorded lines.
     pub(crate) fn stop(&self) -> Lines {
         let lines = std::mem::take(&mut *lock(&self.lines));
         // ORDERING: SeqCst; as in `start`.
@@ -62,8 +63,7 @@ impl Recorder {
         lines
     }
 
-    /// Notes the lines of a flush of `pool`, which begins at the address given and has so many
-    /// bytes.
+    /// Notes the lines of a flush of `pool`, given by its first address and its length.
     #[inline(always)]
     pub(crate) fn note(&self, pool: (*const u8, u64), addr: *const u8, len: usize) {
         // ORDERING: Relaxed; pairs with the barrier in `start`.
@@ -84,7 +84,7 @@ impl Recorder {
         }
     }
 
-    /// Captures what this thread flushed.
+    /// Captures the lines that this thread flushed.
     #[inline(always)]
     pub(crate) fn fence(&self, base: *const u8) {
         // ORDERING: Relaxed; pairs with the barrier in `start`.
@@ -110,10 +110,10 @@ impl Recorder {
 /// Returns once every thread of the process has passed a full barrier.
 fn barrier_in_all_threads() {
     const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
-    // SAFETY: the call takes two integers and touches no memory of ours.
+    // SAFETY: the call takes two integers and touches no memory of this process.
     let done = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
     if done != 0 {
-        // No such call in this kernel: no store buffer stays full for that long.
+        // This kernel has no such call. No store buffer stays full for that long.
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"PMWCAS01");
 
-/// A pool of descriptors: what multi-word swaps on one root's words go through. See the module's
+/// A pool of descriptors, through which multi-word swaps on one root's words go. See the module's
 /// head.
 pub struct DescriptorPool<M: Media> {
     pub(super) pool: Arc<Pool<M>>,
@@ -49,12 +49,13 @@ impl<M: Media> fmt::Debug for DescriptorPool<M> {
     }
 }
 
-/// Bytes from one descriptor to the next.
+/// Returns the bytes from one descriptor to the next.
 const fn stride(words: usize) -> u64 {
     (words.div_ceil(2) * LINE) as u64
 }
 
-/// Bytes of an area for `threads` threads with `per_thread` descriptors of `words` words each.
+/// Returns the bytes of an area for `threads` threads with `per_thread` descriptors of `words`
+/// words each.
 #[must_use]
 pub const fn bytes(threads: usize, per_thread: usize, words: usize) -> u64 {
     LINE as u64 + (threads * per_thread) as u64 * stride(words)
@@ -89,10 +90,10 @@ impl<M: Media> DescriptorPool<M> {
     /// leads to it. Blocks that policies recycle go to `recycle`.
     ///
     /// One thread needs more descriptors than it uses while it stays pinned, and some 60 to never
-    /// wait for one; it uses other threads' too, as far as those leave them.
+    /// wait for one. It uses other threads' too, as far as those leave them.
     ///
     /// # Errors
-    /// [`SpaceError`] when there is no room; nothing has changed then.
+    /// [`SpaceError`] when there is no room. Nothing has changed then.
     ///
     /// # Panics
     /// If one of the numbers is 0 or past its limit: a bug in the caller.
@@ -117,7 +118,7 @@ impl<M: Media> DescriptorPool<M> {
         this.word(at).store(pm, MAGIC, Ordering::Relaxed);
         let shape = descriptors as u64 | (words as u64) << 32 | (per_thread as u64) << 48;
         this.word(at + 8).store(pm, shape, Ordering::Relaxed);
-        // PERSIST: the area's header; fenced by the caller before a root word leads to it.
+        // PERSIST: the area's header; the caller fences it before a root word leads to it.
         pm.flush(this.word(at).addr(), 16);
         // The generations of pools begin at different places.
         let (seed, _) = this.pool.uuid().as_u64_pair();
@@ -129,7 +130,7 @@ impl<M: Media> DescriptorPool<M> {
                 let word = this.generation(number, line);
                 word.store(pm, generation, Ordering::Relaxed);
             }
-            // PERSIST: the descriptor is free, whatever the block held; likewise.
+            // PERSIST: the free descriptor, whatever the block held; the caller fences it too.
             pm.flush(this.status(number).addr(), stride(words) as usize);
             let next = generation.wrapping_add(1) & GENERATION;
             this.next[number].store(next, Ordering::Relaxed);
@@ -140,36 +141,36 @@ impl<M: Media> DescriptorPool<M> {
     /// Marks the area as reached; [`Heap::mark`] for the rest of the structure follows.
     ///
     /// # Errors
-    /// A message that says what is wrong.
+    /// The reason in words.
     pub fn mark(&self, heap: &Heap<M>, guard: &Guard) -> Result<(), String> {
         heap.mark(self.at, self.bytes(), guard)
     }
 
-    /// Bytes of the area.
+    /// Returns the bytes of the area.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         bytes(self.descriptors, 1, self.words)
     }
 
-    /// Offset of the area: what the owner keeps.
+    /// Returns the offset of the area, which the owner keeps.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.at
     }
 
-    /// Most words of an operation.
+    /// Returns the maximum number of words of an operation.
     #[must_use]
     pub fn words(&self) -> usize {
         self.words
     }
 
-    /// How many descriptors there are.
+    /// Returns the number of descriptors.
     #[must_use]
     pub fn descriptors(&self) -> usize {
         self.descriptors
     }
 
-    /// Operations since the pool was opened.
+    /// Returns counts of the operations since the pool was opened.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counters.sum()
@@ -180,15 +181,14 @@ impl<M: Media> DescriptorPool<M> {
         self.pool.pm()
     }
 
-    /// The word at `at`: of the area, or a place that `place_of` or recovery checked.
+    /// Returns the word at `at`: of the area, or at a place that `place_of` or recovery checked.
     #[inline]
     pub(super) fn word(&self, at: u64) -> &PWord {
         debug_assert!(at.is_multiple_of(8) && at + 8 <= self.pm().len(), "{at:#x}");
-        // SAFETY: 1. `at` is inside the pool: the area is a block that the allocator or `open`
-        // vouched for, and places are checked when they are added or recovered; 2. it is 8-aligned,
+        // SAFETY: 1. `at` is inside the pool: the area's block came from the allocator or `open`
+        // checked it, and places are checked when they are added or recovered; 2. it is 8-aligned,
         // likewise; 3. any bits are a valid PWord; 4. the mapping lives as long as `self.pool`, and
-        // chunks of blocks that a pinned thread may still compare are not given back (module's
-        // head).
+        // chunks of blocks that a pinned thread may still compare are not freed (module's head).
         unsafe {
             &*self
                 .pm()
@@ -199,7 +199,7 @@ impl<M: Media> DescriptorPool<M> {
         }
     }
 
-    /// Flushes a word where anything is durable; the caller says why.
+    /// Flushes a word where anything is durable; each caller names what it precedes.
     #[inline]
     #[track_caller]
     pub(super) fn flush(&self, word: &PWord) {
@@ -208,7 +208,7 @@ impl<M: Media> DescriptorPool<M> {
         }
     }
 
-    /// Fences where anything is durable; the caller says why.
+    /// Fences where anything is durable; each caller names what it precedes.
     #[inline]
     #[track_caller]
     pub(super) fn fence(&self) {
@@ -217,7 +217,7 @@ impl<M: Media> DescriptorPool<M> {
         }
     }
 
-    /// Flushes a word and fences; likewise.
+    /// Flushes a word and fences; each caller names what it precedes.
     #[inline]
     #[track_caller]
     pub(super) fn persist(&self, word: &PWord) {
@@ -235,13 +235,13 @@ impl<M: Media> DescriptorPool<M> {
         self.word(self.descriptor_at(number))
     }
 
-    /// The word that says which use line `line` (from 1) belongs to.
+    /// Returns the word that says which use line `line` (from 1) belongs to.
     pub(super) fn generation(&self, number: usize, line: usize) -> &PWord {
         debug_assert!(line > 0);
         self.word(self.descriptor_at(number) + (line * LINE) as u64)
     }
 
-    /// The offset of a word that may be swapped.
+    /// Returns the offset of a word that may be swapped.
     pub(super) fn place_of(&self, word: &PWord) -> Result<u64, WordError> {
         let addr = word.addr().addr();
         let pm = self.pm();
@@ -254,7 +254,8 @@ impl<M: Media> DescriptorPool<M> {
         }
     }
 
-    /// True for an aligned place below `end` that is neither in a region's header nor in the area.
+    /// Returns true for an aligned place below `end` that is neither in a region's header nor in
+    /// the area.
     pub(super) fn swappable(&self, at: u64, end: u64) -> bool {
         at % REGION >= CHUNK
             && at.is_multiple_of(8)
@@ -262,13 +263,13 @@ impl<M: Media> DescriptorPool<M> {
             && (at + 8 <= self.at || at >= self.at + self.bytes())
     }
 
-    /// The word `field` (place, old, new) of an entry.
+    /// Returns the word `field` (place, old, new) of an entry.
     pub(super) fn field(&self, number: usize, entry: usize, field: usize) -> &PWord {
         let word = entry / 2 * 8 + 1 + entry % 2 * 3 + field;
         self.word(self.descriptor_at(number) + word as u64 * 8)
     }
 
-    /// The place of an entry of a descriptor that is not being written.
+    /// Returns the place of an entry of a descriptor that is not being written.
     #[inline]
     pub(super) fn place(&self, number: usize, entry: usize) -> u64 {
         // ORDERING: Relaxed; as in `entry`.
@@ -276,7 +277,7 @@ impl<M: Media> DescriptorPool<M> {
             .load(self.pm(), Ordering::Relaxed)
     }
 
-    /// An entry of a descriptor that is not being written.
+    /// Returns an entry of a descriptor that is not being written.
     #[inline]
     pub(super) fn entry(&self, number: usize, entry: usize) -> Entry {
         // ORDERING (all): Relaxed; the pointer or status that led here was read with Acquire.
@@ -299,7 +300,7 @@ impl<M: Media> DescriptorPool<M> {
         }
     }
 
-    /// The blocks that the policies of an operation with that status recycle.
+    /// Returns the blocks that the policies of an operation with that status recycle.
     pub(super) fn blocks(&self, number: usize, status: Status) -> impl Iterator<Item = u64> {
         let succeeded = status.is(State::Succeeded);
         let blocks = (0..status.count()).map(move |i| {
@@ -316,7 +317,7 @@ impl<M: Media> DescriptorPool<M> {
         blocks.filter(|block| *block != 0)
     }
 
-    /// The blocks that an operation with that status makes somebody's if it succeeds.
+    /// Returns the blocks to which an operation with that status gives an owner if it succeeds.
     pub(super) fn new_blocks(&self, number: usize, status: Status) -> impl Iterator<Item = u64> {
         let frees = move |i: &usize| status.policy(*i).frees_new();
         let blocks = (0..status.count()).filter(frees);

@@ -1,9 +1,8 @@
-//! Descriptors: what one looks like in the pool, and how an operation is put together before it is
-//! published.
+//! Descriptors: their form in the pool, and building an operation before it is published.
 //!
 //! The words of an operation are collected in volatile memory, sorted, and then written to the
-//! descriptor, once. So nothing of an operation that is discarded, or never executed, is in the
-//! pool. See the module's head for the layout (invariants 2, 4 and 5 are kept here).
+//! descriptor, once. So the pool has nothing of an operation that is discarded, or never executed.
+//! See the module's head for the layout (invariants 2, 4 and 5 are kept here).
 
 use super::area::DescriptorPool;
 use super::encoding::{Entry, GENERATION, MAX_WORDS, Policy, State, Status};
@@ -18,8 +17,8 @@ use crossbeam_epoch as epoch;
 use std::fmt;
 use std::sync::atomic::Ordering;
 
-/// How often the epoch is asked to move on before a pool is exhausted, by a thread that is pinned
-/// itself.
+/// How often a thread that is pinned itself asks the epoch to move on before a pool counts as
+/// exhausted.
 const OWN_PATIENCE: usize = 256;
 
 impl<M: Media> DescriptorPool<M> {
@@ -36,8 +35,8 @@ impl<M: Media> DescriptorPool<M> {
             let all = words.iter().enumerate();
             all.fold(0, |bits, (i, word)| bits | (word.policy as u64) << (2 * i))
         };
-        // ORDERING (both): Relaxed; a descriptor's next generation belongs to the thread that has taken it,
-        // and the lists that it was taken from order that.
+        // ORDERING (both): Relaxed; a descriptor's next generation belongs to the thread that has
+        // taken it, and the lists that it was taken from order that.
         let generation = self.next[number].load(Ordering::Relaxed);
         self.next[number].store(generation.wrapping_add(1) & GENERATION, Ordering::Relaxed);
         for (i, word) in words.iter().enumerate() {
@@ -79,7 +78,7 @@ impl<M: Media> DescriptorPool<M> {
         status
     }
 
-    /// Does what the policies of an ended operation say. No one looks at its descriptor any more.
+    /// Executes the policies of an ended operation, whose descriptor no thread reads any more.
     fn recycle_blocks(&self, number: usize) {
         // ORDERING: Acquire; pairs with the Release with which the status was decided.
         let status = Status(self.status(number).load(self.pm(), Ordering::Acquire));
@@ -107,9 +106,9 @@ impl<M: Media> DescriptorPool<M> {
         }
     }
 
-    /// A descriptor for one operation, and what its words' policies recycle goes where
-    /// [`create`](Self::create) was told: recovery has to know it before it meets the first
-    /// descriptor, so it cannot be given here.
+    /// Returns a descriptor for one operation. Blocks that its words' policies recycle go to the
+    /// allocator that [`create`](Self::create) was given; recovery must know it before it meets the
+    /// first descriptor, so it cannot be given here.
     ///
     /// # Errors
     /// [`Exhausted`] if no descriptor comes back for some six seconds; soon, if the thread is
@@ -154,10 +153,10 @@ impl<M: Media> DescriptorPool<M> {
         })
     }
 
-    /// Recycles what ended operations have to, at once: for a clean close, before an allocator
-    /// saves what is in use. No one uses a descriptor or reads one of their words meanwhile, nor
+    /// Recycles everything of ended operations at once, for a clean close, before an allocator
+    /// saves what is in use. Meanwhile no thread uses a descriptor, reads one of their words, or
     /// holds a reference to a block that a policy recycles. Operations that a panic cut short are
-    /// brought to their ends first.
+    /// finished first.
     pub fn quiesce(&mut self) {
         for number in 0..self.descriptors {
             if self.lists.abandoned(number) {
@@ -176,9 +175,9 @@ impl<M: Media> DescriptorPool<M> {
         ));
     }
 
-    /// Recycles what ended operations have to and no one can look at any more, without waiting for
-    /// anyone: for a caller that is out of space. Returns how many blocks that were. The caller should
-    /// not be pinned.
+    /// Recycles everything of ended operations that no thread can read any more, without waiting,
+    /// for a caller that is out of space. Returns how many blocks that were. The caller should not
+    /// be pinned.
     pub fn recycle_ready(&self) -> usize {
         let mut blocks = 0;
         self.lists.turn(&epoch::pin());
@@ -194,8 +193,8 @@ impl<M: Media> DescriptorPool<M> {
         blocks
     }
 
-    /// Blocks that policies of ended operations are going to recycle, for checks of an allocator:
-    /// call it while no operation is under way.
+    /// Returns the blocks that policies of ended operations will recycle, for checks of an
+    /// allocator. No operation may be under way.
     #[must_use]
     pub fn held_blocks(&self) -> Vec<u64> {
         let held = (0..self.descriptors).filter(|number| self.lists.held(*number));
@@ -215,16 +214,17 @@ impl<M: Media> DescriptorPool<M> {
 pub struct Descriptor<'p, M: Media> {
     pool: &'p DescriptorPool<M>,
     number: usize,
-    /// Of the pool's scratch for this descriptor, which is this operation's meanwhile.
+    /// Number of words in the pool's scratch for this descriptor, which belongs to this operation
+    /// meanwhile.
     count: usize,
     stage: Stage,
 }
 
-/// How far an operation is, for dropping it.
+/// Progress of an operation, for dropping it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Building,
-    /// It may be in the pool, and others may be at work on it.
+    /// It may be in the pool, and other threads may be at work on it.
     Published,
     Ended,
 }
@@ -246,7 +246,7 @@ impl<M: Media> Descriptor<'_, M> {
         &words[..self.count]
     }
 
-    /// All of its words, those beyond the operation's included.
+    /// Returns all of its words, those beyond the operation's included.
     fn words_mut(&mut self) -> &mut [Word; MAX_WORDS] {
         // SAFETY: 1. as in `words`; 2. `&mut self` is the only way to them now.
         unsafe { &mut *self.pool.scratch.words(self.number) }
@@ -284,17 +284,17 @@ impl<M: Media> Descriptor<'_, M> {
         Ok(())
     }
 
-    /// Adds a word that is to be `expected` and to become `desired` (or to stay: the two may be
-    /// equal).
+    /// Adds a word that must be `expected` and becomes `desired` (the two may be equal).
     ///
     /// # Errors
-    /// [`WordError`]; the operation is as it was. A reference is aligned, so that is nothing to get
-    /// wrong here.
+    /// [`WordError`]. The operation is as it was. (A reference is aligned, so misalignment is
+    /// impossible here.)
     pub fn add_word(&mut self, word: &PWord, expected: u64, desired: u64) -> Result<(), WordError> {
         self.add(word, expected, desired, Policy::None, false)
     }
 
-    /// As [`add_word`](Self::add_word), with what becomes of the blocks that the values lead to.
+    /// Adds a word as [`add_word`](Self::add_word) does, with a policy for the blocks that its
+    /// values lead to.
     ///
     /// # Errors
     /// As there.
@@ -308,7 +308,7 @@ impl<M: Media> Descriptor<'_, M> {
         self.add(word, expected, desired, policy, false)
     }
 
-    /// Adds a word whose new value is not known yet: [`fill`](Self::fill) gives it.
+    /// Adds a word whose new value is not known yet; [`fill`](Self::fill) sets it.
     ///
     /// # Errors
     /// As [`add_word`](Self::add_word).
@@ -321,7 +321,7 @@ impl<M: Media> Descriptor<'_, M> {
         self.add(word, expected, 0, policy, true)
     }
 
-    /// The place among the words, of a word that is part of the operation.
+    /// Returns the index of a word that is part of the operation.
     fn find(&self, word: &PWord) -> Result<usize, WordError> {
         let addr = word.addr().addr();
         let place = self.pool.place_of(word)?;
@@ -351,7 +351,7 @@ impl<M: Media> Descriptor<'_, M> {
         Ok(())
     }
 
-    /// Takes a word out again; nothing is recycled.
+    /// Removes a word from the operation. Recycles nothing.
     ///
     /// # Errors
     /// [`WordError`]; the operation is as it was.
@@ -368,20 +368,20 @@ impl<M: Media> Descriptor<'_, M> {
         self.number
     }
 
-    /// How many words the operation has.
+    /// Returns the number of words of the operation.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// True for an operation without words.
+    /// Returns true for an operation without words.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Executes the operation: true if all words were as expected and are as desired now, durably;
-    /// false if one was not, and none has changed.
+    /// Executes the operation. Returns true if all words were as expected and are now as desired,
+    /// durably, and false if one was not and none has changed.
     ///
     /// # Errors
     /// [`ExecuteError`]; the operation was discarded.
@@ -395,7 +395,7 @@ impl<M: Media> Descriptor<'_, M> {
             0 => return Err(ExecuteError::Empty),
             count => {
                 let guard = epoch::pin();
-                // From here on the descriptor is the protocol's, even if this thread panics.
+                // From here on the protocol owns the descriptor, even if this thread panics.
                 self.stage = Stage::Published;
                 let number = self.number;
                 let status = pool.publish(number, &mut self.words_mut()[..count]);
@@ -419,7 +419,7 @@ impl<M: Media> Descriptor<'_, M> {
         Ok(done)
     }
 
-    /// Cancels the operation: no word is changed, and new blocks go where they would if it had
+    /// Cancels the operation: no word is changed, and new blocks go where they would go if it had
     /// failed.
     pub fn discard(self) {}
 }

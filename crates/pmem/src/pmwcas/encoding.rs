@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// Most words of an operation.
+/// Maximum number of words of an operation.
 pub const MAX_WORDS: usize = 8;
-/// Most threads that a pool of descriptors is divided among; more threads share.
+/// Maximum number of threads that a pool of descriptors is divided among; more threads share.
 pub const MAX_THREADS: usize = 1024;
-/// Most descriptors of a thread.
+/// Maximum number of descriptors of a thread.
 pub const MAX_PER_THREAD: usize = 64;
 /// The bits of a word that values cannot use.
 pub const FLAGS: u64 = DIRTY | MULTI | CONDITIONAL;
@@ -14,15 +14,15 @@ pub const FLAGS: u64 = DIRTY | MULTI | CONDITIONAL;
 pub(super) const DIRTY: u64 = 1 << 63;
 pub(super) const MULTI: u64 = 1 << 62;
 pub(super) const CONDITIONAL: u64 = 1 << 61;
-/// The generation's bits, where it is by itself.
+/// Bits of the generation, by itself.
 pub(super) const GENERATION: u64 = (1 << 36) - 1;
 const ATTEMPT: u64 = (1 << 22) - 1;
-/// Of attempts' numbers, the bit of those that an operation's own thread makes, and counts by
+/// In an attempt's number, the bit of those that an operation's own thread makes, and counts by
 /// itself.
 pub(super) const OWN_ATTEMPT: u32 = 1 << 21;
 const _: () = assert!(OWN_ATTEMPT as u64 == ATTEMPT / 2 + 1);
 const SHORT_GENERATION: u64 = (1 << 20) - 1;
-/// How far an operation is.
+/// Progress of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Free = 0,
@@ -40,7 +40,7 @@ impl Status {
         Self(state as u64 | (count as u64) << 3 | policies << 8 | (generation & GENERATION) << 24)
     }
 
-    /// `None` for what no descriptor holds.
+    /// Returns the state, or `None` for a value that no descriptor holds.
     pub(super) fn state(self) -> Option<State> {
         match self.0 & 7 {
             0 => Some(State::Free),
@@ -63,7 +63,7 @@ impl Status {
         self.0 & DIRTY != 0
     }
 
-    /// Words of the operation; never more than a descriptor can have.
+    /// Returns the number of words of the operation, at most as many as a descriptor can have.
     pub(super) fn count(self) -> usize {
         ((self.0 >> 3) & 15).min(MAX_WORDS as u64) as usize
     }
@@ -85,12 +85,12 @@ impl Status {
         self.0 >> 24 & GENERATION
     }
 
-    /// True for an operation that is decided by the pointer in its only word.
+    /// Returns true for an operation that the pointer in its only word decides.
     pub(super) fn single(self) -> bool {
         self.count() == 1 && self.policies() == 0
     }
 
-    /// True if the bits that no status uses are 0.
+    /// Returns true if the bits that no status uses are 0.
     pub(super) fn plausible(self) -> bool {
         self.0 >> 60 & 7 == 0 && self.state().is_some() && self.0 >> 3 & 15 == self.count() as u64
     }
@@ -108,17 +108,17 @@ impl fmt::Debug for Status {
     }
 }
 
-/// The pointer to a descriptor in one use of it.
+/// Returns the pointer to a descriptor in one use of it.
 pub(super) fn pointer(number: usize, generation: u64) -> u64 {
     MULTI | generation << 16 | number as u64
 }
 
-/// The number of the descriptor that a pointer leads to.
+/// Returns the number of the descriptor that a pointer leads to.
 pub(super) fn pointed(pointer: u64) -> usize {
     (pointer & 0xFFFF) as usize
 }
 
-/// The conditional pointer of one attempt to install a pointer.
+/// Returns the conditional pointer of one attempt to install a pointer.
 pub(super) fn conditional(number: usize, generation: u64, entry: usize, attempt: u32) -> u64 {
     CONDITIONAL
         | (generation & SHORT_GENERATION) << 41
@@ -127,12 +127,12 @@ pub(super) fn conditional(number: usize, generation: u64, entry: usize, attempt:
         | entry as u64
 }
 
-/// Descriptor and entry that a conditional pointer leads to.
+/// Returns descriptor and entry that a conditional pointer leads to.
 pub(super) fn condition(word: u64) -> (usize, usize) {
     ((word >> 3 & 0xFFFF) as usize, (word & 7) as usize)
 }
 
-/// True if `word` is a conditional pointer to that entry, of any attempt.
+/// Returns true if `word` is a conditional pointer to that entry, of any attempt.
 pub(super) fn is_attempt(word: u64, number: usize, generation: u64, entry: usize) -> bool {
     word & !(ATTEMPT << 19) == conditional(number, generation, entry, 0)
 }
@@ -145,12 +145,12 @@ pub(super) struct Entry {
     pub(super) new: u64,
 }
 
-/// The fate of the blocks that a word's old and new value lead to. A value of 0 leads nowhere. A
-/// new block is [activated](crate::heap::Recycle::activate) by the two policies that would free it: with the
-/// others it is the caller's.
+/// What happens to the blocks that a word's old and new values lead to. A value of 0 leads nowhere.
+/// The two policies that would free a new block also [activate](crate::heap::Recycle::activate) it;
+/// with the others it is the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Policy {
-    /// Nothing: they are no pointers, or the owner sees to it.
+    /// Nothing: the values are no pointers, or the owner manages the blocks.
     #[default]
     None = 0,
     /// The old one is recycled if the operation succeeds, the new one if it fails.
@@ -162,12 +162,12 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// True if it recycles the old block of an operation that succeeded.
+    /// Returns true if it recycles the old block of an operation that succeeded.
     pub(super) fn frees_old(self) -> bool {
         matches!(self, Self::FreeOne | Self::FreeOldOnSuccess)
     }
 
-    /// True if it recycles the new block of one that failed.
+    /// Returns true if it recycles the new block of one that failed.
     pub(super) fn frees_new(self) -> bool {
         matches!(self, Self::FreeOne | Self::FreeNewOnFailure)
     }

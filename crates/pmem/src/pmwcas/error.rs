@@ -1,12 +1,12 @@
-//! Why an operation cannot be put together or begun.
+//! Errors of building and beginning an operation.
 
 use std::fmt;
 
-/// Why a word cannot be part of an operation.
+/// Reason why a word cannot be part of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WordError {
-    /// The word is part of it already.
+    /// The word is already part of it.
     Duplicate(u64),
     /// The descriptor has no room for more than this many words.
     TooMany(usize),
@@ -16,7 +16,7 @@ pub enum WordError {
     Foreign(usize),
     /// The word is not part of the operation.
     Absent(usize),
-    /// The word's new value was not reserved, or was given already.
+    /// The word's new value was not reserved, or was set already.
     NotReserved(u64),
     /// The policies would recycle the block at this offset although the word keeps it, or twice.
     Recycled(u64),
@@ -48,13 +48,13 @@ impl fmt::Display for WordError {
 
 impl std::error::Error for WordError {}
 
-/// Why an operation was not begun. Its descriptor was discarded.
+/// Reason why an operation was not begun. Its descriptor was discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExecuteError {
     /// It has no words.
     Empty,
-    /// The new value of the word at this offset was reserved and never given.
+    /// The new value of the word at this offset was reserved and never set.
     Unfilled(u64),
 }
 
@@ -69,11 +69,11 @@ impl fmt::Display for ExecuteError {
 
 impl std::error::Error for ExecuteError {}
 
-/// No descriptor came back, however often the epoch was asked to move on: too few for what is
-/// pinned.
+/// No descriptor came back, however often the epoch was asked to move on: there are too few for the
+/// pinned threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exhausted {
-    /// How many there are.
+    /// Number of descriptors.
     pub descriptors: usize,
 }
 

@@ -1,21 +1,22 @@
-//! Free descriptors, in volatile memory: sets of bits, changed by single atomic steps; and counters.
+//! Free descriptors, in volatile memory: sets of bits, changed by single atomic steps; and
+//! counters.
 //!
 //! ```text
 //! free or due --taken--> in use --ended--> retired, in a turn --three turns end--> due (to be recycled, then used)
 //! ```
 //!
-//! *Turns* belong to the pool. One is under way at a time; it ends when every thread that was pinned
-//! at its beginning has left. A descriptor records how many turns had ended when its operation did.
-//! The next turn to end may have begun before that; the one after it and the third are the two grace
-//! periods that the descriptor waits for. So nothing has to be done for a descriptor to become due:
-//! any thread takes any descriptor that is.
+//! *Turns* belong to the pool. One is under way at a time, and ends when every thread that was
+//! pinned at its beginning has left. A descriptor records how many turns had ended when its
+//! operation did. The next turn to end may have begun before that; the one after it and the third
+//! are the two grace periods that the descriptor waits for. So a descriptor becomes due by itself:
+//! any thread takes any descriptor that is due.
 //!
-//! A thread that begins or ends a turn is pinned meanwhile. Stopped there, it keeps descriptors from
-//! coming back, as any pinned thread does. The function deferred to the epochs counts turns and
-//! touches nothing else, so it may run long after the pool was closed.
+//! A thread that begins or ends a turn is pinned meanwhile. If it is stopped there, it keeps
+//! descriptors from coming back, as any pinned thread does. The function deferred to the epochs
+//! counts turns and touches nothing else, so it may run long after the pool was closed.
 //!
-//! A thread begins with a set of its own, and goes on with others' sets when it has nothing free or
-//! due. So a few threads share all descriptors.
+//! A thread begins with a set of its own, and continues with others' sets when its own has no free
+//! or due descriptor. So a few threads share all descriptors.
 
 use super::encoding::MAX_PER_THREAD;
 use crate::sync::worker;
@@ -24,9 +25,9 @@ use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Turns that have to end after a descriptor's operation.
+/// Number of turns that have to end after a descriptor's operation.
 const GRACE: u64 = 3;
-/// A turn is begun after so many descriptors of a set, or after half of a small set's. A smaller
+/// A turn is begun after this many descriptors of a set, or after half of a small set's. A smaller
 /// number costs more time, a larger one more descriptors.
 const TURN_EVERY: usize = 8;
 
@@ -52,7 +53,8 @@ impl Turns {
 
     fn end(&self) {
         // ORDERING: SeqCst; pairs with the load in `retire`, and as a Release with the Acquire in
-        // `take_due`: what those did who were pinned comes before a descriptor is used again.
+        // `take_due`: the actions of threads that were pinned come before a descriptor is used
+        // again.
         self.ended.fetch_add(1, Ordering::SeqCst);
         // ORDERING: Release; pairs with the Acquire in `ask`.
         self.under_way.store(false, Ordering::Release);
@@ -62,15 +64,15 @@ impl Turns {
 /// One set of descriptors; bit `i` is its `i`-th one.
 #[derive(Debug, Default)]
 struct Shard {
-    /// Never published since they were recycled.
+    /// Descriptors that have not been published since they were recycled.
     free: AtomicU64,
-    /// Their operations have ended; what their policies say is still to be done.
+    /// Descriptors whose operations have ended; their policies are still to be executed.
     retired: AtomicU64,
-    /// Those whose last operation has a policy; each bit is its descriptor's owner's.
+    /// Descriptors whose last operation has a policy; each bit belongs to its descriptor's owner.
     policies: AtomicU64,
-    /// A panic cut their operations short; they stay so until all is quiet.
+    /// Descriptors whose operations a panic cut short; they stay so until all is quiet.
     abandoned: AtomicU64,
-    /// The bit that was taken last of the retired ones: those below it have waited longest, then
+    /// The last bit that was taken from the retired ones: those below it have waited longest, then
     /// those above.
     last: AtomicU32,
 }
@@ -89,7 +91,7 @@ pub(super) struct Lists {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) number: usize,
-    /// It is to be recycled first.
+    /// True if it must be recycled first.
     pub(super) used: bool,
 }
 
@@ -131,7 +133,7 @@ impl Lists {
         }
     }
 
-    /// A descriptor of this thread's set, or else of another one. `thread`: the thread's number.
+    /// Takes a descriptor of this thread's set, or of another one. `thread` is the thread's number.
     pub(super) fn take(&self, thread: usize) -> Option<Taken> {
         let shards = self.shards.len();
         // Few threads have sets far from each other, so that each may use those behind its own too.
@@ -156,15 +158,15 @@ impl Lists {
         None
     }
 
-    /// One that is due and has a policy, of any set.
+    /// Takes a due descriptor with a policy, of any set.
     pub(super) fn take_with_policy(&self) -> Option<usize> {
         let mut shards = self.shards.iter().enumerate();
         // ORDERING: Relaxed; a hint.
         shards.find_map(|(shard, of)| self.take_due(shard, of.policies.load(Ordering::Relaxed)))
     }
 
-    /// One of a set that is due, of those in `among`: the one that has waited longest, as far as
-    /// that is known.
+    /// Takes a due descriptor of a set, among those in `among`: the one that has waited longest, as
+    /// far as that is known.
     fn take_due(&self, shard: usize, among: u64) -> Option<usize> {
         let of = &self.shards[shard];
         // ORDERING: Acquire; pairs with `Turns::end`.
@@ -196,7 +198,8 @@ impl Lists {
         None
     }
 
-    /// Moves the epochs on: in a few calls, if no one stays pinned, what is retired is due.
+    /// Moves the epochs on. After a few calls, unless a thread stays pinned, retired descriptors
+    /// are due.
     pub(super) fn turn(&self, guard: &Guard) {
         self.turns.ask(guard);
     }
@@ -207,12 +210,12 @@ impl Lists {
         of(shard).fetch_or(1 << (number % self.per_shard), Ordering::Release);
     }
 
-    /// Gives back a descriptor that no one else has seen.
+    /// Frees a descriptor that no other thread has seen.
     pub(super) fn give(&self, number: usize) {
         self.set(number, |shard| &shard.free);
     }
 
-    /// Gives back one whose operation has ended, with a policy or without.
+    /// Retires a descriptor whose operation has ended, with a policy or without.
     pub(super) fn retire(&self, number: usize, policy: bool, guard: &Guard) {
         // ORDERING: SeqCst; pairs with `Turns::end`. The swaps that ended the operation, SeqCst
         // too, come before this load in the order of all of those, and a turn that it does not
@@ -233,19 +236,19 @@ impl Lists {
         }
     }
 
-    /// Notes one whose operation a panic cut short.
+    /// Notes a descriptor whose operation a panic cut short.
     pub(super) fn abandon(&self, number: usize) {
         self.set(number, |shard| &shard.abandoned);
     }
 
-    /// True if a panic cut the descriptor's operation short.
+    /// Returns true if a panic cut the descriptor's operation short.
     pub(super) fn abandoned(&self, number: usize) -> bool {
         let shard = &self.shards[number / self.per_shard];
         // ORDERING: Acquire; pairs with the Release of `set`.
         shard.abandoned.load(Ordering::Acquire) & 1 << (number % self.per_shard) != 0
     }
 
-    /// True if the descriptor is not free: in use, or not recycled yet.
+    /// Returns true if the descriptor is not free: in use, or not recycled yet.
     pub(super) fn held(&self, number: usize) -> bool {
         let shard = &self.shards[number / self.per_shard];
         // ORDERING: Acquire; pairs with the Release of `set`.
@@ -293,8 +296,8 @@ impl Counters {
         }
     }
 
-    /// This thread's line, and how to add to a counter in it: not in one locked step, which would
-    /// wait for the operation's flushes.
+    /// Returns this thread's line and a function that adds to a counter in it. It does not use one
+    /// locked step, which would wait for the operation's flushes.
     #[inline]
     fn mine(&self) -> impl Fn(Counted, u64) {
         let mine = &self.shards[worker() % SHARDS];
@@ -305,7 +308,7 @@ impl Counters {
         }
     }
 
-    /// Counts an operation of so many words that ended.
+    /// Counts an ended operation with that many words.
     #[inline]
     pub(super) fn executed(&self, words: usize, done: bool) {
         let add = self.mine();
@@ -319,7 +322,7 @@ impl Counters {
         add(ended, 1);
     }
 
-    /// Counts an operation of another thread's that was helped.
+    /// Counts help for an operation of another thread.
     #[inline]
     pub(super) fn helped(&self) {
         self.mine()(Counted::Helps, 1);
@@ -347,7 +350,7 @@ mod tests {
     use super::*;
     use crossbeam_epoch as epoch;
 
-    /// Takes all there is, as thread 0.
+    /// Takes all descriptors, as thread 0.
     fn drain(lists: &Lists) -> Vec<usize> {
         std::iter::from_fn(|| lists.take(0).map(|taken| taken.number)).collect()
     }
@@ -357,7 +360,7 @@ mod tests {
         let lists = Lists::all_free(30, 8);
         let all = drain(&lists);
         assert_eq!(all.len(), 30, "the last set is smaller");
-        // Keeps the turns that are begun from ending.
+        // Keeps turns that are begun from ending.
         let guard = epoch::pin();
         let (first, second) = all.split_at(20);
         first.iter().for_each(|n| lists.retire(*n, false, &guard));
@@ -410,7 +413,7 @@ mod tests {
         }
         let mut back = 0;
         while back < all.len() {
-            // Other tests' threads may be pinned for a while.
+            // Threads of other tests may be pinned for a while.
             lists.turn(&epoch::pin());
             std::thread::yield_now();
             back += drain(&lists).len();

@@ -1,24 +1,24 @@
-//! The words of an operation that is being put together, in volatile memory.
+//! The words of an operation under construction, in volatile memory.
 
 use super::encoding::{Entry, FLAGS, MAX_WORDS, Policy};
 use super::error::WordError;
 use std::cell::UnsafeCell;
 
-/// A word of an operation that is being put together.
+/// A word of an operation under construction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Word {
     pub(super) entry: Entry,
     pub(super) policy: Policy,
-    /// Its new value was not given yet.
+    /// True if its new value was not set yet.
     pub(super) open: bool,
 }
 
-/// The words of operations that are being put together, by descriptor: kept beside the pool's
-/// descriptors, so that a [`Descriptor`] is small and cheap to hand on.
+/// The words of operations under construction, by descriptor. They are kept beside the pool's
+/// descriptors, so that a [`Descriptor`] is small and cheap to move.
 pub(super) struct Scratch(Box<[UnsafeCell<[Word; MAX_WORDS]>]>);
 
-// SAFETY: 1. a descriptor's words are reached through the one `Descriptor` that has its number
-// alone; 2. numbers are handed on by the lists, with Release and Acquire.
+// SAFETY: 1. a descriptor's words are reached only through the one `Descriptor` that has its
+// number; 2. the lists pass numbers on, with Release and Acquire.
 unsafe impl Sync for Scratch {}
 
 impl Scratch {
@@ -26,7 +26,7 @@ impl Scratch {
         Self((0..descriptors).map(|_| UnsafeCell::default()).collect())
     }
 
-    /// The words of a descriptor's operation: its owner's alone.
+    /// Returns the words of a descriptor's operation, which belong to its owner.
     pub(super) fn words(&self, number: usize) -> *mut [Word; MAX_WORDS] {
         self.0[number].get()
     }
@@ -40,7 +40,7 @@ pub(super) fn check_recycled(others: &[Word], word: &Word) -> Result<(), WordErr
     }
     let Entry { old, new, .. } = word.entry;
     if word.open {
-        // Its new value is checked when it is given.
+        // Its new value is checked when it is set.
     } else if old == new && old != 0 {
         return Err(WordError::Recycled(old));
     }

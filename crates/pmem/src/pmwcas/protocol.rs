@@ -1,7 +1,7 @@
-//! How words are read, and how an operation is brought to its end, by its own thread or by others.
+//! Reading words, and finishing an operation, by its own thread or by others.
 //!
-//! See the module's head for protocol, invariants and concurrency. Every function here may be run
-//! for the same operation by any number of threads at once.
+//! See the module's head for protocol, invariants and concurrency. Any number of threads may run
+//! every function here for the same operation at once.
 
 use super::area::DescriptorPool;
 use super::encoding::{
@@ -40,17 +40,17 @@ enum Helper {
 }
 
 // ORDERING of the whole file: every change of a word or status is a read-modify-write with AcqRel,
-// and every load is an Acquire, which pairs with them; where it is more, it says so. So whoever
-// sees a value in a word also sees the decision that put it there: what RDCSS stands on (it sees an
-// old value that came after an operation was decided, and then the decision).
+// and every load is an Acquire, which pairs with them; stronger orderings are explained where they
+// occur. So a thread that sees a value in a word also sees the decision that put it there. RDCSS
+// relies on this: it sees an old value that came after an operation was decided, and then the
+// decision.
 
 impl<M: Media> DescriptorPool<M> {
     /// The value of a word that operations change: one load and a test where no operation is under
     /// way. Helps operations that it meets; what it returns, no crash takes back.
     ///
-    /// A value with bits of [`FLAGS`] that leads to no operation on this word was put there by
-    /// something else. It counts without those bits, which are taken off; [`check`](Self::check)
-    /// tells a damaged file.
+    /// A value with bits of [`FLAGS`] that leads to no operation on this word did not come from
+    /// this module. It counts without those bits; [`check`](Self::check) reports a damaged file.
     #[inline]
     pub fn read(&self, word: &PWord) -> u64 {
         let found = word.load(self.pm(), Acquire);
@@ -75,11 +75,11 @@ impl<M: Media> DescriptorPool<M> {
         }
     }
 
-    /// The value of a word while no operation is under way: for owners that check what a file
-    /// holds, after [`open`](Self::open) and before anyone reads it otherwise.
+    /// Returns the value of a word while no operation is under way: for owners that check a file's
+    /// content after [`open`](Self::open) and before any other read.
     ///
     /// # Errors
-    /// The word holds what no operation leaves, in words.
+    /// The reason in words, if the word has a value that no operation leaves.
     pub fn check(&self, word: &PWord) -> Result<u64, String> {
         let found = word.load(self.pm(), Acquire);
         if found & FLAGS == 0 {
@@ -105,18 +105,18 @@ impl<M: Media> DescriptorPool<M> {
             }
             None => {
                 // No operation leaves that in a word: it was there before. It counts, and is made
-                // durable as what it stands for is unknown.
-                // PERSIST: the value, before a thread acts on it, which it may as soon as no bit is set.
+                // durable as what it stands for is unknown. PERSIST: the value, before a thread
+                // acts on it, which it may as soon as no bit is set.
                 self.persist(word);
                 let _ = word.compare_exchange(self.pm(), found, found & !FLAGS, AcqRel, Acquire);
             }
         }
     }
 
-    /// The operation whose pointer or conditional pointer `found`, in `word`, is; `None` if it is
-    /// none that any operation of this pool has put there. By invariants 1 and 2 a pointer's
-    /// descriptor is of the same use while this thread, which is pinned, looks; recovery leaves no
-    /// descriptor that is not free.
+    /// Returns the operation behind `found`, a pointer or conditional pointer in `word`, or `None`
+    /// if no operation of this pool put it there. By invariants 1 and 2 a pointer's descriptor is
+    /// in the same use while this thread, which is pinned, looks. After recovery all descriptors
+    /// are free.
     fn operation(&self, word: &PWord, found: u64) -> Option<(usize, Status)> {
         let number = if found & CONDITIONAL == 0 {
             pointed(found)
@@ -155,9 +155,9 @@ impl<M: Media> DescriptorPool<M> {
         self.complete_by(Helper::Own, number, status, guard)
     }
 
-    /// Puts a pointer into the first word, by the operation's own thread. No RDCSS: no one else
-    /// comes to know of the operation, and could install or decide anything, before that pointer is
-    /// there.
+    /// Puts a pointer into the first word, by the operation's own thread. RDCSS is not needed:
+    /// before that pointer is there, no other thread knows the operation, and so none can install
+    /// or decide anything.
     fn install_first(&self, number: usize, status: Status, guard: &Guard) -> Installed {
         let entry = self.entry(number, 0);
         let (word, own) = (self.word(entry.place), pointer(number, status.generation()));
@@ -217,7 +217,7 @@ impl<M: Media> DescriptorPool<M> {
         }
     }
 
-    /// The status of an operation that was decided, durable if it succeeded.
+    /// Returns the status of a decided operation, durable if it succeeded.
     fn decided(&self, number: usize) -> Status {
         let pm = self.pm();
         let word = self.status(number);
@@ -302,8 +302,7 @@ impl<M: Media> DescriptorPool<M> {
                 Ok(_) => {
                     self.complete_attempt(word, attempt);
                     if self.status(number).load(pm, Acquire) == status.0 {
-                        // Only after a decision does anyone put the old value back, or a new one
-                        // there.
+                        // The old value comes back, or a new one, only after a decision.
                         return Installed::There;
                     }
                 }
@@ -312,7 +311,8 @@ impl<M: Media> DescriptorPool<M> {
                 Err(_) => return Installed::Mismatch,
             }
             if self.status(number).load(pm, Acquire) != status.0 {
-                // Decided meanwhile; the caller's own decision comes too late, whatever it is.
+                // The operation was decided meanwhile, so the caller's own decision comes too late,
+                // whatever it is.
                 return Installed::Mismatch;
             }
         }
@@ -326,16 +326,16 @@ impl<M: Media> DescriptorPool<M> {
         let status = Status(self.status(number).load(pm, Acquire));
         if status.is(State::Undecided) {
             let pointer = pointer(number, status.generation());
-            // Fails if another thread has completed the attempt: no other one has its bits.
-            // ORDERING: SeqCst, with the load after it; pairs with the decision in `complete` and
-            // the swaps of `resolve` after that: either this thread sees the decision, or who
-            // decided sees the pointer.
+            // This fails if another thread has completed the attempt, since no other attempt has
+            // its bits. ORDERING: SeqCst, with the load after it; pairs with the decision in
+            // `complete` and the swaps of `resolve` after that: either this thread sees the
+            // decision, or the deciding thread sees the pointer.
             if word
                 .compare_exchange(pm, attempt, pointer, SeqCst, Acquire)
                 .is_ok()
                 && !Status(self.status(number).load(pm, SeqCst)).is(State::Undecided)
             {
-                // The operation failed in between, and whoever decided may not have seen the
+                // The operation failed in between, and the deciding thread may not have seen the
                 // pointer.
                 self.resolve(number, self.decided(number));
             }
@@ -392,7 +392,7 @@ impl<M: Media> DescriptorPool<M> {
     pub(super) fn end_abandoned(&self, number: usize) {
         let pm = self.pm();
         let status = Status(self.status(number).load(pm, Acquire));
-        // ORDERING: Relaxed; no one else is at work.
+        // ORDERING: Relaxed; no other thread is at work.
         let next = self.next[number].load(std::sync::atomic::Ordering::Relaxed);
         if status.is(State::Free) || status.generation().wrapping_add(1) & GENERATION != next {
             // It was never published: what is there is of the use before, which has ended.

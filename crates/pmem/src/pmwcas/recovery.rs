@@ -1,10 +1,10 @@
 //! Recovery: every operation that a crash interrupted is rolled forward or back.
 //!
-//! All descriptors are looked at, whatever the first ones hold. Their content is checked before
-//! anything is changed: the pool's content may be anything. Words first, under one fence; then the
-//! blocks of policies; then all descriptors become free, under another fence, so that nothing that
-//! a word may hold leads anywhere. All of it may be repeated: words without pointers stay as they
-//! are, and a block is released as often as its descriptor is found not free (see
+//! Recovery reads all descriptors, whatever the first ones hold, and checks their content before it
+//! changes anything, since the pool's content may be anything. It handles the words first, under
+//! one fence, and then the blocks of policies. Then all descriptors become free, under another
+//! fence, so that no word leads anywhere. All of it may be repeated: words without pointers stay as
+//! they are, and a block is released as often as its descriptor is found not free (see
 //! [`Recycle`](super::Recycle)).
 
 use super::area::{DescriptorPool, MAGIC, NoBlocks, bytes};
@@ -20,9 +20,9 @@ use std::sync::atomic::Ordering;
 /// Statistics of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Words that got the new value of an operation that had succeeded.
+    /// Number of words that got the new value of an operation that had succeeded.
     pub forward: u64,
-    /// Words that got back what they held before an operation that had not.
+    /// Number of words that got their old value back, because the operation had not succeeded.
     pub back: u64,
     /// Blocks released.
     pub released: u64,
@@ -36,7 +36,7 @@ impl<M: Media> DescriptorPool<M> {
     /// alone, before any of its words is read; again if a crash came in between.
     ///
     /// # Errors
-    /// A message that says what is wrong.
+    /// The reason in words.
     pub fn open(
         heap: &Heap<M>,
         at: u64,
@@ -158,7 +158,7 @@ impl<M: Media> DescriptorPool<M> {
         }
     }
 
-    /// The next use gets a generation that no line of the descriptor has.
+    /// Gives the next use a generation that no line of the descriptor has.
     fn count_on(&self, number: usize, status: Status) {
         let mut last = status.generation();
         for line in 1..self.words.div_ceil(2) {
@@ -174,7 +174,7 @@ impl<M: Media> DescriptorPool<M> {
         self.next[number].store(last.wrapping_add(1) & GENERATION, Ordering::Relaxed);
     }
 
-    /// True if all lines of the operation are of one use (invariant 4).
+    /// Returns true if all lines of the operation are of one use (invariant 4).
     fn whole(&self, number: usize, status: Status) -> bool {
         (1..status.count().div_ceil(2)).all(|line| {
             self.generation(number, line)

@@ -121,7 +121,7 @@ impl<M: Media> Pool<M> {
             })?;
             Ok(size)
         });
-        // The finished file has its final name by now; a failed one is of no use.
+        // The finished file has its final name by now; an unfinished one is useless.
         let _ = std::fs::remove_file(&partial);
         let size = made?;
         sync_parent(to).map_err(|e| BackupError::Io {

@@ -31,7 +31,7 @@ impl fmt::Display for PoolViolation {
 
 impl std::error::Error for PoolViolation {}
 
-/// How a pool's chunks are used.
+/// Uses of a pool's chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolReport {
     /// Chunks that hold the pool's own tables.
@@ -48,8 +48,8 @@ pub struct PoolReport {
 }
 
 impl<M: Media> Pool<M> {
-    /// Checks the invariants of the pool itself (not of what its roots lead to). Call it while no
-    /// one writes.
+    /// Checks the invariants of the pool itself (not of its roots' content). No thread may write
+    /// meanwhile.
     ///
     /// # Errors
     /// The first [`PoolViolation`] found.

@@ -56,7 +56,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use uuid::Uuid;
 
-/// How a pool is created or opened.
+/// Options for creating or opening a pool.
 #[derive(Clone, Debug, Default)]
 pub struct PoolOptions {
     /// The medium's options; `access` is overridden by [`Pool::create`].
@@ -80,12 +80,12 @@ pub struct PoolInfo {
     pub format: u32,
     /// Identity of the pool.
     pub uuid: Uuid,
-    /// The medium it is open on.
+    /// The pool's medium.
     pub medium: MediumKind,
     /// Bytes of the pool.
     pub pool_bytes: u64,
-    /// Bytes in use: blocks handed out, and the pool's own tables. For roots that are not open,
-    /// all of their chunks count, less free activated blocks.
+    /// Bytes in use: blocks handed out, and the pool's own tables. A root that is not open counts
+    /// with all of its chunks, less free activated blocks.
     pub used_bytes: u64,
     /// Bytes that can be handed out without growing.
     pub free_bytes: u64,
@@ -131,7 +131,7 @@ impl<M: Media> Pool<M> {
         media.access = Access::Create;
         let made = Self::create_on(M::open(path, INITIAL, &media)?, path);
         if made.is_err() && std::fs::metadata(path).is_ok_and(|m| m.is_file()) {
-            // The half-made file is of no use to anyone; the first error is what is reported.
+            // The half-made file is useless; the first error is reported.
             let _ = std::fs::remove_file(path);
         }
         made
@@ -181,7 +181,7 @@ impl<M: Media> Pool<M> {
     /// Opens the pool at `path` for writing, or for reading if the options say so.
     ///
     /// # Errors
-    /// An [`OpenError`] that says what the file is instead of a healthy pool. Nothing has changed.
+    /// An [`OpenError`] that says what the file is. Nothing has changed.
     pub fn open(path: &Path, options: &PoolOptions) -> Result<Arc<Self>, OpenError> {
         Self::open_on(M::open(path, INITIAL, &options.media)?, path)
     }
@@ -337,9 +337,10 @@ impl<M: Media> Pool<M> {
         Ok(unowned)
     }
 
-    /// Clears what decides about chunks and roots: a device may hold anything, a file holds zeros
-    /// already. That takes all of a region's table, since the pool may grow into the rest of the
-    /// region. Flushed, not fenced; true if something had to be changed.
+    /// Clears the words that decide about chunks and roots: a device may hold anything, while a
+    /// file holds zeros already. That includes all of a region's table, since the pool may grow
+    /// into the rest of the region. Flushes and does not fence. Returns true if something had to be
+    /// changed.
     fn clear_tables(&self) -> bool {
         let mut changed = false;
         let mut clear = |word: &PWord, value: u64| {
@@ -367,12 +368,12 @@ impl<M: Media> Pool<M> {
         changed
     }
 
-    /// True if some chunk belongs to root slot `owner`.
+    /// Returns true if some chunk belongs to root slot `owner`.
     fn owned(&self, owner: u8) -> bool {
         !self.chunks_of(owner).is_empty()
     }
 
-    /// The chunks of root slot `owner`: first chunk and use of each.
+    /// Returns the chunks of root slot `owner`: first chunk and use of each.
     pub(crate) fn chunks_of(&self, owner: u8) -> Vec<(u32, ChunkUse)> {
         // Locked, so that the tables are not cut off meanwhile.
         let _space = lock(&self.space);
@@ -397,7 +398,7 @@ impl<M: Media> Pool<M> {
             .collect()
     }
 
-    /// Bytes of chunks of activated blocks that are in no active one.
+    /// Returns the bytes of chunks of activated blocks that are in no active one.
     fn free_activated_bytes(&self) -> u64 {
         // Locked, so that the tables are not cut off meanwhile.
         let _space = lock(&self.space);
@@ -408,7 +409,7 @@ impl<M: Media> Pool<M> {
         chunks.sum()
     }
 
-    /// The 8-byte word at `at`, which is inside the pool and 8-aligned.
+    /// Returns the 8-byte word at `at`, which is inside the pool and 8-aligned.
     pub(crate) fn word_at(&self, at: u64) -> &PWord {
         debug_assert!(
             at.is_multiple_of(8) && at + 8 <= self.pm.len(),
@@ -438,18 +439,18 @@ impl<M: Media> Pool<M> {
         all.iter().flatten().map(Arc::clone).collect()
     }
 
-    /// The medium.
+    /// Returns the medium.
     #[inline]
     pub fn pm(&self) -> &M {
         &self.pm
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Bytes of the pool.
+    /// Returns the bytes of the pool.
     pub fn size(&self) -> u64 {
         lock(&self.superblock).size
     }

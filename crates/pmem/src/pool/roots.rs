@@ -26,7 +26,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Words of a root slot that are the design's own.
+/// Number of words of a root slot that are the design's own.
 pub const ROOT_WORDS: usize = 112;
 /// Longest root name in bytes.
 pub const ROOT_NAME: usize = 47;
@@ -37,7 +37,7 @@ const PUBLISHED: u64 = u64::from_le_bytes(*b"ROOTLIVE");
 const _: () = assert!(128 + ROOT_WORDS as u64 * 8 == ROOT_SLOT);
 const _: () = assert!(16 + DESCRIPTOR == 128);
 
-/// How keys or values are kept.
+/// Type of keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataKind {
     /// 8-byte unsigned integers, in the node.
@@ -49,7 +49,7 @@ pub enum DataKind {
 }
 
 impl DataKind {
-    /// The name that the command line and JSON use.
+    /// Returns the name on the command line and in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -65,9 +65,9 @@ impl DataKind {
 pub struct RootKind {
     /// Name of the design ("lbtree"), at most 16 bytes.
     pub design: String,
-    /// How keys are kept.
+    /// Type of the keys.
     pub keys: DataKind,
-    /// How values are kept.
+    /// Type of the values.
     pub values: DataKind,
     /// Bytes in a leaf.
     pub node_bytes: u32,
@@ -188,7 +188,7 @@ impl<M: Media> Drop for Root<M> {
 }
 
 impl<M: Media> Root<M> {
-    /// The pool.
+    /// Returns the pool.
     pub fn pool(&self) -> &Arc<Pool<M>> {
         &self.pool
     }
@@ -201,13 +201,13 @@ impl<M: Media> Root<M> {
         &self.pool.slot(self.index).words[i]
     }
 
-    /// The number of the root's slot.
+    /// Returns the number of the root's slot.
     pub(crate) fn number(&self) -> u8 {
         self.index as u8
     }
 
-    /// Makes the root findable. What the calling thread flushed is durable before: the descriptor,
-    /// and what the root leads to.
+    /// Makes the root findable. Everything that the calling thread flushed is durable before: the
+    /// descriptor, and what the root leads to.
     pub fn publish(&self) {
         let pm = &self.pool.pm;
         // PERSIST: descriptor and structure, before the state word that makes them count.
@@ -234,7 +234,8 @@ impl<M: Media> Pool<M> {
         unsafe { &*self.pm.base().wrapping_add(at as usize).cast::<Slot>() }
     }
 
-    /// The published root in slot `index`. `Ok(None)` if the slot is empty, `Err` if it is corrupt.
+    /// Returns the published root in slot `index`: `Ok(None)` if the slot is empty, `Err` if it is
+    /// corrupt.
     pub(super) fn root_at(&self, index: usize) -> Result<Option<RootInfo>, String> {
         let slot = self.slot(index);
         // ORDERING: Acquire; pairs with the Release of `publish`.
@@ -262,7 +263,7 @@ impl<M: Media> Pool<M> {
         bytes
     }
 
-    /// The roots in this pool.
+    /// Returns the roots in this pool.
     pub fn roots(&self) -> Vec<RootInfo> {
         (0..ROOTS)
             .filter_map(|i| self.root_at(i).ok().flatten())

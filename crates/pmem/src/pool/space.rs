@@ -1,8 +1,8 @@
 //! Which chunks are free, growth, and giving space back.
 //!
-//! The persistent truth is the chunk tables (one word a chunk, changed by NAW); the free set here
+//! The persistent truth is the chunk tables (one word a chunk, changed by NAW). The free set here
 //! is volatile and rebuilt from them at open. The lowest free chunk is taken first, so that the
-//! tail empties and can be given back.
+//! tail empties and can be cut off.
 //!
 //! # Crash states
 //! 1. A chunk assigned but nothing in it reachable: the owner's recovery finds no live block and
@@ -36,8 +36,9 @@ pub(super) struct Space {
     pub(super) holes: BTreeSet<u32>,
 }
 
-/// The space that [`Pool::compact`] gave back.
+/// The space that [`Pool::compact`] freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CompactReport {
     /// Bytes of the pool before.
     pub before_bytes: u64,
@@ -48,7 +49,7 @@ pub struct CompactReport {
 }
 
 impl<M: Media> Pool<M> {
-    /// The chunk-table word of `chunk`.
+    /// Returns the chunk-table word of `chunk`.
     pub(crate) fn chunk_word(&self, chunk: u32) -> &PWord {
         let region = u64::from(chunk) / REGION_CHUNKS * REGION;
         let at = region + CHUNK_TABLE + u64::from(chunk) % REGION_CHUNKS * 8;
@@ -123,7 +124,7 @@ impl<M: Media> Pool<M> {
         self.pm.fence();
     }
 
-    /// Bytes of a chunk of activated blocks that are in no active one.
+    /// Returns the bytes of a chunk of activated blocks that are in no active one.
     pub(crate) fn free_bytes_of_activated(&self, chunk: u32, class: u8) -> u64 {
         let words = 0..activated::blocks_of(class).div_ceil(64);
         let active = words.map(|i| {
@@ -197,8 +198,8 @@ impl<M: Media> Pool<M> {
         // A copy that is being made reads up to the length that it saw.
         let _tail = lock(&self.tail);
         {
-            // Locked until the chunks are given back: a root that is closed and opened again in
-            // between would hold them through another allocator.
+            // Locked until the chunks are free: a root that is closed and opened again in between
+            // would have them in another allocator.
             let allocators = lock(&self.blocks);
             for blocks in allocators.iter().flatten() {
                 blocks.empty_caches();

@@ -95,17 +95,17 @@ impl Superblock {
     }
 }
 
-/// The bytes of the copy at `at`.
+/// Returns the bytes of the copy at `at`.
 fn bytes_at<M: Media>(pm: &M, at: u64) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     for (word, out) in words(pm, at).iter().zip(bytes.chunks_exact_mut(8)) {
-        // ORDERING: Relaxed; no one writes while the pool is being opened or checked.
+        // ORDERING: Relaxed; no thread writes while the pool is being opened or checked.
         out.copy_from_slice(&word.load(pm, Ordering::Relaxed).to_le_bytes());
     }
     bytes
 }
 
-/// The words of the copy at `at`. The pool is at least two chunks long by then.
+/// Returns the words of the copy at `at`. The pool is at least two chunks long by then.
 fn words<M: Media>(pm: &M, at: u64) -> &[PWord; BYTES / 8] {
     debug_assert!(
         at + BYTES as u64 <= pm.len(),

@@ -1,5 +1,5 @@
-//! What the journal's tests share: a fake pool with a UUID, and a workload whose recovered image
-//! tells whether it is a state that persistent memory could have been left in.
+//! Shared parts of the journal's tests: a fake pool with a UUID, and a workload whose recovered
+//! image tells whether it is a state that persistent memory could have been left in.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use bristlecone_pmem::cell::PWord;
@@ -25,7 +25,7 @@ pub fn options(access: Access, durability: Durability) -> MediaOptions {
     }
 }
 
-/// The word `word` of line `line` after the superblocks.
+/// Returns word `word` of line `line` after the superblocks.
 pub fn word(pm: &Journal, line: u64, word: usize) -> &PWord {
     let offset = (FIRST_LINE + line) as usize * LINE + word * 8;
     assert!(
@@ -115,7 +115,7 @@ pub fn get(pm: &Journal, line: u64) -> u64 {
     word(pm, line, 0).load(pm, Ordering::Acquire)
 }
 
-/// What the workload was told is durable.
+/// The part of the workload that was acknowledged as durable.
 #[derive(Debug, Default)]
 pub struct Acknowledged {
     pub steps: Vec<AtomicU64>,
@@ -132,7 +132,7 @@ impl Acknowledged {
 }
 
 /// Runs `steps` steps on each of `threads` threads, committing every `commit_every`, from wherever
-/// the image is; ends early when a commit fails. What was acknowledged is noted.
+/// the image is. Ends early when a commit fails. Notes what was acknowledged.
 pub fn run(
     pm: &Journal,
     threads: u64,

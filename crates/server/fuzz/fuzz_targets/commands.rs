@@ -199,7 +199,7 @@ impl Place {
     }
 }
 
-/// Returns the command and its words, if it takes so many.
+/// Returns the command and its words if it takes this many.
 fn known(
     table: &[&'static Command],
     call: &Call,

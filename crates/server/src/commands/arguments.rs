@@ -216,7 +216,7 @@ pub(crate) fn scan_fields(
 /// The longest reply, in bytes, to a command that may repeat elements.
 const MAX_REPLY: usize = 64 << 20;
 
-/// Replies with random elements. A positive `count` asks for up to so many different ones of `len`;
+/// Replies with random elements. A positive `count` asks for up to `count` different ones of `len`;
 /// a negative one asks for exactly that many, and elements may repeat. `random` returns one, `all`
 /// returns all, and `reply` writes one.
 pub(crate) fn random_elements<V>(

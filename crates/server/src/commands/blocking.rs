@@ -50,13 +50,13 @@ pub const COMMANDS: &[Command] = &[
 enum Take {
     /// One element from an end of a list.
     Element(End),
-    /// Up to so many elements.
+    /// Up to this number of elements.
     Elements(End, u64),
     /// One element, which is put at an end of the list under another key.
     Move(End, (Vec<u8>, End)),
     /// One member of a sorted set.
     Member(Direction),
-    /// Up to so many members.
+    /// Up to this number of members.
     Members(Direction, u64),
 }
 

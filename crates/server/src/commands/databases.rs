@@ -30,7 +30,7 @@ const DBSIZE: Command = {
         &["keyspace"],
         dbsize,
     );
-    // Keys are counted as they are applied.
+    // A key counts once its change is applied.
     command.spec.reads_applied = true;
     command
 };

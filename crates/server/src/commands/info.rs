@@ -41,7 +41,7 @@ fn info(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done 
         .iter()
         .any(|word| is(word, "all") || is(word, "everything"));
     let default = asked.is_empty() || asked.iter().any(|word| is(word, "default"));
-    // Keys are counted as they are applied: the reply waits until that is durable.
+    // A key counts once its change is applied: the reply waits until that is durable.
     context.session.unsettled = true;
     let mut text = String::new();
     for (name, write) in SECTIONS {

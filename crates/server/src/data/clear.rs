@@ -35,7 +35,7 @@ use std::sync::atomic::Ordering;
 
 /// The most keys that are deleted in one commit, which is faster than clearing a keyspace.
 pub(crate) const FEW: usize = 4096;
-/// The number of keys deleted in one commit where there is no room. A full pool has room for so
+/// The number of keys deleted in one commit where there is no room. A full pool has room for this
 /// many deletions.
 const SOME: usize = 512;
 

@@ -255,7 +255,7 @@ impl Fields {
         }
     }
 
-    /// Returns `count` different random names; all of them if there are not so many.
+    /// Returns `count` different random names, or all if there are fewer.
     pub fn sample(&self, tx: &mut Tx<'_>, count: u64) -> Result<Vec<Pair>, CommandError> {
         let (random, all) = (
             |tx: &mut Tx<'_>| self.random(tx),
@@ -338,8 +338,8 @@ fn split<'k>(key: &'k [u8], prefix: &[u8]) -> Option<(u32, &'k [u8])> {
     Some((u32::from_be_bytes(*at), name))
 }
 
-/// A random name is chosen among so many consecutive ones. Gaps between spreads differ: the first
-/// name after a random spread would favour names after wide gaps.
+/// The number of consecutive names of which one is chosen at random. Gaps between spreads differ:
+/// the first name after a random spread would favour names after wide gaps.
 pub(crate) const FEW: u64 = 16;
 
 /// Returns a random name under `prefix`, where there are more than [`FEW`].
@@ -353,12 +353,12 @@ pub(crate) fn random(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Pair>, Com
     Ok(some_of(found, 1).pop())
 }
 
-/// After so many consecutive random names that were found before, all are read.
+/// The number of consecutive random names found before, after which all are read.
 const MAX_IN_VAIN: u32 = 32;
 
 /// Returns true if reading `count` random names costs more than reading all.
 pub(crate) fn is_expensive(count: u64, len: u64) -> bool {
-    /// Reading a random name costs as much as reading so many consecutive ones.
+    /// The number of consecutive names that are read in the time of one random name.
     const COST_RATIO: u64 = 24;
     count.saturating_mul(COST_RATIO) >= len
 }

@@ -23,7 +23,7 @@ pub enum Held<'l> {
 }
 
 impl Locks {
-    /// Returns stripes that nobody holds.
+    /// Returns stripes that are all free.
     #[must_use]
     pub fn new() -> Self {
         Self {

@@ -1,7 +1,7 @@
 //! The order of the databases, which `SWAPDB` changes.
 //!
 //! Nothing is moved: two databases exchange their keyspaces. A swap holds all locks, and makes the
-//! new order durable before anyone uses it. Readers hold no locks; they start over if the order has
+//! new order durable before it is used. Readers hold no locks; they start over if the order has
 //! changed under them (`Data::swaps`). Entries in `Space::Expiries` have the number of the
 //! keyspace, not of the database.
 

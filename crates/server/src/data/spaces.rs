@@ -81,7 +81,8 @@ pub const ORDER_KEYSPACE: &str = "databases";
 /// The key of the order's record.
 pub const ORDER_KEY: &[u8] = b"order";
 
-/// Returns the number in the name of the keyspace that a database has, by the order's record, if there is one.
+/// Returns the number in the name of the keyspace that a database has, by the order's record, if
+/// there is one.
 #[must_use]
 pub fn keyspace_of(order: Option<&[u8]>, db: usize) -> usize {
     Order::decode(order).unwrap_or(Order::FIRST).place(db)
@@ -106,7 +107,8 @@ impl Order {
         }))
     }
 
-    /// Returns the order in a record, [`FIRST`](Self::FIRST) without a record, and nothing if the record is damaged.
+    /// Returns the order in a record, [`FIRST`](Self::FIRST) without a record, and nothing if the
+    /// record is damaged.
     fn decode(record: Option<&[u8]>) -> Option<Self> {
         let Some(record) = record else {
             return Some(Self::FIRST);

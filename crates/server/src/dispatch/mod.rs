@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 /// The longest key or value, in bytes, of a command that is executed in a batch, or prefetched.
 const MAX_BATCHED: usize = 4 << 10;
-/// Replies are sent once there are so many bytes of them, even if more commands have come.
+/// The number of bytes of replies after which they are sent, even if more commands have come.
 pub(crate) const ENOUGH_OUTPUT: usize = 1 << 20;
 
 /// The decision of admission.
@@ -92,9 +92,8 @@ struct Steps<'t, 'a> {
 }
 
 impl Session {
-    /// Executes commands in order, of which there is at least one, until one of them ends the batch
-    /// or there are enough replies. Returns how the connection goes on, and how many it has
-    /// executed.
+    /// Executes commands in order, at least one, until one of them ends the batch or there are
+    /// enough replies. Returns what the connection does next, and how many commands were executed.
     pub fn execute_batch(
         &mut self,
         server: &Server,

@@ -28,7 +28,7 @@ impl Bench {
         Session::new(&self.server, client.unwrap())
     }
 
-    /// Returns the reply to one more command of a batch that nobody has settled.
+    /// Returns the reply to one more command of a batch that is not settled yet.
     fn call(&self, session: &mut Session, line: &str) -> String {
         self.flow(session, line).0
     }

@@ -2,7 +2,7 @@
 //! searches overlap their waits for memory, and their writes become durable together.
 //!
 //! A batch of `GET`s takes no locks. A batch with a `SET` locks all of its keys: its effect is as
-//! if its commands were executed one after the other while nobody else does anything.
+//! if its commands were executed one after the other with nothing in between.
 
 use crate::command::Step;
 use crate::data::record::{self, STRING};

@@ -1,9 +1,9 @@
 //! Serving clients that wait for a key.
 //!
 //! The writer that puts such a key takes the element for the client that has waited longest, in a
-//! commit of its own, before it releases its locks. Nobody comes between the write and that client.
-//! A waiter that moves its element also needs the lock of the destination; [`Data::lock`] takes it
-//! with the others.
+//! commit of its own, before it releases its locks. No other client comes between the write and
+//! that client. A waiter that moves its element also needs the lock of the destination;
+//! [`Data::lock`] takes it with the others.
 
 use crate::data::Data;
 use crate::data::locks::Held;

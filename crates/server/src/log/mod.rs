@@ -6,8 +6,8 @@
 //!                  +------------------------------------+--> report, once a second
 //! ```
 //!
-//! Only the thread of the log waits for its destination: standard error may be a pipe that nobody
-//! reads. Lines that do not fit into the queue are dropped. Both counts are logged later.
+//! Only the thread of the log waits for its destination: standard error may be a pipe without a
+//! reader. Lines that do not fit into the queue are dropped. Both counts are logged later.
 
 mod throttle;
 
@@ -189,7 +189,7 @@ impl Queue {
             end = back;
             std::thread::sleep(PAUSE);
         }
-        // If nobody reads the lines, they are lost.
+        // Lines that are not read by then are lost.
         let _ = written.recv_timeout(until.saturating_duration_since(Instant::now()));
     }
 }
@@ -289,7 +289,7 @@ fn write_all(waiting: &Receiver<Message>, place: &mut Place, dropped: &AtomicU64
 mod tests {
     use super::*;
 
-    /// Standard error was a pipe that nobody read: workers waited in `write`, and the server for
+    /// Standard error was a pipe without a reader: workers waited in `write`, and the server for
     /// them.
     #[test]
     fn nobody_waits_for_a_place_that_takes_nothing() {

@@ -85,7 +85,7 @@ fn same(words: &Words, theirs: &[u8], ours: &[u8]) -> bool {
     match name.as_str() {
         // When keys were used is not kept.
         "object" if words[1].eq_ignore_ascii_case(b"idletime") => ours == b":0\r\n",
-        // Time goes on between the two.
+        // Time passes between the two.
         "ttl" => near(2),
         "pttl" => near(5000),
         "expiretime" => near(2),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// No test waits longer than this for clients to wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Waits until so many clients wait.
+/// Waits until this number of clients wait.
 #[track_caller]
 fn until_waiting(client: &mut Client<TcpStream>, number: usize) {
     let line = format!("blocked_clients:{number}\r\n");
@@ -63,7 +63,7 @@ fn who_pushes_sees_that_it_is_taken() {
     let live = Live::start();
     let mut client = live.client();
     let mut waiters = waiting(&live, &mut client, &["BLPOP k 0"]);
-    // Nobody comes between, whatever is sent at once.
+    // No other client comes between, whatever is sent at once.
     client.send(&encoded(&[b"RPUSH", b"k", b"a"]));
     client.send(&encoded(&[b"EXISTS", b"k"]));
     same(&client.reply(), ":1\n");

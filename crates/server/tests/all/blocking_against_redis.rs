@@ -98,7 +98,7 @@ fn serving(rng: &mut SmallRng) -> String {
 }
 
 /// Returns commands like [`serving`], with a `DEL` of keys that they would overwrite: Redis serves
-/// nobody then.
+/// no client then.
 fn serving_alone(rng: &mut SmallRng) -> Vec<String> {
     let command = serving(rng);
     let words: Vec<&str> = command.split(' ').collect();

@@ -40,7 +40,7 @@ fn send_on(client: &mut Client<TcpStream>, bytes: &[u8]) {
     let _ = client.stream.write_all(bytes);
 }
 
-/// Waits until so many clients were evicted, while another one is served.
+/// Waits until `number` clients were evicted, while another one is served.
 fn evicted(other: &mut Client<TcpStream>, number: usize) {
     let start = Instant::now();
     while stat(other, "evicted_clients") < number {
@@ -203,7 +203,7 @@ fn keys_that_are_waited_for_count() {
     send_on(&mut waiting, &encoded(&request));
     evicted(&mut other, 1);
     assert!(waiting.is_closed());
-    // A key that is too long for any store waits in vain, and takes nothing.
+    // A key that is too long for any store waits without effect, and takes nothing.
     let mut long = live.client();
     long.send(&encoded(&[b"BLPOP", &vec![b'k'; MIB], b"0.05"]));
     same(&long.reply(), "*-1\n");

@@ -83,7 +83,7 @@ fn parse(bytes: &mut &[u8]) -> Reply {
     }
 }
 
-/// Sorts the arrays of a reply whose order has no meaning, in groups of so many.
+/// Sorts the arrays of a reply whose order has no meaning, in groups of `group`.
 fn sorted(reply: Reply, group: usize) -> Reply {
     match reply {
         Reply::Many(kind, replies) => {

@@ -24,7 +24,7 @@ fn open(dir: &tempfile::TempDir) -> Arc<Data> {
     Arc::new(Data::open(store).unwrap())
 }
 
-/// Returns the command, if there is one that takes so many words.
+/// Returns the command, if there is one that takes this number of words.
 fn known(words: &Words) -> Option<&'static Command> {
     let name = words[0].to_ascii_lowercase();
     commands::data()

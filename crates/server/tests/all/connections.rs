@@ -97,7 +97,7 @@ fn replies_that_are_not_read_hold_nobody_else_up() {
     let value = vec![b'x'; 1 << 20];
     deaf.send(&encoded(&[b"SET", b"big", &value]));
     same(&deaf.reply(), "+OK\n");
-    // 200 MiB of replies that nobody reads.
+    // These are 200 MiB of replies that are never read.
     deaf.send(&encoded(&[b"GET", b"big"]).repeat(200));
     let mut other = live.client();
     let start = Instant::now();

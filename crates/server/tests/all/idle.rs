@@ -12,7 +12,7 @@ const MAX_BYTES: u64 = 24 << 10;
 /// How long the server may take to notice that clients came or went.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until the server has so many clients.
+/// Waits until the server has `count` clients.
 fn wait_for(client: &mut Client<TcpStream>, count: usize) {
     let waiting = Instant::now();
     loop {

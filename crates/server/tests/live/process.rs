@@ -54,7 +54,7 @@ impl Process {
         Self::for_clients(pool, medium, Settings::default().maxclients)
     }
 
-    /// Starts a process that serves so many clients.
+    /// Starts a process that serves this number of clients.
     pub fn for_clients(pool: &Path, medium: &str, clients: usize) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["serves_when_it_is_asked_to", "--exact", "--nocapture"])

@@ -30,6 +30,7 @@
 //! the timestamp is not applied, until all of it is fenced, although the index leads to the records
 //! before. Nobody holds a lock while waiting for durability.
 
+mod reporting;
 mod steps;
 
 use crate::catalogue::Catalogue;

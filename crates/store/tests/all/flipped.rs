@@ -9,7 +9,7 @@ use crate::common::{DESIGNS, Fixture};
 use bristlecone_pmem::media::Mapped;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{
-    Keyspace, Store, StoreOptions, StoreRecovery, TransactionOptions, Update, WriteError,
+    Batch, Keyspace, Store, StoreOptions, StoreRecovery, TransactionOptions, Update, WriteError,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -407,6 +407,48 @@ fn a_damaged_key_can_be_put_or_deleted_and_not_changed_by_what_it_was() {
             assert_eq!(store.recovery().damaged, 0, "{what}");
             store.check().unwrap();
             assert_eq!(store.len(&k), subject.expected.len() as u64 - 1, "{what}");
+        }
+    }
+}
+
+/// A bit that flipped in an empty value made it look like a tombstone. While the store stayed open,
+/// deleting the key said that it was there and wrote nothing, so the damage was still found.
+#[test]
+fn an_empty_value_that_becomes_a_tombstone_while_the_store_is_open_can_be_deleted() {
+    for design in DESIGNS {
+        for batch in [false, true] {
+            let f = Fixture::new(design);
+            f.put("empty", "");
+            f.put("another", "value");
+            let path = f.store.pool().path().to_owned();
+            let file = std::fs::read(&path).unwrap();
+            let ts = (f.store.applied() - 1).to_le_bytes();
+            // No version before it, that timestamp, no length and no flags.
+            let mut records = (0..file.len() / 16).map(|i| i * 16);
+            let record = records.find(|at| {
+                let word = |i: usize| file.get(at + i * 8..at + i * 8 + 8).unwrap_or(&[]);
+                word(0) == [0; 8] && word(1) == ts && word(2).starts_with(&[0; 4])
+            });
+            let at = record.unwrap() as u64 + BODY * 8;
+            let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+            file.write_all_at(&[1 << 6], at + 3).unwrap();
+            f.store.get(&f.k, b"empty").unwrap_err();
+
+            if batch {
+                let mut batch = Batch::new();
+                batch.delete(&f.k, b"empty");
+                batch.put(&f.k, b"another", b"new");
+                f.store.write(batch).unwrap();
+            } else {
+                assert!(f.store.delete(&f.k, b"empty").unwrap());
+            }
+            assert_eq!(f.store.get(&f.k, b"empty"), Ok(None), "{design}");
+            assert!(!f.store.delete(&f.k, b"empty").unwrap());
+            f.store.vacuum_all().unwrap();
+            let f = f.reopened();
+            assert_eq!(f.store.recovery().damaged, 0);
+            assert_eq!(f.store.get(&f.k, b"empty"), Ok(None), "{design}");
+            f.store.check().unwrap();
         }
     }
 }

@@ -10,6 +10,7 @@ mod deferring;
 mod dropping;
 mod failing;
 mod flipped;
+mod following;
 mod full;
 mod handles;
 mod histories;

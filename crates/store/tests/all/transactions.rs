@@ -112,6 +112,62 @@ fn seen_by_transaction(
     assert_eq!(prefixed, expected);
 }
 
+/// Executes a random transaction with savepoints, and commits it or not.
+fn transaction(f: &Fixture, rng: &mut SmallRng, round: usize, model: &mut Model) {
+    let serializable = rng.random_bool(0.3);
+    let options = if serializable {
+        TransactionOptions::serializable()
+    } else {
+        TransactionOptions::default()
+    };
+    let mut tx = f.store.begin(options);
+    let mut own = model.clone();
+    let mut saved = Vec::new();
+    for _ in 0..rng.random_range(0..12) {
+        let key = key(rng);
+        match rng.random_range(0..8) {
+            0..=3 => {
+                let value = format!("{round}").into_bytes();
+                tx.put(&f.k, &key, &value).unwrap();
+                own.insert(key, value);
+            }
+            4 => {
+                tx.delete(&f.k, &key).unwrap();
+                own.remove(&key);
+            }
+            5 => saved.push((tx.savepoint(), own.clone())),
+            6 => {
+                if let Some((savepoint, then)) = saved.pop() {
+                    tx.rollback_to(savepoint);
+                    own = then;
+                }
+            }
+            _ => seen_by_transaction(&mut tx, f, rng, &own),
+        }
+    }
+    seen_by_transaction(&mut tx, f, rng, &own);
+    if rng.random_bool(0.8) {
+        tx.commit().unwrap();
+        *model = own;
+    }
+}
+
+/// Writes a random batch.
+fn batch(f: &Fixture, rng: &mut SmallRng, model: &mut Model) {
+    let mut batch = Batch::new();
+    for _ in 0..rng.random_range(0..5) {
+        let key = key(rng);
+        if rng.random_bool(0.3) {
+            batch.delete(&f.k, &key);
+            model.remove(&key);
+        } else {
+            batch.put(&f.k, &key, b"batch");
+            model.insert(key, b"batch".to_vec());
+        }
+    }
+    f.store.write(batch).unwrap();
+}
+
 /// Compares random transactions, single operations, batches, snapshots, vacuums and kills with
 /// maps, copied for every snapshot.
 fn against_the_model(design: &str, seed: u64, rounds: usize) {
@@ -122,58 +178,8 @@ fn against_the_model(design: &str, seed: u64, rounds: usize) {
     let mut kept: Vec<(Snapshot<Mapped>, Model)> = Vec::new();
     for round in 0..rounds {
         match rng.random_range(0..12) {
-            0..=3 => {
-                let serializable = rng.random_bool(0.3);
-                let options = if serializable {
-                    TransactionOptions::serializable()
-                } else {
-                    TransactionOptions::default()
-                };
-                let mut tx = f.store.begin(options);
-                let mut own = model.clone();
-                let mut saved = Vec::new();
-                for _ in 0..rng.random_range(0..12) {
-                    let key = key(rng);
-                    match rng.random_range(0..8) {
-                        0..=3 => {
-                            let value = format!("{round}").into_bytes();
-                            tx.put(&f.k, &key, &value).unwrap();
-                            own.insert(key, value);
-                        }
-                        4 => {
-                            tx.delete(&f.k, &key).unwrap();
-                            own.remove(&key);
-                        }
-                        5 => saved.push((tx.savepoint(), own.clone())),
-                        6 => {
-                            if let Some((savepoint, then)) = saved.pop() {
-                                tx.rollback_to(savepoint);
-                                own = then;
-                            }
-                        }
-                        _ => seen_by_transaction(&mut tx, &f, rng, &own),
-                    }
-                }
-                seen_by_transaction(&mut tx, &f, rng, &own);
-                if rng.random_bool(0.8) {
-                    tx.commit().unwrap();
-                    model = own;
-                }
-            }
-            4 => {
-                let mut batch = Batch::new();
-                for _ in 0..rng.random_range(0..5) {
-                    let key = key(rng);
-                    if rng.random_bool(0.3) {
-                        batch.delete(&f.k, &key);
-                        model.remove(&key);
-                    } else {
-                        batch.put(&f.k, &key, b"batch");
-                        model.insert(key, b"batch".to_vec());
-                    }
-                }
-                f.store.write(batch).unwrap();
-            }
+            0..=3 => transaction(&f, rng, round, &mut model),
+            4 => batch(&f, rng, &mut model),
             5 | 6 => {
                 let key = key(rng);
                 let value = vec![b'v'; rng.random_range(0..300)];

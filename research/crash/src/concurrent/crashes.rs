@@ -1,11 +1,11 @@
-//! Crashes of one run: where, which images, and what recovery makes of them.
+//! Crashes of one run: the choice of points and images, and the checks of their recoveries.
 //!
-//! # Where
-//! Random points (where calls return, before fences, anywhere), and *directed* ones: where a call
-//! returns that has loaded a word whose last store was another thread's and is not durable yet. Such a
-//! load is no fault in itself (an optimistic reader may discard it); a crash at that point shows whether
-//! it is. And where a call returns while another is changing its key: what it has seen may have come
-//! through volatile memory.
+//! # Crash points
+//! *Random* points are returns of calls, fences, and any others. *Directed* points are the return
+//! of a call that has loaded another thread's store which is not durable yet. Such a load is no
+//! fault in itself, since an optimistic reader may discard it; a crash at that point shows whether
+//! it is one. A return is also a directed point if another call is changing the same key, because
+//! the returning call may have seen that change through volatile memory.
 
 use super::{Counts, Crash, Dependence, LostStore, recover};
 use crate::history::{Call, Mismatch, Outcomes, Sighting, key_of, sighting};
@@ -16,16 +16,16 @@ use bristlecone_pmem::media::sim::{
 };
 use std::collections::BTreeMap;
 
-/// Images of a crash point that are tried one after the other before the rest is sampled.
+/// Images of a crash point that are enumerated before the rest is sampled.
 const EXHAUSTIVE: u64 = 12;
 /// Random crash points of a run.
 const RANDOM_POINTS: usize = 9;
 /// Directed crash points of a run.
 const DIRECTED_POINTS: usize = 4;
-/// Domains that are tried alone.
+/// Domains whose stores are kept alone, one domain an image.
 const ALONE: u32 = 6;
 
-/// What a run left behind.
+/// The events and calls of a run.
 pub(super) struct Trace<'a> {
     pub(super) events: &'a [Event],
     /// Events of opening, before the first call.
@@ -34,7 +34,7 @@ pub(super) struct Trace<'a> {
     pub(super) start: &'a BTreeMap<u64, u64>,
 }
 
-/// A call that loaded what another thread's store, not durable then, had put there.
+/// A call that loaded another thread's store before it was durable.
 #[derive(Clone, Copy, Debug)]
 struct Peek {
     call: usize,
@@ -51,7 +51,8 @@ struct Undurable {
     thread: u8,
 }
 
-/// Follows a trace, and finds who looked at what a crash could still undo.
+/// Follows a trace. Returns the loads of stores that a crash could still undo, and the directed
+/// points.
 fn peeks(trace: &Trace<'_>, model: Model, unit: u8) -> (Vec<Peek>, Vec<usize>) {
     let mut pending = Pending::new(model, unit);
     let mut undurable: Vec<Undurable> = Vec::new();
@@ -121,7 +122,7 @@ fn peeks(trace: &Trace<'_>, model: Model, unit: u8) -> (Vec<Peek>, Vec<usize>) {
     (peeks, directed)
 }
 
-/// Where calls return while another one is changing their key.
+/// Returns the points where a call returns while another call is changing the same key.
 fn meetings(calls: &[Call]) -> impl Iterator<Item = usize> {
     let meets = |call: &&Call| {
         call.returned.is_some()
@@ -135,7 +136,7 @@ fn meetings(calls: &[Call]) -> impl Iterator<Item = usize> {
     calls.iter().filter(meets).map(|call| call.to)
 }
 
-/// Crash points, ascending, and how many of them are directed.
+/// Returns the crash points, ascending, and how many of them are directed.
 fn points(trace: &Trace<'_>, mut directed: Vec<usize>, rng: &mut Rng) -> (Vec<usize>, u64) {
     while directed.len() > DIRECTED_POINTS {
         directed.remove(rng.index(directed.len()));
@@ -147,9 +148,9 @@ fn points(trace: &Trace<'_>, mut directed: Vec<usize>, rng: &mut Rng) -> (Vec<us
         let any = first + rng.index(last - first + 1);
         let call = trace.calls.get(rng.index(trace.calls.len()));
         points.push(match (n % 3, call) {
-            // Where a call returns, all that it did must be durable.
+            // At the return of a call, all of its stores must be durable.
             (0, Some(call)) if call.returned.is_some() => call.to,
-            // Before a fence, most is pending.
+            // Just before a fence, the most stores are pending.
             (1, _) => (any..last)
                 .find(|&i| matches!(trace.events[i].kind, EventKind::Fence))
                 .unwrap_or(any),
@@ -161,8 +162,8 @@ fn points(trace: &Trace<'_>, mut directed: Vec<usize>, rng: &mut Rng) -> (Vec<us
     (points, count)
 }
 
-/// Crashes a run at some points, and checks what recovery makes of the images. The simulation is at
-/// `prepared`, where the run began, and gets back there.
+/// Crashes a run at some points and checks the recoveries of their images. The simulation is at
+/// `prepared`, where the run began, and returns to it.
 pub(super) fn explore(
     subject: &dyn Subject,
     sim: &Simulation,
@@ -180,7 +181,7 @@ pub(super) fn explore(
     let mut found = None;
     for point in points {
         for event in &trace.events[applied..point] {
-            // The lengths of files change at once, and so do holes.
+            // A change of length, or a hole, is durable at once.
             match event.kind {
                 EventKind::Resize { to, .. } => sim.set_len(to),
                 EventKind::Zero { at, bytes } => sim.zero(at, bytes),
@@ -208,7 +209,7 @@ pub(super) fn explore(
     found
 }
 
-/// A crash point, and what may be there afterwards.
+/// A crash point, and the contents that are right after it.
 struct Point<'a> {
     subject: &'a dyn Subject,
     sim: &'a Simulation,
@@ -220,7 +221,7 @@ struct Point<'a> {
 }
 
 impl Point<'_> {
-    /// All images while they are few, else some of every kind.
+    /// Tries all images if they are few, or some of every kind.
     fn images(&self, rng: &mut Rng, counts: &mut Counts) -> Option<(Fault, Crash)> {
         let here = self.sim.mark();
         let exposed = self.sim.expose(self.pending, None);
@@ -267,7 +268,7 @@ impl Point<'_> {
         None
     }
 
-    /// Recovers one image and checks it. Everything is as before afterwards.
+    /// Recovers one image and checks it, and then undoes the changes to the simulation.
     fn image(&self, here: Mark) -> Option<(Fault, Crash)> {
         let content = recover(self.subject, self.sim);
         let found = match content {
@@ -293,7 +294,7 @@ impl Point<'_> {
         found
     }
 
-    /// The crash, with what the present image lost.
+    /// Returns the crash, with the stores that the present image lost.
     fn crash(&self, here: Mark) -> Crash {
         let mut lost = Vec::new();
         for decision in self.sim.decisions(here) {
@@ -311,8 +312,8 @@ impl Point<'_> {
         }
     }
 
-    /// A completed call that saw what a call had done that had not returned, and that this crash
-    /// undid: by what the key's calls answered, or else by what any call loaded.
+    /// Returns a completed call that saw a change of a call which had not returned and which this
+    /// crash undid. The replies of the key's calls decide, or else the loads of any call.
     fn dependence(&self, lost: &[LostStore], mismatch: &Mismatch) -> Option<Dependence> {
         let calls = self.trace.calls;
         let load = |peek: &Peek| {
@@ -329,7 +330,7 @@ impl Point<'_> {
         };
         let loads = || self.peeks.iter().filter_map(load);
         match sighting(calls, self.trace.start, self.at, mismatch) {
-            // What was loaded tells the writer better than answers do, if several were at work on the key.
+            // If several calls were changing the key, a load names the writer more precisely.
             Some(Sighting { observer, writer }) => Some(
                 loads()
                     .find(|load| {

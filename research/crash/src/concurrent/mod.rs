@@ -3,33 +3,38 @@
 //! | part | does |
 //! | --- | --- |
 //! | `program.rs` | prepares a structure's content, and makes each thread's operations |
+//! | `report.rs` | holds the report of an exploration |
 //! | `schedule.rs` | runs the threads under one schedule and records their history |
-//! | `crashes.rs` | chooses crash points, goes through their images, finds what was lost |
-//! | [`history`](crate::history) | decides whether a history explains what is found |
+//! | `crashes.rs` | chooses crash points, tries their images, and finds the lost stores |
+//! | [`history`](crate::history) | decides whether a history explains the recovered content |
 //!
-//! A run: open a prepared structure (as after a crash), let two or three threads do a few operations on
-//! few neighbouring keys, check replies and content; then, for several points of the run, put the
-//! simulation back to what was durable there, try the images that a crash may leave, recover each, and
-//! check that the history up to the point is durably linearizable with what was recovered.
+//! A run opens a prepared structure, as after a crash. Two or three threads do a few operations on
+//! a few neighbouring keys, and the run checks their replies and the content. Then it chooses
+//! several crash points, sets the simulation back to the durable state there, and recovers images
+//! that a crash may leave. The history up to the point must be durably linearizable with each
+//! recovered content.
 //!
-//! *Visible before durable*: an image fails, and some completed call had seen what another thread's
-//! call, which had not returned, had done and the image lost. Either the replies say so (the content
-//! would be right but for calls that changed nothing and only answered), or the loads do. It is told
-//! apart from a plain loss because the cure differs: not a missing flush but a lock released, or a
-//! pointer followed, too early.
+//! *Visible before durable*: an image fails, and it lost a store that a completed call of another
+//! thread had seen before the storing call returned. The replies show it if the content would be
+//! right without the calls that only observed. The loads show it otherwise. The report names it
+//! apart from a plain loss, because the cure differs: a lock was released, or a pointer followed,
+//! too early.
 //!
-//! Everything follows from the options and a schedule's number, so [`replay`] repeats a violation (to the
-//! last address only while no other thread of the process defers frees: epochs are the process's).
+//! Options and a schedule's number determine a run, so [`replay`] repeats a violation. Addresses
+//! are repeated too unless another thread of the process defers frees, since epochs belong to the
+//! process.
 //!
 //! # Limits
-//! Threads are switched before accesses to persistent memory, where the structure asks for it
-//! ([`Instrument::interleave`](bristlecone_pmem::media::Instrument::interleave)), and where they wait; not between other
-//! steps on volatile memory. Memory is sequentially consistent: only the persistency model is weak, and
-//! orders of memory accesses are argued in the code. All threads use one allocator cache, as one thread
-//! would.
+//! Threads are switched before accesses to persistent memory, where they wait, and where the
+//! structure asks for it
+//! ([`Instrument::interleave`](bristlecone_pmem::media::Instrument::interleave)), but not between
+//! other accesses to volatile memory. Memory is sequentially consistent: only the persistency model
+//! is weak, and the code argues its memory orderings in comments. All threads share one allocator
+//! cache.
 
 mod crashes;
 mod program;
+mod report;
 mod schedule;
 
 use crate::deferred::collect;
@@ -40,52 +45,49 @@ use crate::subject::{Fault, FaultKind, Live, Op, Opened, Subject};
 use crate::token::ScheduleToken;
 pub use crate::token::{MAX_OPERATIONS, MAX_THREADS};
 use crate::watchdog::{PATIENCE, watched};
-use bristlecone_pmem::media::sim::{
-    Event, Mark, Model, OutOfSteps, PendingStore, Simulation, Site,
-};
+use bristlecone_pmem::media::sim::{Mark, Model, OutOfSteps, Simulation, Site};
 use bristlecone_pmem::sync::set_give_way;
 use crashes::Trace;
 use program::Spot;
+pub use report::{ConcurrentReport, ConcurrentViolation, Crash, Dependence, LostStore};
+use report::{Counts, MAX_VIOLATIONS};
 use schedule::{Chooser, Log, wait_for_others};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::panic::Location;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Accesses of one recovery with its checks before it counts as stuck.
+/// Accesses after which a recovery with its checks counts as stuck.
 const RECOVERY_STEPS: u64 = 1_000_000;
-/// Tries to take a lock while no other simulated thread runs before it counts as stuck.
+/// Failed attempts to take a lock, while no other simulated thread runs, after which the code
+/// counts as stuck.
 const ALONE_WAITS: u64 = 10_000;
 /// Prepared structures that runs start from.
 const BASES: u64 = 24;
-/// Violations that a report keeps.
-const KEPT: usize = 50;
 
-/// What to explore.
+/// The parameters of a concurrent exploration.
 #[derive(Clone, Debug)]
 pub struct ConcurrentOptions {
-    /// Which stores a crash may lose.
+    /// The persistency model.
     pub model: Model,
-    /// Simulated threads, from 1 to [`MAX_THREADS`] (taken as the nearest if it is not); most faults
-    /// take two or three.
+    /// Simulated threads, clamped to 1 to [`MAX_THREADS`]. Most faults take two or three.
     pub threads: usize,
     /// Schedules to run.
     pub schedules: u64,
-    /// Operations of each thread: at least 1, and [`MAX_OPERATIONS`] of all threads together (taken as
-    /// the nearest if it is not).
+    /// Operations of each thread, clamped to at least 1 and to [`MAX_OPERATIONS`] of all threads
+    /// together.
     pub ops_per_thread: usize,
-    /// What everything random follows from.
+    /// Determines all random choices.
     pub seed: u64,
     /// Time after which no schedule is begun.
     pub budget: Option<Duration>,
-    /// End at the first violation.
+    /// Stops at the first violation.
     pub stop_at_first: bool,
-    /// A fault to make in the code under test ([`Simulation::plant`]).
+    /// A fault planted in the code under test ([`Simulation::plant`]).
     pub planted: Option<&'static str>,
-    /// Flushes and fences to switch off.
+    /// Flushes and fences that are switched off.
     pub off: Vec<Site>,
 }
 
@@ -106,7 +108,7 @@ impl Default for ConcurrentOptions {
 }
 
 impl ConcurrentOptions {
-    /// Threads, and operations of each.
+    /// Returns the number of threads, and of operations of each.
     fn size(&self) -> (usize, usize) {
         let threads = self.threads.clamp(1, MAX_THREADS);
         let ops = self.ops_per_thread.clamp(1, MAX_OPERATIONS / threads);
@@ -115,7 +117,7 @@ impl ConcurrentOptions {
 }
 
 impl ScheduleToken {
-    /// The exploration that the schedule is one of.
+    /// Returns the options of the exploration that the schedule belongs to.
     #[must_use]
     pub fn options(&self) -> ConcurrentOptions {
         ConcurrentOptions {
@@ -129,163 +131,7 @@ impl ScheduleToken {
     }
 }
 
-/// What was explored, and what was found.
-#[derive(Clone, Debug, Default)]
-pub struct ConcurrentReport {
-    /// Schedules run.
-    pub schedules: u64,
-    /// Operations that returned.
-    pub operations: u64,
-    /// Crash points tried.
-    pub crash_points: u64,
-    /// Of these: points where a call returned that may have seen what was not durable.
-    pub directed_points: u64,
-    /// Of the crash points: those of which every distinguishable image was tried.
-    pub exhaustive_points: u64,
-    /// Images recovered.
-    pub images: u64,
-    /// The first violations found (at most one for a schedule).
-    pub violations: Vec<ConcurrentViolation>,
-    /// How many there were.
-    pub violation_count: u64,
-    /// Time taken.
-    pub seconds: f64,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    operations: u64,
-    crash_points: u64,
-    directed: u64,
-    exhaustive: u64,
-    images: u64,
-}
-
-/// A store that a crash lost.
-#[derive(Clone, Copy, Debug)]
-pub struct LostStore {
-    /// The thread that stored.
-    pub thread: u8,
-    /// The word (byte offset / 8).
-    pub word: u32,
-    /// What was stored.
-    pub value: u64,
-    /// Place in the order of all stores.
-    pub seq: u32,
-    /// Where it was stored.
-    pub site: &'static Location<'static>,
-}
-
-impl LostStore {
-    fn of(store: &PendingStore) -> Self {
-        Self {
-            thread: store.thread,
-            word: store.word,
-            value: store.value,
-            seq: store.seq,
-            site: store.site,
-        }
-    }
-}
-
-impl fmt::Display for LostStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { thread, word, .. } = self;
-        let at = u64::from(*word) * 8;
-        write!(
-            f,
-            "thread {thread} stored {:#x} at {at:#x} ({}:{}:{})",
-            self.value,
-            self.site.file(),
-            self.site.line(),
-            self.site.column()
-        )
-    }
-}
-
-/// A completed call that saw what the crash lost; calls by their place in the history.
-#[derive(Clone, Copy, Debug)]
-pub struct Dependence {
-    /// The call that had returned.
-    pub observer: usize,
-    /// The call that had stored, and not returned.
-    pub writer: usize,
-    /// What was loaded and lost; `None` if it was seen through volatile memory.
-    pub store: Option<LostStore>,
-}
-
-/// A crash whose image is wrong.
-#[derive(Clone, Debug)]
-pub struct Crash {
-    /// Events of the run before it.
-    pub point: usize,
-    /// Events of the whole run.
-    pub events: usize,
-    /// The last event before it.
-    pub after: Option<Event>,
-    /// What the image lost, of the words that recovery read.
-    pub lost: Vec<LostStore>,
-    /// Who had seen some of that.
-    pub dependence: Option<Dependence>,
-}
-
-/// What went wrong, and in which run.
-#[derive(Clone, Debug)]
-pub struct ConcurrentViolation {
-    /// What.
-    pub fault: Fault,
-    /// The seed of the exploration.
-    pub seed: u64,
-    /// The schedule's number: with the same options, [`replay`] repeats it.
-    pub schedule: u64,
-    /// The calls, in the order they were made.
-    pub history: Vec<Call>,
-    /// The crash; `None` if it went wrong without any.
-    pub crash: Option<Crash>,
-}
-
-impl fmt::Display for ConcurrentViolation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.fault)?;
-        writeln!(f, "  seed {}, schedule {}", self.seed, self.schedule)?;
-        for (i, call) in self.history.iter().enumerate() {
-            let state = match &self.crash {
-                Some(crash) if call.from > crash.point => continue,
-                Some(crash) if !call.completed_at(crash.point) => " (running at the crash)",
-                _ => "",
-            };
-            writeln!(f, "  {i:2}  {call}{state}")?;
-        }
-        let Some(crash) = &self.crash else {
-            return writeln!(f, "  without a crash");
-        };
-        let (point, events) = (crash.point, crash.events);
-        write!(f, "  crash after event {point} of {events}")?;
-        if let Some(event) = crash.after {
-            let (file, line) = (event.site.file(), event.site.line());
-            write!(f, ": thread {} at {file}:{line}", event.thread)?;
-        }
-        writeln!(f)?;
-        if let Some(Dependence {
-            observer,
-            writer,
-            store,
-        }) = crash.dependence
-        {
-            writeln!(
-                f,
-                "  call {observer} had returned and had seen what call {writer} had not made durable{}",
-                store.map_or_else(String::new, |store| format!(": {store}"))
-            )?;
-        }
-        for store in &crash.lost {
-            writeln!(f, "  lost: {store}")?;
-        }
-        Ok(())
-    }
-}
-
-/// Runs the schedules of `options` on `subject`; calls `progress` after each with how many are done.
+/// Runs the schedules of `options` on `subject`. After each, calls `progress` with the number done.
 pub fn explore(
     subject: &dyn Subject,
     options: &ConcurrentOptions,
@@ -294,8 +140,8 @@ pub fn explore(
     share_of(subject, options, &AtomicU64::new(0), progress)
 }
 
-/// Runs the schedules of `options` on `subject`, on several threads of this machine; calls `progress`
-/// after each.
+/// Runs the schedules of `options` on `subject`, on several threads of this machine. Calls
+/// `progress` after each schedule.
 pub fn explore_on(
     subject: &dyn Subject,
     options: &ConcurrentOptions,
@@ -326,7 +172,7 @@ fn share_of(
 ) -> ConcurrentReport {
     let running = AtomicU64::new(0);
     let describe = || {
-        // ORDERING: Relaxed; it does not change while it hangs.
+        // ORDERING: Relaxed; the number does not change while the schedule hangs.
         let schedule = running.load(Ordering::Relaxed);
         let token = ScheduleToken {
             subject: subject.name(),
@@ -373,7 +219,7 @@ fn run_share(
         progress(report.schedules);
         if let Some(violation) = violation {
             report.violation_count += 1;
-            if report.violations.len() < KEPT {
+            if report.violations.len() < MAX_VIOLATIONS {
                 report.violations.push(violation);
             }
             if options.stop_at_first {
@@ -392,23 +238,6 @@ fn run_share(
     report
 }
 
-impl ConcurrentReport {
-    /// Adds what another worker found in its share of the schedules.
-    fn add(&mut self, other: Self) {
-        self.schedules += other.schedules;
-        self.operations += other.operations;
-        self.crash_points += other.crash_points;
-        self.directed_points += other.directed_points;
-        self.exhaustive_points += other.exhaustive_points;
-        self.images += other.images;
-        self.violation_count += other.violation_count;
-        self.violations.extend(other.violations);
-        self.violations.sort_by_key(|violation| violation.schedule);
-        self.violations.truncate(KEPT);
-        self.seconds = self.seconds.max(other.seconds);
-    }
-}
-
 /// Runs one schedule again.
 #[must_use]
 pub fn replay(
@@ -419,7 +248,7 @@ pub fn replay(
     Bases::default().run(subject, options, schedule, &mut Counts::default())
 }
 
-/// The value that an operation stores.
+/// Returns the value that an operation stores.
 fn value_of(op: &Op) -> Option<u64> {
     match *op {
         Op::Insert(_, value) | Op::Upsert(_, value) | Op::Update(_, value) => Some(value),
@@ -427,8 +256,8 @@ fn value_of(op: &Op) -> Option<u64> {
     }
 }
 
-/// What checks and recoveries are run under, outside of any schedule: a limit of steps, and an end to
-/// waiting, since there is no one to wait for. A panic is a fault of that kind.
+/// Runs a check or a recovery outside of any schedule. Steps are limited, and so is waiting for a
+/// lock, since no other thread could release it. A panic is a fault of kind `kind`.
 fn guarded<R>(
     sim: &Simulation,
     kind: FaultKind,
@@ -461,7 +290,7 @@ fn guarded<R>(
     })
 }
 
-/// Every entry, ascending.
+/// Returns all entries, ascending by key.
 fn content(live: &dyn Live) -> Result<Vec<(u64, u64)>, Fault> {
     let mut entries = Vec::new();
     live.observe(&mut |key, value| entries.push((key, value)))?;
@@ -477,12 +306,12 @@ fn content(live: &dyn Live) -> Result<Vec<(u64, u64)>, Fault> {
 /// Drops a structure as a crash does.
 fn abandon(sim: &Simulation, live: Box<dyn Live>) {
     sim.set_frozen(true);
-    // What a broken structure's end does is of no interest any more.
+    // A panic while a broken structure is dropped says nothing new.
     let _ = quiet::catch(|| drop(live));
     sim.set_frozen(false);
 }
 
-/// Opens what a crash left, checks it, reads it, and abandons it.
+/// Opens the image that a crash left, checks it, returns its entries, and drops it.
 fn recover(subject: &dyn Subject, sim: &Simulation) -> Result<Vec<(u64, u64)>, Fault> {
     let live = guarded(sim, FaultKind::Recovery, || match subject.open()? {
         Opened::Live(live) => Ok(live),
@@ -502,7 +331,7 @@ struct Base {
     spot: Spot,
     start: BTreeMap<u64, u64>,
     prepared: Mark,
-    /// Accesses of an operation, about.
+    /// Mean number of accesses of an operation.
     steps: usize,
 }
 
@@ -526,7 +355,8 @@ impl Base {
         })
     }
 
-    /// A simulation with a structure that operations were done on. Gives the steps of each to `cost`.
+    /// Returns a simulation with a structure on which `ops` were done, and its content. Passes the
+    /// steps of each operation to `cost`.
     fn filled(
         subject: &dyn Subject,
         ops: &[Op],
@@ -550,7 +380,7 @@ impl Base {
     }
 }
 
-/// Prepared structures, made when they are needed.
+/// Prepared structures, made on first use.
 #[derive(Default)]
 struct Bases(BTreeMap<u64, Result<Base, Fault>>);
 
@@ -594,8 +424,8 @@ fn violation(options: &ConcurrentOptions, schedule: u64, fault: Fault) -> Concur
     }
 }
 
-/// Every other schedule is a PCT one; how often random ones switch, and how many priority changes the
-/// others have, differs too.
+/// Returns the chooser of a schedule. Half of them are PCT. The probability of a switch, or the
+/// number of priority changes, varies as well.
 fn chooser(options: &ConcurrentOptions, base: &Base, schedule: u64) -> Chooser {
     let mut rng = Rng::of(options.seed, 2, schedule);
     let ((threads, ops), kind) = (options.size(), rng.index(8));
@@ -677,7 +507,7 @@ fn run(
     })
 }
 
-/// Checks a run that no crash ended: replies, content, structure.
+/// Checks replies, content and structure of a run that ended without a crash.
 fn check_run(
     sim: &Simulation,
     live: &dyn Live,

@@ -1,34 +1,35 @@
-//! What the simulated threads do: random programs on few keys, and the contents they start from.
+//! The programs of the simulated threads: random operations on a few keys, and the contents they
+//! start from.
 
 use crate::rng::Rng;
 use crate::subject::{Live, Op, Reply, Subject};
 use std::collections::BTreeMap;
 
-/// Most keys that a structure is filled with.
-const MOST: usize = 48;
-/// Operations that come before a spot, at least.
-const FEWEST: usize = 10;
+/// Largest number of keys that a structure is filled with.
+const MAX_KEYS: usize = 48;
+/// Fewest operations that prepare a structure.
+const MIN_PREPARATION: usize = 10;
 
 /// How a structure is prepared, and where its threads then meet.
 ///
-/// A random workload is run once to see what each of its operations costs. The structure is then
-/// prepared by the operations *before* a dear one: its leaf is about to split, or to be given back. The
-/// threads get operations on that one's key and the keys around it. This finds the rare paths of any
-/// design without knowing it.
+/// A random workload is run once to measure the cost of each operation. The operations *before* an
+/// expensive one then prepare the structure: a leaf is about to split, or to be freed. The threads
+/// operate on the key of the expensive operation and on the keys around it. This finds the rare
+/// paths of any design without knowing the design.
 #[derive(Clone, Debug)]
 pub(super) struct Spot {
-    /// What prepares the structure.
+    /// The operations that prepare the structure.
     pub(super) before: Vec<Op>,
-    /// The dear operation.
-    dear: Op,
-    /// Distance of the keys that the structure is filled with, so that others fit in between.
+    /// The expensive operation.
+    expensive: Op,
+    /// Distance between the keys that the structure is filled with, which leaves room for others.
     step: u64,
 }
 
-/// Does operations that all have to be done.
+/// Does operations that must all succeed, and returns the content that they leave.
 ///
 /// # Errors
-/// The operation that was not, with what it gave.
+/// The first operation that did not succeed, with its reply.
 pub(super) fn fill(
     live: &dyn Live,
     ops: &[Op],
@@ -50,10 +51,10 @@ pub(super) fn fill(
     Ok(content)
 }
 
-/// Inserts, in order or not, then removals of most of it.
+/// Returns insertions, in order or shuffled, and then removals of most keys.
 pub(super) fn workload(subject: &dyn Subject, rng: &mut Rng) -> Vec<Op> {
     let step = key_step(subject);
-    let most = (subject.max_key() / step).clamp(1, MOST as u64) as usize;
+    let most = (subject.max_key() / step).clamp(1, MAX_KEYS as u64) as usize;
     let mut keys: Vec<u64> = (1..=(most / 2 + rng.index(most / 2 + 1)).max(1) as u64)
         .map(|i| i * step)
         .collect();
@@ -73,12 +74,12 @@ pub(super) fn workload(subject: &dyn Subject, rng: &mut Rng) -> Vec<Op> {
 }
 
 fn key_step(subject: &dyn Subject) -> u64 {
-    (subject.max_key() / (2 * MOST as u64)).clamp(1, 4)
+    (subject.max_key() / (2 * MAX_KEYS as u64)).clamp(1, 4)
 }
 
 impl Spot {
-    /// Chooses a dear operation of a workload, of the kind that `number` says: an insert, a removal, or
-    /// one of any cost.
+    /// Chooses an operation of a workload. `number` says which: an expensive insertion, an
+    /// expensive removal, or one of any cost.
     pub(super) fn choose(
         subject: &dyn Subject,
         workload: &[Op],
@@ -86,7 +87,7 @@ impl Spot {
         number: u64,
         rng: &mut Rng,
     ) -> Self {
-        let mut candidates: Vec<usize> = (FEWEST..workload.len())
+        let mut candidates: Vec<usize> = (MIN_PREPARATION..workload.len())
             .filter(|&i| match number % 3 {
                 0 => matches!(workload[i], Op::Insert(..)),
                 1 => matches!(workload[i], Op::Remove(_)),
@@ -103,21 +104,21 @@ impl Spot {
             let most = distinct.last().copied().unwrap_or(0);
             candidates.retain(|&i| 5 * costs[i] >= 4 * most);
         } else {
-            // Each path through the code has its own cost.
+            // Each path through the code has a cost of its own.
             let cost = distinct[rng.index(distinct.len())];
             candidates.retain(|&i| costs[i] == cost);
         }
         let at = candidates[rng.index(candidates.len())];
         Self {
             before: workload[..at].to_vec(),
-            dear: workload[at],
+            expensive: workload[at],
             step: key_step(subject),
         }
     }
 
-    /// The dear operation's key and a few around it.
+    /// Returns the expensive operation's key, and a few keys around it.
     fn keys(&self, subject: &dyn Subject, rng: &mut Rng) -> Vec<u64> {
-        let (Op::Insert(hot, _) | Op::Remove(hot)) = self.dear else {
+        let (Op::Insert(hot, _) | Op::Remove(hot)) = self.expensive else {
             return vec![self.step];
         };
         let wide = 1 + rng.index(4) as u64;
@@ -133,8 +134,8 @@ impl Spot {
         keys
     }
 
-    /// The operations of each thread: on few keys, with values that occur once. The dear operation is
-    /// mostly one of them.
+    /// Returns the operations of each thread: on few keys, each with a value that occurs once.
+    /// Three times of four, the expensive operation is among them.
     pub(super) fn programs(
         &self,
         subject: &dyn Subject,
@@ -143,13 +144,14 @@ impl Spot {
         rng: &mut Rng,
     ) -> Vec<Vec<Op>> {
         let mut keys = self.keys(subject, rng);
-        // What takes several operations on one key, each at its moment, hardly occurs where there are more.
+        // Some faults need several operations on one key at certain moments, which hardly occurs
+        // with more keys.
         let one = rng.index(4) == 0;
         if one {
             keys.truncate(1);
         }
         // Shares of insert, upsert, update, remove; the rest are lookups.
-        let shares: [usize; 4] = match (rng.index(4), self.dear) {
+        let shares: [usize; 4] = match (rng.index(4), self.expensive) {
             _ if one => [40, 20, 20, 15],
             (0, Op::Remove(_)) => [15, 5, 5, 60],
             (0, _) => [60, 10, 5, 5],
@@ -178,7 +180,7 @@ impl Spot {
             .map(|_| (0..ops).map(|_| op(rng)).collect())
             .collect();
         if rng.index(4) > 0 {
-            programs[rng.index(threads)][rng.index(ops.min(2))] = self.dear;
+            programs[rng.index(threads)][rng.index(ops.min(2))] = self.expensive;
         }
         programs
     }

@@ -1,14 +1,14 @@
 //! One run of simulated threads under one schedule.
 //!
-//! The threads are coroutines of the calling thread (`shuttle`). They take turns before every access to
-//! persistent memory (the simulation's switch function) and wherever one waits for another (the
-//! give-way function of [`bristlecone_pmem::sync`]); in between they run alone. What happens follows
-//! from the programs and the scheduler's seed alone.
+//! The threads are coroutines of the calling thread (`shuttle`). They take turns before every
+//! access to persistent memory (the simulation's switch function) and wherever one waits for
+//! another (the give-way function of [`bristlecone_pmem::sync`]). In between, a thread runs alone.
+//! The programs and the scheduler's seed determine the run.
 //!
-//! Two kinds of schedules: *random*, where a thread keeps its turn with some probability, and *PCT*
-//! (Burckhardt et al., ASPLOS 2010), where the thread of highest priority runs until one of a few random
-//! steps lowers it: what it takes to have one thread rest in the middle of an operation while others
-//! do several.
+//! There are two kinds of schedules. In a *random* one, a thread keeps its turn with some
+//! probability. In a *PCT* one (Burckhardt et al., ASPLOS 2010), the thread of highest priority
+//! runs until one of a few random steps lowers its priority. So one thread rests in the middle of
+//! an operation while others do several.
 
 use crate::deferred::collect;
 use crate::history::Call;
@@ -23,14 +23,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Accesses of one run, and turns given away in it, before it counts as stuck.
+/// Accesses of one run, and turns yielded in it, after which it counts as stuck.
 const STEPS: u64 = 100_000;
-/// Turns that a thread has in a row, by priority: several operations.
+/// Turns in a row after which the priority of a thread is lowered: several operations.
 const TURNS: usize = 1000;
 /// Bytes of a simulated thread's stack.
 const STACK: usize = 256 << 10;
 
-/// A sink that keeps every event, in order, where the run's threads can count them.
+/// A sink that keeps every event, in order. The run's threads count them.
 pub(super) struct Log(pub(super) Rc<RefCell<Vec<Event>>>);
 
 impl Sink for Log {
@@ -43,7 +43,7 @@ impl Sink for Log {
     }
 }
 
-/// What the threads of a run share.
+/// The state that the threads of a run share.
 struct Run {
     sim: Simulation,
     live: Box<dyn Live>,
@@ -52,7 +52,7 @@ struct Run {
     calls: RefCell<Vec<Call>>,
     clock: Cell<u32>,
     fault: RefCell<Option<Fault>>,
-    /// Turns given away while waiting.
+    /// Turns yielded while waiting.
     waits: Cell<u64>,
 }
 
@@ -63,22 +63,23 @@ thread_local! {
     static CURRENT: Cell<u8> = const { Cell::new(0) };
 }
 
-/// Before an access: perhaps another thread's turn. The simulation keeps its own note of the thread.
+/// Offers a switch to another thread before an access. The simulation keeps track of the thread
+/// itself.
 fn switch() {
     let me = CURRENT.get();
     shuttle::thread::sleep(Duration::ZERO);
     CURRENT.set(me);
 }
 
-/// A deferred function of another exploration may hold an allocator's lock, and may not be running just now:
-/// who has waited so many times lets time pass now and then.
+/// Sleeps after every thousandth wait. A deferred function of another exploration may hold an
+/// allocator's lock while the machine does not run it.
 pub(super) fn wait_for_others(waits: u64) {
     if waits.is_multiple_of(1_000) {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// While waiting: another thread's turn.
+/// Yields to another thread while waiting.
 fn give_way() {
     let me = CURRENT.get();
     shuttle::thread::yield_now();
@@ -145,7 +146,8 @@ impl Run {
                 self.fault.borrow_mut().get_or_insert(fault);
                 return;
             }
-            // Freed blocks come back into use between operations, as they do after a while.
+            // Freed blocks come back into use between operations, as they do in time on a real
+            // machine.
             if number % 4 == 3 {
                 collect();
             }
@@ -153,7 +155,7 @@ impl Run {
     }
 }
 
-/// What a run left.
+/// The result of a run.
 pub(super) struct Ran {
     pub(super) calls: Vec<Call>,
     pub(super) live: Option<Box<dyn Live>>,
@@ -168,7 +170,7 @@ pub(super) fn run(
     log: &Rc<RefCell<Vec<Event>>>,
     chooser: Chooser,
 ) -> Ran {
-    /// Takes the scheduler out again, whatever happened.
+    /// Detaches the scheduler, even after a panic.
     struct Reset<'s>(&'s Simulation);
     impl Drop for Reset<'_> {
         fn drop(&mut self) {
@@ -195,7 +197,7 @@ pub(super) fn run(
     let reset = Reset(sim);
     set_give_way(Some(give_way));
     sim.set_switch(Some(switch));
-    // All threads catch their panics; what comes out here is the scheduler's.
+    // All threads catch their own panics, so a panic here is the scheduler's.
     let ended = quiet::catch(|| {
         shuttle::Runner::new(chooser, config()).run(move || {
             let threads: Vec<_> = (1..=threads)
@@ -225,7 +227,7 @@ pub(super) fn run(
     }
     Ran {
         calls: run.calls.take(),
-        // A thread that could not be ended keeps its share.
+        // A thread that could not be ended keeps its reference.
         live: Rc::into_inner(run).map(|run| run.live),
         fault,
     }
@@ -239,7 +241,7 @@ fn config() -> shuttle::Config {
     config
 }
 
-/// Whose turn is next, for one run.
+/// Chooses the next thread, for one run.
 #[derive(Debug)]
 pub(super) struct Chooser {
     rng: Rng,
@@ -249,17 +251,17 @@ pub(super) struct Chooser {
 
 #[derive(Debug)]
 enum Kind {
-    /// The thread whose turn it is keeps it with a probability of `stay` / 16.
+    /// The running thread keeps its turn with a probability of `stay` / 16.
     Random { stay: usize },
     Pct {
-        /// By thread; the least number runs.
+        /// Priority by thread; the smallest number runs.
         priority: Vec<usize>,
         lowest: usize,
         /// Steps after which the running thread gets the lowest priority.
         changes: Vec<usize>,
         step: usize,
-        /// Turns that the running thread has had without a change; one that waits for another by
-        /// loading a word over and over must not keep it from running.
+        /// Turns since the last change. A thread that waits for another by loading a word over and
+        /// over must not keep the other from running.
         turns: usize,
     },
 }
@@ -273,7 +275,7 @@ impl Chooser {
         }
     }
 
-    /// `changes` priority changes, in the first `steps` steps.
+    /// Returns a PCT chooser with `changes` priority changes in the first `steps` steps.
     pub(super) fn pct(mut rng: Rng, threads: usize, changes: usize, steps: usize) -> Self {
         let mut priority: Vec<usize> = (0..=threads).collect();
         for i in (1..priority.len()).rev() {

@@ -1,22 +1,23 @@
-//! Exploration of a recorded workload: every crash point, every image that the model allows there.
+//! Exploration of a recorded workload: every crash point, and every image that the model allows
+//! there.
 //!
-//! A worker replays the trace on a buffer of its own, which holds what is durable. At a crash point the
-//! pending stores are left open (`Simulation::expose`); recovery, and the oracles after it, decide
-//! by reading. Going depth-first through the decisions visits each distinguishable image once; what
-//! nothing reads cannot matter.
+//! A worker replays the trace on a buffer of its own, which holds the durable state. At a crash
+//! point it leaves the pending stores open (`Simulation::expose`). Recovery, and the oracles after
+//! it, decide which stores were kept by reading their words. A depth-first search of these
+//! decisions visits each distinguishable image once. A word that nothing reads cannot matter.
 //!
 //! # Which points are visited
-//! After a store, the images that are new are those that kept it; the others were visited before it, with
-//! the same operation in flight. A flush or a silent store adds none, a fence only takes some away. So
-//! images are enumerated where the explored part begins (all), after stores (those that kept the store)
-//! and when an operation ends (all, since it now must be there). The other points are covered by these,
-//! and count as crash points. A point counts as exhaustive if the images that it adds and those that it
-//! shares with the points before it were all visited.
+//! A store adds the images that keep it; the others were visited before it, with the same operation
+//! in flight. A flush or a silent store adds no image, and a fence only removes some. So images are
+//! enumerated where the explored part begins (all of them), after stores (those that keep the
+//! store) and when an operation ends (all of them, since its effect must last now). These points
+//! cover the others, which count as crash points as well. A point counts as exhaustive if the
+//! images that it adds, and those that it shares with the points before it, were all visited.
 //!
 //! # Crashes in recovery
-//! The trace of recovery and of the last operation after it is explored in the same way, below the image that
-//! was recovered, once (depth 2), up to some number of images; how many of its points were exhaustive is
-//! counted apart. See `explore/recovery.rs`.
+//! Recovery, and the last operation after it, have a trace of their own. Below the image that was
+//! recovered, it is explored in the same way, once (depth 2) and up to a number of images. Its
+//! exhaustive points are counted apart. See `explore/recovery.rs`.
 
 mod options;
 mod recovery;
@@ -27,7 +28,7 @@ mod worker;
 
 pub use crate::violation::{Lost, Point, Violation};
 pub use options::Options;
-pub(crate) use recovery::widely;
+pub(crate) use recovery::is_wide;
 pub use totals::Totals;
 
 use crate::record::Recording;
@@ -36,7 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use watch::Watch;
 use worker::Worker;
 
-/// Explores `recording`. `seen` hears how many images were recovered since it was last called.
+/// Explores `recording`. Calls `seen` with the number of images recovered since the last call.
 pub fn explore(
     subject: &dyn Subject,
     recording: &Recording,
@@ -72,10 +73,10 @@ pub fn explore(
     })
 }
 
-/// Recovers exactly one image again; its fault, if it still has one.
+/// Recovers exactly one image again. Returns its violation, if it still has one.
 ///
 /// # Errors
-/// There is no such image: the recording has no such event, or not those stores pending there.
+/// There is no such image: the recording has no such event, or other stores are pending there.
 pub fn replay(
     subject: &dyn Subject,
     recording: &Recording,

@@ -1,4 +1,4 @@
-//! How a recording is explored.
+//! The parameters of an exploration.
 
 use crate::record::Mutation;
 use crate::token::WorkloadId;
@@ -6,61 +6,64 @@ use crate::watchdog::PATIENCE;
 use bristlecone_pmem::media::sim::Model;
 use std::time::Instant;
 
-/// How a recording is explored.
+/// The parameters of an exploration.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The persistency model.
     pub model: Model,
-    /// Crashes in recovery too.
+    /// True if crashes in recovery are explored too.
     pub nested: bool,
-    /// Those only of recoveries that come to something switched off, of one in `thorough_every` of them.
+    /// Explores crashes in recovery only for recoveries that reach a switched-off instruction, and
+    /// for one in `thorough_every` of those.
     pub where_off: bool,
-    /// Which operations follow a recovery: another number, others. Three numbers of four, not 0, stand for single
-    /// operations, after more recoveries with fewer images each, and without crashes in the recovery itself.
-    pub then: u64,
-    /// Of crashes in recovery, only see which sites recovery has: those of one in `thorough_every` images,
-    /// which is not checked further.
+    /// Selects the operations that follow a recovery: each number stands for others. Three numbers
+    /// of four (not 0) stand for a single operation. They explore more recoveries with fewer images
+    /// each, and no crashes in the recovery itself.
+    pub follow_up: u64,
+    /// Only collects the instruction sites of recovery, of one in `thorough_every` images, without
+    /// further checks.
     pub survey: bool,
     /// Images per crash point up to which all are enumerated.
     pub bound: usize,
-    /// Random images of a crash point that has more.
+    /// Random images of a crash point that has more than `bound`.
     pub samples: usize,
-    /// One in so many images is also checked for progress, idempotence and (if `nested`) crashes in
-    /// recovery. 1: all.
+    /// One in so many images is also checked for progress, idempotence and, if `nested`, crashes in
+    /// recovery. 1 means every image.
     pub thorough_every: u64,
-    /// Threads that explore.
+    /// Threads of this machine.
     pub workers: usize,
-    /// Images after which a worker stops.
-    pub most: u64,
-    /// When to stop.
+    /// Number of images after which a worker stops.
+    pub max_images: u64,
+    /// Time at which a worker stops.
     pub deadline: Option<Instant>,
-    /// Stop at the first violation.
+    /// Stops at the first violation.
     pub stop_at_first: bool,
-    /// What was mutated in the recording and is in recovery too.
+    /// The mutation of the recording, which applies to recovery too.
     pub mutation: Mutation,
-    /// Of the explored steps (by number) only those with a number: crash points after so many of their events.
+    /// Limits the exploration to some steps. Steps are listed by number: `Some(n)` explores the
+    /// crash points after the step's first `n` events, `None` leaves the step out.
     pub only: Option<Vec<Option<usize>>>,
-    /// Which workload was recorded, for tokens.
+    /// The recorded workload, for tokens.
     pub workload: Option<WorkloadId>,
-    /// Seconds after which an image that does not end ends the process.
+    /// Seconds after which a hanging image ends the process.
     pub patience: u32,
 }
 
 impl Options {
-    /// What the command line does by default under a model.
+    /// Returns the defaults of the command line under a model.
     #[must_use]
     pub fn new(model: Model) -> Self {
         Self {
             model,
             nested: false,
             where_off: false,
-            then: 0,
+            follow_up: 0,
             survey: false,
             bound: 1000,
             samples: 64,
             thorough_every: 40,
             workers: 1,
-            most: u64::MAX,
+            max_images: u64::MAX,
             deadline: None,
             stop_at_first: false,
             mutation: Mutation::default(),

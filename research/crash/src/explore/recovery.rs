@@ -1,10 +1,10 @@
 //! Crashes in a recovery, and in the operations after it.
 //!
-//! Recovery may leave nothing behind that a later crash can undo and that what it showed depends on: once
-//! it is done its content counts as seen, and what is done then must last, whatever becomes of the stores
-//! that recovery made. What is done are some operations near the one that was in flight, where recovery
-//! has repaired most: of the last of them every crash point is tried. It may be a clean closing and
-//! opening, which trusts what was recovered.
+//! The content that recovery showed must not depend on stores that a later crash can undo. Once
+//! recovery is done, its content counts as seen. Operations after it must last too, whatever
+//! becomes of the stores of recovery. The operations are near the one that was in flight, where
+//! recovery has repaired the most. Every crash point of the last of them is tried. It may be a
+//! clean close and opening, which trusts what was recovered.
 
 use super::totals::Visited;
 use super::worker::{Crash, Worker, adds, quietly};
@@ -18,49 +18,49 @@ use crate::workload::STEP;
 use bristlecone_pmem::media::sim::{Event, EventKind, Mark, Model, Pending, Strategy};
 use std::collections::BTreeMap;
 
-/// How much of a recovery's crashes is tried.
+/// Bounds on the exploration of crashes in recovery.
 struct Limits {
-    /// Recoveries of images of one crash point, if they are followed by other operations than usual.
+    /// Recoveries of one crash point's images that are explored, if `Options::follow_up` is not 0.
     recoveries: u64,
-    /// Crash points of a recovery, and again of the last operation after it.
+    /// Crash points of a recovery, and of the last operation after it.
     points: usize,
-    /// Images of one of these.
+    /// Images of one of these points.
     at_a_point: u64,
-    /// Images of all of these.
+    /// Images of all of these points.
     images: u64,
 }
 
-/// Most of a few recoveries.
+/// Explores a few recoveries closely.
 const CLOSELY: Limits = Limits {
     recoveries: 8,
     points: usize::MAX,
     at_a_point: 32,
     images: 1000,
 };
-/// Something of many.
+/// Explores many recoveries, each in part.
 const WIDELY: Limits = Limits {
     recoveries: 4,
     points: 10,
     at_a_point: 8,
     images: 200,
 };
-/// Most further images of a point that has more.
-const ALONE: usize = 16;
+/// Largest number of further images, each with one domain kept alone, of a point that has more.
+const MAX_ALONE: usize = 16;
 
-/// Most operations after a recovery.
-const OPERATIONS: u64 = 4;
+/// Largest number of operations after a recovery.
+const MAX_OPERATIONS: u64 = 4;
 
-/// What a recovery and the operations after it did.
+/// The run of a recovery and of the operations after it.
 #[derive(Default)]
 pub(super) struct Rerun {
     events: Vec<Event>,
-    /// How many of the events are recovery's.
+    /// Number of events of the recovery.
     recovered: usize,
-    /// How many of the events are not the last operation's.
+    /// Number of events before the last operation.
     prepared: usize,
-    /// What recovery showed, what the last operation found and what it left, if there was one.
-    then: Option<[Vec<(u64, u64)>; 3]>,
-    /// What failed, without another crash.
+    /// The contents after recovery, before the last operation, and after it, if there was one.
+    contents: Option<[Vec<(u64, u64)>; 3]>,
+    /// The fault, if the run failed without another crash.
     pub(super) fault: Option<Fault>,
 }
 
@@ -69,14 +69,14 @@ impl Rerun {
         &self.events
     }
 
-    /// What is right after a crash there.
+    /// Returns the contents that are right after a crash at that point.
     pub(super) fn expected<'a>(
         &'a self,
         first: Expected<'a>,
         events: usize,
         completed: bool,
     ) -> Expected<'a> {
-        let Some([seen, before, after]) = &self.then else {
+        let Some([seen, before, after]) = &self.contents else {
             return first;
         };
         let (before, after) = match (events > self.prepared, completed) {
@@ -98,7 +98,7 @@ fn adds_images(kind: &EventKind) -> bool {
     matches!(kind, EventKind::Store { .. } | EventKind::Store16 { .. })
 }
 
-/// The key that an action is about.
+/// Returns the key that an action concerns.
 fn key_of(action: Action) -> Option<u64> {
     match action {
         Action::Op(
@@ -110,13 +110,15 @@ fn key_of(action: Action) -> Option<u64> {
     }
 }
 
-/// True if many recoveries are to be tried, with one operation each: what a crash left in part is then
-/// just what that operation changes.
-pub(crate) fn widely(number: u64) -> bool {
+/// Returns true if a number of [`Options::follow_up`](super::Options::follow_up) stands for many
+/// recoveries with one operation each. That operation then changes just the entries that a crash
+/// left in part.
+pub(crate) fn is_wide(number: u64) -> bool {
     !number.is_multiple_of(4)
 }
 
-/// Operations that depend on nothing but the content, the crash and `number`.
+/// Returns the operations after a recovery. Only the content, the crash and `number` determine
+/// them.
 fn operations(
     subject: &dyn Subject,
     content: &[(u64, u64)],
@@ -124,7 +126,7 @@ fn operations(
     number: u64,
 ) -> Vec<Op> {
     let sum = (content.iter()).fold(0_u64, |sum, (key, value)| sum.wrapping_add(key ^ value));
-    // A mutant's trace has other events, and as many stores.
+    // A mutant's trace has other events but the same number of stores.
     let mut rng = Rng::of(sum, u64::from(crash.pending.newest()), number);
     let middle = content.get(content.len() / 2).map(|entry| entry.0);
     let around = match key_of(crash.last) {
@@ -147,10 +149,10 @@ fn operations(
             _ => Op::Upsert(key, value),
         }
     };
-    let most = if widely(number) { 1 } else { OPERATIONS };
+    let most = if is_wide(number) { 1 } else { MAX_OPERATIONS };
     let mut ops: Vec<Op> = (0..1 + rng.below(most)).map(|_| one(&mut rng)).collect();
-    if !widely(number) && rng.below(3) == 0 {
-        // Somewhere else a node may split, into a block that recovery freed.
+    if !is_wide(number) && rng.below(3) == 0 {
+        // A batch elsewhere may split a node, into a block that recovery freed.
         let entry = content.get(rng.below(content.len().max(1) as u64) as usize);
         let first = entry.map_or(around, |entry| entry.0);
         let batch = Op::Batch {
@@ -161,7 +163,7 @@ fn operations(
         };
         ops.insert(0, batch);
     }
-    if !widely(number) && rng.below(6) == 0 {
+    if !is_wide(number) && rng.below(6) == 0 {
         ops.pop();
         ops.push(Op::Reopen);
     }
@@ -175,26 +177,28 @@ fn operations(
 
 impl Worker<'_> {
     fn limits(&self) -> &'static Limits {
-        if widely(self.options.then) {
+        if is_wide(self.options.follow_up) {
             &WIDELY
         } else {
             &CLOSELY
         }
     }
 
-    /// How many recoveries of one crash point's images are gone into.
+    /// Returns how many recoveries of one crash point's images are explored.
     pub(super) fn recoveries(&self) -> u64 {
-        match self.options.then {
+        match self.options.follow_up {
             0 => u64::MAX,
             _ => self.limits().recoveries,
         }
     }
 
-    /// Recovers what is in memory after a crash and operates on it, and says what that did.
+    /// Recovers the image in memory and operates on it. Returns the run.
     pub(super) fn rerun(&mut self, crash: &Crash<'_>) -> Rerun {
-        let (subject, sim, number) = (self.subject, self.sim.clone(), self.options.then);
-        // Another thread, so that recovery may not lean on an operation's fence, and a third one that walks for
-        // it; where store buffers count, that would forget what one has seen of another.
+        let (subject, sim, number) = (self.subject, self.sim.clone(), self.options.follow_up);
+        // The operations run on another thread, so that recovery cannot rely on their fences, and
+        // the walk of recovery runs on a third one. Under eADR, where store buffers count, all
+        // share one thread: the model would not know that one thread has seen the stores of
+        // another.
         let [thread, worker] = match self.options.model {
             Model::Eadr => [0, 0],
             _ => [1, 2],
@@ -206,7 +210,7 @@ impl Worker<'_> {
         sim.set_worker(Some(worker));
         sim.set_limit(RECOVERY_STEPS);
         sim.start_trace();
-        let then = quietly(|| {
+        let contents = quietly(|| {
             let opened = subject.open()?;
             rerun.events = sim.take_trace();
             rerun.recovered = rerun.events.len();
@@ -253,14 +257,15 @@ impl Worker<'_> {
         sim.set_frozen(true);
         sim.set_worker(None);
         sim.set_limit(u64::MAX);
-        match then.and_then(|inner| inner) {
-            Ok(then) => rerun.then = then,
+        match contents.and_then(|inner| inner) {
+            Ok(contents) => rerun.contents = contents,
             Err(fault) => rerun.fault = Some(fault),
         }
         rerun
     }
 
-    /// The crash points of the recovery from the image in memory, and of the last operation after it.
+    /// Explores the crash points of the recovery from the image in memory, and of the last
+    /// operation after it.
     pub(super) fn crash_in_recovery(
         &mut self,
         crash: &Crash<'_>,
@@ -300,7 +305,7 @@ impl Worker<'_> {
             rerun: &rerun,
             base,
             first: sim.decisions(start).len(),
-            // The image itself is the one before the first event.
+            // The image itself is the state before the first event.
             covered: true,
         };
         let limits = self.limits();
@@ -308,12 +313,12 @@ impl Worker<'_> {
             let events = rerun.events[from..].iter();
             events.filter(|event| adds_images(&event.kind)).count()
         };
-        // Of so many points one, so that they are all over what is done.
+        // One point in so many, so that they are spread over the run.
         let one_in = stores(rerun.prepared).div_ceil(limits.points).max(1) as u64;
-        let mut rng = Rng::of(self.options.then, crash.pending.newest().into(), 0);
+        let mut rng = Rng::of(self.options.follow_up, crash.pending.newest().into(), 0);
         let mut before = self.totals.nested_images;
         for (i, event) in rerun.events.iter().enumerate() {
-            let known = widely(self.options.then) && i < rerun.prepared;
+            let known = is_wide(self.options.follow_up) && i < rerun.prepared;
             if !known && (i == recovered || i == rerun.prepared) {
                 self.visit_nested(&mut nested, i, true, Some(None));
                 before = self.totals.nested_images;
@@ -334,12 +339,12 @@ impl Worker<'_> {
                 return;
             }
         }
-        if rerun.then.is_some() {
+        if rerun.contents.is_some() {
             self.visit_nested(&mut nested, n, true, Some(None));
         }
     }
 
-    /// Visits the images of one point: none, those that kept a store, or all.
+    /// Visits the images of one point: none, those that keep a store, or all.
     fn visit_nested(
         &mut self,
         nested: &mut Nested<'_>,
@@ -386,9 +391,9 @@ impl Worker<'_> {
             };
             sim.forget_below(nested.base);
             if !all {
-                // What is likely to show something: each line that is pending, alone.
+                // Each pending line alone is the likeliest to show a fault.
                 let first = crash.pending.domains().count();
-                for domain in (first..).take(nested.pending.domains().count().min(ALONE)) {
+                for domain in (first..).take(nested.pending.domains().count().min(MAX_ALONE)) {
                     if self.enough() {
                         break;
                     }
@@ -406,14 +411,14 @@ impl Worker<'_> {
     }
 }
 
-/// A recovery whose crashes are tried.
+/// A recovery whose crashes are being explored.
 struct Nested<'a> {
     crash: &'a Crash<'a>,
     outer: Point,
     pending: Pending,
     rerun: &'a Rerun,
     base: usize,
-    /// Decisions of the first crash.
+    /// Number of decisions of the first crash.
     first: usize,
     covered: bool,
 }

@@ -1,11 +1,11 @@
-//! One image again.
+//! The replay of one image.
 
 use super::worker::{Crash, Worker};
 use crate::violation::Point;
 use bristlecone_pmem::media::sim::{Mark, Pending, Strategy};
 
 impl Worker<'_> {
-    /// Recovers exactly one image; what is wrong with it is counted.
+    /// Recovers exactly one image, and counts its violation if it has one.
     ///
     /// # Errors
     /// There is no such image.
@@ -80,7 +80,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Recovers the image in memory, which the crash at `point` left, crashes again at `inner`, and recovers from that.
+    /// Recovers the image in memory, which the crash at `point` left, crashes again at `inner`, and
+    /// recovers the image of that crash.
     fn replay_nested(
         &mut self,
         crash: &Crash<'_>,

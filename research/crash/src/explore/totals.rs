@@ -1,49 +1,51 @@
-//! What an exploration saw.
+//! The result of an exploration.
 
 use crate::subject::FaultKind;
 use crate::violation::Violation;
 use bristlecone_pmem::media::sim::Site;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What an exploration saw.
+/// The result of an exploration.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
-    /// Crash points: after every store, flush, fence, store fence, change of length, and operation.
+    /// Crash points: one after every store, flush, fence, store fence, change of length, and
+    /// operation.
     pub crash_points: u64,
     /// Crash points all of whose images were visited.
     pub exhaustive_points: u64,
     /// Images recovered.
     pub images: u64,
-    /// Of these, images of crashes in recovery.
+    /// Images of crashes in recovery among them.
     pub nested_images: u64,
     /// Images that failed.
     pub violations: u64,
-    /// Of these, leaks and blocks owned twice.
+    /// Leaks and blocks owned twice among them.
     pub leaks: u64,
-    /// Of these, operations after recovery that failed or did not end.
+    /// Operations after recovery that failed or did not end among them.
     pub progress_failures: u64,
     /// The first violations (a few per worker).
     pub found: Vec<Violation>,
-    /// The deadline, or the most images, came first.
+    /// True if the deadline or the maximum of images ended the exploration.
     pub cut_short: bool,
     /// Crash points of the recoveries whose own crashes were explored.
     pub nested_points: u64,
-    /// Of these, points all of whose images were visited.
+    /// Points among them all of whose images were visited.
     pub nested_exhaustive_points: u64,
-    /// Flushes and fences of the recoveries whose own crashes were explored, and the steps with the first crash.
+    /// Flushes and fences of the recoveries whose own crashes were explored, with the steps of the
+    /// first crash.
     pub recovery_sites: BTreeMap<Site, BTreeSet<usize>>,
-    /// How often recovery would have done what was switched off.
+    /// Number of times that recovery reached a switched-off instruction.
     pub skipped: u64,
-    /// Points by number, and what was visited there.
+    /// Points by number, and the images that were visited there.
     pub(super) points: Vec<(u64, Visited)>,
 }
 
-/// What was visited at a crash point, and whether all of that.
+/// The images that were to be visited at a crash point. The flag is true if all of them were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Visited {
-    /// Nothing: there is no image that the point before it does not have.
+    /// No image: the point has the images of the point before it.
     Nothing,
-    /// The images that kept the store before it.
+    /// The images that keep the last store.
     New(bool),
     /// Every image.
     Whole(bool),
@@ -57,7 +59,8 @@ impl Visited {
         }
     }
 
-    /// True if every image of the point was visited, here or (`before`) where it was already possible.
+    /// Returns true if every image of the point was visited, here or, if `before`, at earlier
+    /// points.
     pub(super) fn covers(self, before: bool) -> bool {
         match self {
             Self::Nothing => before,
@@ -68,7 +71,7 @@ impl Visited {
 }
 
 impl Totals {
-    /// Adds what another exploration saw.
+    /// Adds the totals of another exploration.
     pub fn add(&mut self, other: Self) {
         self.crash_points += other.crash_points;
         self.exhaustive_points += other.exhaustive_points;
@@ -88,7 +91,7 @@ impl Totals {
         self.points.extend(other.points);
     }
 
-    /// Counts the points.
+    /// Counts the crash points, and the exhaustive ones among them.
     pub(super) fn settle(mut self) -> Self {
         self.points.sort_unstable();
         let mut covered = false;

@@ -1,4 +1,4 @@
-//! What is said of an image on which something does not end.
+//! The report of an image on which code hangs.
 
 use super::options::Options;
 use crate::record::{Action, Recording};
@@ -11,7 +11,7 @@ use bristlecone_pmem::sync::lock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What an explorer of crash points is doing, for its watchdog.
+/// The current work of an explorer, for its watchdog.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     beats: AtomicU64,
@@ -24,15 +24,15 @@ pub(crate) struct Doing {
     pub(crate) step: usize,
     pub(crate) events: usize,
     pub(crate) completed: bool,
-    /// What is decided about the image.
+    /// The decisions on the image so far.
     pub(crate) decided: Arc<Mutex<Vec<Decision>>>,
-    /// A crash in the recovery from it: events, whether the operation had returned, and how many of the
-    /// decisions are the first crash's.
+    /// A crash in the recovery from it: events, whether the operation had returned, and the number
+    /// of decisions that belong to the first crash.
     pub(crate) nested: Option<(usize, bool, usize)>,
 }
 
 impl Watch {
-    /// Another image is begun.
+    /// Notes that another image begins.
     pub(crate) fn beat(&self) {
         // ORDERING: Relaxed; only whether it changes matters.
         self.beats.fetch_add(1, Ordering::Relaxed);
@@ -42,14 +42,14 @@ impl Watch {
         *lock(&self.doing) = Some(doing);
     }
 
-    /// The images of a crash in recovery are next, or (`None`) of the first crash again.
+    /// Notes that the next images are of a crash in recovery, or of the first crash again (`None`).
     pub(crate) fn nested(&self, nested: Option<(usize, bool, usize)>) {
         if let Some(doing) = &mut *lock(&self.doing) {
             doing.nested = nested;
         }
     }
 
-    /// Runs `work`, which explores `recording` and says here what it does.
+    /// Runs `work`, which explores `recording`, under a watchdog.
     pub(crate) fn over<R>(
         &self,
         subject: &dyn Subject,
@@ -61,7 +61,7 @@ impl Watch {
             let doing = lock(&self.doing).clone();
             let what = doing.map_or_else(
                 || "it hangs before the first crash".into(),
-                |doing| hangs(subject, recording, options, &doing),
+                |doing| describe_hang(subject, recording, options, &doing),
             );
             format!("{} under {}: {what}", subject.name(), options.model.name())
         };
@@ -69,8 +69,13 @@ impl Watch {
     }
 }
 
-/// What is known of an image on which something does not end.
-fn hangs(subject: &dyn Subject, recording: &Recording, options: &Options, doing: &Doing) -> String {
+/// Describes the image on which code hangs.
+fn describe_hang(
+    subject: &dyn Subject,
+    recording: &Recording,
+    options: &Options,
+    doing: &Doing,
+) -> String {
     let decided = lock(&doing.decided).clone();
     let first = doing.nested.map_or(decided.len(), |(_, _, first)| first);
     let (outer, inner) = decided.split_at(first.min(decided.len()));

@@ -1,9 +1,12 @@
-//! A worker: replays a trace on a simulation of its own, and tries the images of its crash points.
+//! A worker: it replays a trace on a simulation of its own and tries the images of the crash
+//! points.
 
 use super::options::Options;
 use super::totals::{Totals, Visited};
 use super::watch::{Doing, Watch};
-use crate::oracle::{Expected, RECOVERY_STEPS, again, observe, power_off, progress};
+use crate::oracle::{
+    Expected, RECOVERY_STEPS, check_idempotence, check_progress, observe, power_off,
+};
 use crate::quiet::{self, Caught};
 use crate::record::{Action, Recording, Step, make_dirty};
 use crate::subject::{Fault, FaultKind, Opened, Subject};
@@ -12,10 +15,10 @@ use bristlecone_pmem::media::sim::{Event, EventKind, Mark, Pending, Simulation, 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Most images of a crash point in a creation, before they are sampled.
-const CREATING: usize = 50;
+/// Largest number of images that are enumerated at a crash point of a creation.
+const MAX_CREATING: usize = 50;
 
-/// Runs `f`; a panic is a fault, and is not printed.
+/// Runs `f`. Returns a panic as a fault, without printing it.
 pub(super) fn quietly<R>(f: impl FnOnce() -> R) -> Result<R, Fault> {
     quiet::install();
     quiet::catch(f).map_err(|caught| match caught {
@@ -24,8 +27,8 @@ pub(super) fn quietly<R>(f: impl FnOnce() -> R) -> Result<R, Fault> {
     })
 }
 
-/// Which images are possible after an event that were not before it: none, those that kept the store of
-/// that number, or any.
+/// Returns which images an event makes possible: none, those that keep the store of a number, or
+/// any.
 pub(super) fn adds(event: &Event, pending: &Pending) -> Option<Option<u32>> {
     match event.kind {
         EventKind::Store { old, new, .. } if old != new => Some(Some(pending.newest())),
@@ -46,17 +49,17 @@ pub(super) struct Worker<'a> {
     pub(super) totals: Totals,
     pub(super) observed: Vec<(u64, u64)>,
     pub(super) reported: u64,
-    /// Recoveries that came to something switched off.
-    pub(super) came_to_off: u64,
-    /// Recoveries of this crash point's images whose own crashes were tried.
-    pub(super) gone_into: u64,
+    /// Recoveries that reached a switched-off instruction.
+    pub(super) reached_off: u64,
+    /// Recoveries of this crash point's images whose own crashes were explored.
+    pub(super) nested_recoveries: u64,
 }
 
 /// The crash that is being tried.
 pub(super) struct Crash<'a> {
     pub(super) step: usize,
     pub(super) action: Action,
-    /// The action that the last event is of.
+    /// The action that the last event belongs to.
     pub(super) last: Action,
     pub(super) events: usize,
     pub(super) completed: bool,
@@ -65,7 +68,7 @@ pub(super) struct Crash<'a> {
 }
 
 impl<'a> Crash<'a> {
-    /// A crash in step `number`, or (`completed`) right after it.
+    /// Returns the crash in step `number`, or right after it if `completed`.
     pub(super) fn at(
         steps: &'a [Step],
         number: usize,
@@ -116,12 +119,12 @@ impl<'a> Worker<'a> {
             totals: Totals::default(),
             observed: Vec::new(),
             reported: 0,
-            came_to_off: 0,
-            gone_into: 0,
+            reached_off: 0,
+            nested_recoveries: 0,
         }
     }
 
-    /// Makes durable what an event makes durable.
+    /// Applies the effect of an event on durable memory.
     pub(super) fn advance(sim: &Simulation, pending: &mut Pending, event: &Event) {
         pending.apply(event, &mut |word, value| sim.set_word(word, value));
         match event.kind {
@@ -131,7 +134,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Counts a point, and is true if this worker is to visit it (each is visited by the first to come).
+    /// Counts a point. Returns true if this worker is the first to reach it and so has to visit it.
     pub(super) fn takes(&self, turn: &AtomicU64, point: &mut u64) -> bool {
         let before = *point;
         *point += 1;
@@ -148,7 +151,7 @@ impl<'a> Worker<'a> {
         let recording = self.recording;
         let mut pending = Pending::new(self.options.model, self.subject.unit());
         let mut point = 0;
-        // After how many events of a step its crash points are explored.
+        // Returns the number of events of a step after which its crash points are explored.
         let explored_from = |number: usize| -> Option<usize> {
             if !(recording.explored..recording.steps.len()).contains(&number) {
                 return None;
@@ -179,7 +182,7 @@ impl<'a> Worker<'a> {
                 if from.is_none_or(|from| i < step.begin + from) {
                     continue;
                 }
-                // What begins inside a step begins with all that is pending there.
+                // An exploration that begins inside a step begins with all stores pending there.
                 let begins = i > step.begin && from == Some(i - step.begin);
                 let adds = if begins {
                     Some(None)
@@ -199,7 +202,7 @@ impl<'a> Worker<'a> {
                     return;
                 }
             }
-            // What the explored part begins with is what the step before it left.
+            // The step before the explored part leaves the state that it begins with.
             let explored = from.is_some() || explored_from(number + 1) == Some(0);
             let does = step.end > step.begin || step.before != step.after;
             if explored && (does || !pending.is_empty()) {
@@ -237,7 +240,7 @@ impl<'a> Worker<'a> {
             // ORDERING: Relaxed (both); a hint to stop early.
             self.stop.store(true, Ordering::Relaxed);
         }
-        if self.totals.images >= self.options.most
+        if self.totals.images >= self.options.max_images
             || self.options.deadline.is_some_and(|at| Instant::now() > at)
         {
             self.totals.cut_short = true;
@@ -250,7 +253,7 @@ impl<'a> Worker<'a> {
         over
     }
 
-    /// Tells the watchdog which crash point is tried.
+    /// Tells the watchdog which crash point is being tried.
     pub(super) fn tries(&self, crash: &Crash<'_>) {
         self.watch.begins(Doing {
             step: crash.step,
@@ -261,7 +264,7 @@ impl<'a> Worker<'a> {
         });
     }
 
-    /// Visits the images of one crash point; true if all.
+    /// Visits the images of one crash point. Returns true if all were visited.
     pub(super) fn visit(&mut self, crash: &Crash<'_>, newest: Option<u32>) -> bool {
         let sim = self.sim.clone();
         self.tries(crash);
@@ -270,13 +273,14 @@ impl<'a> Worker<'a> {
         let from = sim.expose(crash.pending, newest);
         let opened = sim.mark();
         sim.set_strategy(Strategy::DepthFirst);
-        // Before there is a pool most images are refused at once, and on a dirty device there are many.
+        // Before the pool exists, recovery refuses most images at once, and a dirty device has
+        // many.
         let bound = if crash.expected.creating {
-            self.options.bound.min(CREATING)
+            self.options.bound.min(MAX_CREATING)
         } else {
             self.options.bound
         };
-        self.gone_into = 0;
+        self.nested_recoveries = 0;
         let mut images = 0;
         let all = loop {
             sim.begin_image(0);
@@ -309,13 +313,13 @@ impl<'a> Worker<'a> {
         all
     }
 
-    /// True if what is left of a point need not be visited.
+    /// Returns true if the rest of a point need not be visited.
     pub(super) fn enough(&self) -> bool {
         let found = self.options.stop_at_first && self.totals.violations > 0;
-        found || self.totals.images >= self.options.most
+        found || self.totals.images >= self.options.max_images
     }
 
-    /// Recovers the image that the strategy makes, checks it, and puts everything back.
+    /// Recovers the image that the strategy chooses, checks it, and restores the simulation.
     pub(super) fn try_image(
         &mut self,
         crash: &Crash<'_>,
@@ -324,7 +328,7 @@ impl<'a> Worker<'a> {
         depth_first: bool,
     ) {
         let sim = self.sim.clone();
-        // Images of crashes in recovery do not count, or their number would decide which come next.
+        // Images of crashes in recovery do not count here, since their number varies.
         let outer = self.totals.images - self.totals.nested_images;
         let every = self.options.thorough_every.max(1);
         let thorough = outer.is_multiple_of(every);
@@ -333,9 +337,10 @@ impl<'a> Worker<'a> {
         let go_into = if self.options.where_off {
             let off = sim.skipped() > skipped;
             if off {
-                self.came_to_off += 1;
+                self.reached_off += 1;
             }
-            off && self.came_to_off.is_multiple_of(every) && self.gone_into < self.recoveries()
+            off && self.reached_off.is_multiple_of(every)
+                && self.nested_recoveries < self.recoveries()
         } else {
             thorough
         };
@@ -351,7 +356,7 @@ impl<'a> Worker<'a> {
                 sim.roll_back(opened);
                 let same = sim.impose(&decisions);
                 debug_assert!(same, "they were decided here");
-                self.gone_into += 1;
+                self.nested_recoveries += 1;
                 self.crash_in_recovery(crash, start, opened, depth_first);
             }
             Ok(()) => {}
@@ -367,7 +372,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Recovers what is in memory and asks the oracles.
+    /// Recovers the image in memory and runs the oracles.
     pub(super) fn check(&mut self, expected: &Expected<'_>, thorough: bool) -> Result<(), Fault> {
         self.watch.beat();
         let (subject, sim) = (self.subject, self.sim.clone());
@@ -400,11 +405,11 @@ impl<'a> Worker<'a> {
                 power_off(&sim, live);
                 return right;
             }
-            let live = again(subject, &sim, live, &observed)?;
-            progress(subject, &sim, live, &observed)
+            let live = check_idempotence(subject, &sim, live, &observed)?;
+            check_progress(subject, &sim, live, &observed)
         });
         self.observed = observed;
-        // Whatever a panic left open must not write either.
+        // A structure that a panic left open must not write either.
         sim.set_frozen(true);
         sim.set_limit(u64::MAX);
         result.and_then(|inner| inner)
@@ -419,7 +424,7 @@ impl<'a> Worker<'a> {
     ) -> Violation {
         let mut lost = violation::lost(&point.decisions, crash.pending);
         if let Some((inner, pending)) = &nested {
-            // What the first crash left open and the second recovery read.
+            // The second recovery also read words that the first crash had left undecided.
             lost.extend(violation::lost(&inner.decisions, crash.pending));
             lost.extend(violation::lost(&inner.decisions, pending));
         }

@@ -1,4 +1,5 @@
-//! Orderings: what a fence keeps apart, as mutants of a trace; and instructions that did nothing.
+//! Ordering mutants: stores that a fence keeps apart change places in the trace. Also counts
+//! instructions that did nothing.
 
 use super::{Mutant, Place, Recorded, Waste};
 use crate::record::Recording;
@@ -10,7 +11,7 @@ fn place(at: &'static Location<'static>) -> Place {
     (at.file(), at.line(), at.column())
 }
 
-/// The word that an event changes, if it changes one.
+/// Returns the word that an event changes, if any.
 fn changes(event: &Event) -> Option<u32> {
     match event.kind {
         EventKind::Store { at, old, new } if old != new => Some((at / 8) as u32),
@@ -19,11 +20,11 @@ fn changes(event: &Event) -> Option<u32> {
     }
 }
 
-/// A fence, and the stores by the same thread, in the same step, on both sides of it.
+/// A fence, and the stores on both sides of it by the same thread in the same step.
 struct Pair {
     /// The last changing store before the fence.
     before: usize,
-    /// Where that fence's flushes begin.
+    /// The first flush that the fence waits for.
     flushes: usize,
     fence: usize,
     /// The changing stores after it, up to the next flush or fence.
@@ -68,7 +69,7 @@ fn pairs(recording: &Recording) -> Vec<Pair> {
     found
 }
 
-/// The mutants of a pair, named by the last of the stores that move: the one that publishes.
+/// Returns the mutants of a pair. The last of the stores that move, which publishes, names them.
 fn orderings_of_pair(events: &[Event], pair: &Pair) -> Option<[Mutant; 2]> {
     let last = *pair.after.last()?;
     let [before, fence, after] = [pair.before, pair.fence, last].map(|i| place(events[i].site));
@@ -88,14 +89,15 @@ pub(super) fn orderings_of(recording: &Recording) -> BTreeSet<Mutant> {
         .collect()
 }
 
-/// The trace with every instance of an ordering mutant made, and the steps where that is, from their beginning.
+/// Returns the trace with every instance of an ordering mutant made, and the steps that it changes,
+/// for [`Options::only`](crate::explore::Options::only).
 pub(super) fn reordered(
     recording: &Recording,
     mutant: Mutant,
 ) -> Option<(Recording, Vec<Option<usize>>)> {
     let mut events = recording.events.clone();
     let mut steps = vec![None; recording.steps.len()];
-    // From the end, so that what was moved does not move what is to be.
+    // From the end, so that a move does not shift the places of the moves to come.
     for pair in pairs(recording).iter().rev() {
         let Some([early, swap]) = orderings_of_pair(&recording.events, pair) else {
             continue;
@@ -124,8 +126,8 @@ pub(super) fn reordered(
     steps.contains(&Some(0)).then_some((mutated, steps))
 }
 
-/// Flushes of clean lines and fences with nothing to wait for: sites always and sometimes so. Where flushes
-/// are nothing, a fence waits for the thread's stores.
+/// Returns the sites that flushed a clean line, or fenced with nothing to wait for, every time and
+/// sometimes. Under eADR, where flushes do nothing, a fence waits for the thread's stores.
 pub(super) fn waste_of(recorded: &[Recorded], model: Model) -> (Vec<Waste>, Vec<Waste>) {
     let buffers = model == Model::Eadr;
     let mut counts: BTreeMap<Site, (u64, u64)> = BTreeMap::new();

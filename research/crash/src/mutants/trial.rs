@@ -1,9 +1,10 @@
-//! One mutant's trials: where it is looked for, and how closely.
+//! The trials of one mutant: the workloads and crash points that may reveal it, and how closely
+//! they are explored.
 
 use super::orderings::reordered;
 use super::{Mutant, Recorded, Tried};
 use crate::campaign::Finding;
-use crate::explore::{Options, Violation, explore, widely};
+use crate::explore::{Options, Violation, explore, is_wide};
 use crate::record::{Mutation, record};
 use crate::rng::Rng;
 use crate::subject::{Fault, Subject};
@@ -11,23 +12,24 @@ use crate::token::Token;
 use bristlecone_pmem::media::sim::{Model, Site};
 use std::time::Instant;
 
-/// Images, at the least, in which what noticed a mutant is looked for without it, once and again.
+/// Fewest images of a control: the workload that noticed a mutant runs without it. Twice as many
+/// are tried.
 const CONTROL: u64 = 4_000;
-/// How many times longer a mutant is tried that only recovery comes to.
-const LONGER: u64 = 8;
-/// How many times, at the most, other operations follow recoveries that come to a mutant.
+/// Patience with a mutant that only recovery reaches, as a multiple.
+const RECOVERY_PATIENCE: u64 = 8;
+/// Largest number of rounds with other operations after recoveries that reach a mutant.
 const ROUNDS: u64 = 1000;
-/// How many of those patience is enough for, at the least.
+/// Fewest of these rounds that the patience suffices for.
 const ROUNDS_IN_PATIENCE: u64 = 12;
-/// Images of a crash point, besides sampled ones, where many recoveries are to be tried.
-const FEW: usize = 12;
+/// Enumerated images of a crash point where many recoveries are to be tried.
+const WIDE_BOUND: usize = 12;
 
 pub(super) enum Outcome {
     Killed(Box<Violation>),
     FailedLive,
     Survived,
     Undecided,
-    /// What notices it fails without it too.
+    /// The workload that notices the mutant fails without it too.
     Unsound(Fault),
 }
 
@@ -42,51 +44,51 @@ struct Depth {
     bound: usize,
     thorough_every: u64,
     nested: bool,
-    /// Only in recoveries that the mutant does something in.
+    /// True if only crashes in recoveries that reach the mutant are explored.
     where_off: bool,
-    /// Which operations follow a recovery.
-    then: u64,
-    /// In which steps the crash is.
+    /// As [`Options::follow_up`].
+    follow_up: u64,
+    /// The steps with the crash.
     steps: Steps,
 }
 
 /// Steps of a workload.
 #[derive(Clone, Copy)]
 enum Steps {
-    /// Any.
+    /// Any step.
     Any,
-    /// Those where the mutant does something.
+    /// Steps that reach the mutant.
     AtWork,
-    /// Those where a survey saw that recovery came to it; any if it saw none.
+    /// Steps in which a survey saw that recovery reached it; any step if it saw none.
     Surveyed,
     /// The one with this number.
     One(usize),
 }
 
-/// What most mutants are noticed by.
+/// Notices most mutants.
 const QUICK: Depth = Depth {
     bound: 200,
     thorough_every: 60,
     nested: false,
     where_off: false,
-    then: 0,
+    follow_up: 0,
     steps: Steps::Any,
 };
-/// The same where the mutant is.
+/// As [`QUICK`], in steps that reach the mutant.
 const NEARBY: Depth = Depth {
     steps: Steps::AtWork,
     ..QUICK
 };
-/// Crashes in recovery included.
+/// With crashes in recovery.
 const THOROUGH: Depth = Depth {
     bound: 400,
     thorough_every: 3,
     nested: true,
     where_off: false,
-    then: 0,
+    follow_up: 0,
     steps: Steps::Any,
 };
-/// The same where only recovery comes to the mutant.
+/// As [`THOROUGH`], in recoveries that reach the mutant.
 const IN_RECOVERY: Depth = Depth {
     where_off: true,
     steps: Steps::Surveyed,
@@ -99,14 +101,14 @@ struct Trial<'a> {
     mutant: Mutant,
     until: Instant,
     images: u64,
-    /// How often recovery would have done what was switched off.
+    /// Number of times that recovery reached the switched-off instruction.
     skipped: u64,
 }
 
 impl Trial<'_> {
-    /// Explores `r`, mutated, until `most` images are spent in all.
-    fn explore(&mut self, r: &Recorded, depth: Depth, most: u64) -> Option<Outcome> {
-        if self.images >= most {
+    /// Explores `r` with the mutation until the trial has spent `max_images` in all.
+    fn explore(&mut self, r: &Recorded, depth: Depth, max_images: u64) -> Option<Outcome> {
+        if self.images >= max_images {
             return None;
         }
         if Instant::now() > self.until {
@@ -134,7 +136,7 @@ impl Trial<'_> {
                 }
             }
             ordering => {
-                // The other steps leave what they leave without it.
+                // The other steps leave the same content as without the mutation.
                 let (recording, steps) = reordered(&r.recording, ordering)?;
                 (recording, Mutation::default(), Some(steps))
             }
@@ -142,11 +144,11 @@ impl Trial<'_> {
         let explored = Options {
             nested: depth.nested,
             where_off: depth.where_off,
-            then: depth.then,
+            follow_up: depth.follow_up,
             bound: depth.bound,
             samples: 16,
             thorough_every: depth.thorough_every,
-            most: most - self.images,
+            max_images: max_images - self.images,
             deadline: Some(self.until),
             stop_at_first: true,
             mutation,
@@ -157,8 +159,9 @@ impl Trial<'_> {
         self.images += totals.images;
         self.skipped += totals.skipped;
         let violation = totals.found.into_iter().next()?;
-        // There are fewer images without the mutant; of these, all are looked at as closely. More are where
-        // the mutant's were chosen: of those, the ones of the same point.
+        // Without the mutant there are fewer images, and the control checks all of them as closely.
+        // If the mutant chose the images, there are more, and the control tries those of the same
+        // crash point.
         let point = violation.point.events;
         let only = match (recording.steps.iter()).position(|step| point <= step.end) {
             Some(number) if depth.where_off => {
@@ -171,7 +174,7 @@ impl Trial<'_> {
         let control = Options {
             where_off: false,
             only,
-            most: 2 * totals.images.max(CONTROL),
+            max_images: 2 * totals.images.max(CONTROL),
             thorough_every: if depth.nested {
                 1
             } else {
@@ -188,11 +191,11 @@ impl Trial<'_> {
         })
     }
 
-    /// Explores all of `these`: an equal share of what is left until `most` for each.
-    fn share(&mut self, these: &[&Recorded], depth: Depth, most: u64) -> Option<Outcome> {
+    /// Explores all of `these`, each with an equal share of the images left until `max_images`.
+    fn share(&mut self, these: &[&Recorded], depth: Depth, max_images: u64) -> Option<Outcome> {
         let n = these.len() as u64;
         for (i, r) in these.iter().enumerate() {
-            let share = most.saturating_sub(self.images) / (n - i as u64);
+            let share = max_images.saturating_sub(self.images) / (n - i as u64);
             let outcome = self.explore(r, depth, self.images + share);
             if outcome.is_some() {
                 return outcome;
@@ -201,10 +204,11 @@ impl Trial<'_> {
         None
     }
 
-    /// Explores all of `these`, where a survey saw that recovery comes to the mutant: first all; then one step after the
-    /// other, with other operations after the recovery each time.
+    /// Explores `these`, in which a survey saw that recovery reaches the mutant. First come all of
+    /// their steps, then one step after the other, each time with other operations after the
+    /// recovery.
     fn in_recovery(&mut self, these: &[&Recorded], site: Site, patience: u64) -> Option<Outcome> {
-        let most = self.images + LONGER * patience;
+        let max_images = self.images + RECOVERY_PATIENCE * patience;
         let outcome = self.share(these, IN_RECOVERY, self.images + patience);
         if outcome.is_some() {
             return outcome;
@@ -212,20 +216,24 @@ impl Trial<'_> {
         let places: Vec<(&Recorded, usize)> = (these.iter())
             .flat_map(|r| r.recovers[&site].iter().map(|step| (*r, *step)))
             .collect();
-        for then in 1..ROUNDS {
-            if places.is_empty() || self.images >= most {
+        for follow_up in 1..ROUNDS {
+            if places.is_empty() || self.images >= max_images {
                 break;
             }
-            let mut rng = Rng::of(then, site.line.into(), patience);
+            let mut rng = Rng::of(follow_up, site.line.into(), patience);
             let (r, step) = places[rng.below(places.len() as u64) as usize];
             let depth = Depth {
-                then,
-                bound: if widely(then) { FEW } else { THOROUGH.bound },
+                follow_up,
+                bound: if is_wide(follow_up) {
+                    WIDE_BOUND
+                } else {
+                    THOROUGH.bound
+                },
                 thorough_every: 1 + rng.below(4),
                 steps: Steps::One(step),
                 ..IN_RECOVERY
             };
-            let share = most.min(self.images + patience / ROUNDS_IN_PATIENCE);
+            let share = max_images.min(self.images + patience / ROUNDS_IN_PATIENCE);
             let outcome = self.explore(r, depth, share);
             if outcome.is_some() {
                 return outcome;
@@ -237,9 +245,9 @@ impl Trial<'_> {
     fn run(&mut self, patience: u64) -> Option<Outcome> {
         let (tried, mutant) = (self.tried, self.mutant);
         let all = || tried.recorded.iter();
-        let here: Vec<&Recorded> = all().filter(|r| r.at_work.has(mutant)).collect();
+        let here: Vec<&Recorded> = all().filter(|r| r.mutable.has(mutant)).collect();
         if let (Mutant::Off(site), true) = (mutant, here.is_empty()) {
-            // Only recovery reaches it: where it was seen to do so, then anywhere.
+            // Only recovery reaches the site: the workloads of the survey come first, then any.
             let (seen, rest): (Vec<_>, Vec<_>) =
                 all().partition(|r| r.recovers.contains_key(&site));
             let outcome = self.in_recovery(&seen, site, patience);
@@ -254,8 +262,8 @@ impl Trial<'_> {
             }
             return self.share(&rest, IN_RECOVERY, self.images + patience / 4);
         }
-        // First where the mutant is at work, quickly, then in workloads that no one else needs. An ordering
-        // is not looked for anywhere else.
+        // First come quick trials in the steps that reach the mutant, then in whole workloads, then
+        // with further seeds. An ordering is made in all of its steps anyway.
         if matches!(mutant, Mutant::Off(_)) {
             let outcome = self.share(&here, NEARBY, patience / 8);
             if outcome.is_some() {
@@ -276,7 +284,7 @@ impl Trial<'_> {
                 return Some(outcome);
             }
         }
-        // Then thoroughly.
+        // Thorough trials come last.
         let outcome = self.share(&here, THOROUGH, patience);
         match mutant {
             Mutant::Off(site) if outcome.is_none() => {
@@ -288,7 +296,7 @@ impl Trial<'_> {
     }
 }
 
-/// What fails without any mutant, with what repeats it.
+/// Returns the fault of a subject that fails without a mutant, with its replay token.
 fn unsound(subject: &dyn Subject, r: &Recorded, model: Model, violation: Violation) -> Fault {
     let kind = violation.fault.kind;
     let finding = Finding {
@@ -309,7 +317,7 @@ fn unsound(subject: &dyn Subject, r: &Recorded, model: Model, violation: Violati
 pub(super) fn try_mutant(tried: &Tried<'_>, mutant: Mutant, patience: u64) -> Fate {
     let patience = match mutant {
         Mutant::Off(_) if tried.options.model != Model::Eadr => patience,
-        // Many of these are independent, and the others are noticed soon.
+        // Many of these mutants are independent, and the others are noticed soon.
         _ => patience / 4,
     };
     let until = Instant::now() + tried.options.limit;

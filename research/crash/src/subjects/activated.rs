@@ -1,16 +1,19 @@
 //! The allocator of activated blocks: a map whose values are in blocks of several sizes.
 //!
 //! ```text
-//! root word 0 --> descriptor area      root word 1 --> table: owner word of key 0 | owner word of key 1 | ...  (a line each)
-//! owner word  --> block | value | ... | value (last word) |      1 to 3 lines, by key; 0: the key is not there
+//! root word 0 --> descriptor area
+//! root word 1 --> table | owner word of key 0 | owner word of key 1 | ...   (a line each)
+//! owner word  --> block | value | ... | value (last word) |   (64, 192 or 16,384 bytes, by key)
+//!                 0 for a missing key
 //! ```
 //!
-//! Every change is a swap of one owner word that recycles the old block or, if it fails, the new one. Recovery does
-//! not look at the table; the check does, afterwards: a block is active if and only if an owner word leads to it, or an
-//! ended swap is still to recycle it.
+//! Every change is a swap of one owner word. It recycles the old block or, if it fails, the new
+//! one. Recovery does not read the table. The check reads it afterwards: a block is active if and
+//! only if an owner word leads to it, or an ended swap has still to recycle it.
 //!
 //! # Crash states
-//! Those of the swap in flight, with its blocks; of a chunk that is being assigned.
+//! 1. The states of the swap in flight, with its blocks.
+//! 2. The states of a chunk that is being assigned.
 
 use super::{make_pool, open_pool, verify_pool};
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
@@ -46,12 +49,13 @@ fn kind() -> RootKind {
     }
 }
 
-/// Bytes of a key's block: some classes, of few blocks in a chunk as well.
+/// Returns the bytes of a key's block. One of the classes has few blocks in a chunk.
 fn bytes(key: u64) -> u64 {
     [64, 192, 16_384][key as usize % 3]
 }
 
-/// Where the last word of a key's value is in its block: never in the first line of more than one.
+/// Returns the place of the last word of a key's value in its block. In a block of several lines it
+/// is not in the first one.
 fn last_word(key: u64) -> u64 {
     [8, 184, 8_192][key as usize % 3]
 }
@@ -82,13 +86,13 @@ impl Subject for ActivatedSubject {
         for key in 0..KEYS {
             // ORDERING (all): Relaxed; one thread, and nothing leads to the table yet.
             live.owner(key).store(pm, 0, Ordering::Relaxed);
-            // PERSIST: the empty table; fenced by `publish`.
+            // PERSIST: the empty table; fenced by `publish`, before the root counts.
             pm.flush_of(live.owner(key));
         }
         live.root.word(TABLE).store(pm, table, Ordering::Relaxed);
         let word = live.root.word(DESCRIPTORS);
         word.store(pm, live.swaps.offset(), Ordering::Relaxed);
-        // PERSIST: what leads to descriptors and table, in one line; likewise.
+        // PERSIST: the root words of descriptors and table, in one line; fenced by `publish` too.
         pm.flush(word.addr(), 16);
         live.root.publish();
         Ok(Box::new(live))
@@ -147,12 +151,13 @@ fn progress(what: impl std::fmt::Display) -> Fault {
 }
 
 impl LiveActivated {
-    /// The word at `at`, of the table or a block.
+    /// Returns the word at `at`, in the table or in a block.
     fn word(&self, at: u64) -> &PWord {
         let pm = self.pool.pm();
         assert!(at.is_multiple_of(8) && at + 8 <= pm.len(), "{at:#x}");
-        // SAFETY: 1. inside the pool and 8-aligned: asserted; 2. any bits are a valid PWord; 3. the mapping lives as long
-        // as the pool.
+        // SAFETY: 1. the word is inside the pool and 8-aligned, as asserted; 2. any bits are a
+        // valid PWord;
+        // 3. the mapping lives as long as the pool, which `self` holds.
         unsafe { &*pm.base().wrapping_add(at as usize).cast_const().cast() }
     }
 
@@ -160,10 +165,11 @@ impl LiveActivated {
         self.word(self.table + key * LINE)
     }
 
-    /// The value in a key's block.
+    /// Returns the value in a key's block.
     fn value(&self, key: u64, block: u64) -> Result<u64, Fault> {
         let pm = self.pool.pm();
-        // ORDERING (both): Acquire; pairs with the swap of the owner word.
+        // ORDERING (both): Acquire; pairs with the compare-and-swap that installs the block in its
+        // owner word, after the stores of `new_block`.
         let first = self.word(block).load(pm, Ordering::Acquire);
         let last = self
             .word(block + last_word(key))
@@ -178,7 +184,7 @@ impl LiveActivated {
         }
     }
 
-    /// A block with `value`.
+    /// Returns a new block with `value`, flushed but not fenced.
     fn new_block(&self, key: u64, value: u64) -> Result<u64, Fault> {
         let pm = self.pool.pm();
         let block = self.blocks.reserve(bytes(key)).map_err(progress)?.get();
@@ -191,12 +197,14 @@ impl LiveActivated {
         Ok(block)
     }
 
-    /// Changes a key that is there (or is not, or either) to `value`; false if it is otherwise.
+    /// Sets a key to `value`, or removes it. Returns false if the key exists against `there`.
     fn put(&self, key: u64, value: Option<u64>, there: Option<bool>) -> Result<bool, Fault> {
         loop {
-            // Before this thread is pinned, which would keep descriptors from coming back.
+            // Allocates before this thread is pinned, since a pin would keep descriptors from
+            // coming back.
             let Ok(mut swap) = self.swaps.allocate_descriptor() else {
-                // Another thread of the schedule, or another test of the process, holds back the epoch.
+                // Another thread of the schedule, or another test of the process, holds back the
+                // epoch.
                 if !give_way() {
                     std::thread::yield_now();
                 }

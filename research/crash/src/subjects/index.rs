@@ -1,9 +1,9 @@
-//! Every index design, in the leaf sizes that are worth exploring and both key kinds.
+//! Every index design, in the leaf sizes that are worth exploring and with all kinds of keys.
 //!
-//! A design is explored by being in [`DESIGNS`]; a way of running it that has a name of its own
-//! (the LB+-Tree without entry moving, B+-trees of small nodes) is added in `particular`.
+//! A design is explored because it is in [`DESIGNS`]. `variants` adds ways of running it that have
+//! a name of their own, such as the LB+-Tree without entry moving.
 //!
-//! Numbers become keys and values so that nothing torn can pass for whole:
+//! Numbers become keys and values in such a way that nothing torn passes for whole:
 //!
 //! ```text
 //! u64     | the number itself (8 bytes are failure-atomic)
@@ -14,7 +14,8 @@
 //! value v | v (8 bytes) | 0 to 142 bytes, each of which depends on v and its place
 //! ```
 //!
-//! Byte-string keys keep the numbers' order, share a prefix, and three in four begin with another key.
+//! Byte-string keys keep the order of the numbers and share a prefix. Three in four have another
+//! key as a prefix.
 
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_designs::crabtree::{CrabOptions, Strategy};
@@ -38,24 +39,24 @@ use std::sync::Arc;
 /// The only root.
 const ROOT: &str = "index";
 
-/// Threads that recover, simulated ones.
+/// Simulated threads that recover.
 const THREADS: usize = 2;
 
-/// A key or value type that numbers can be turned into and back.
+/// A key or value type with a mapping from and to numbers.
 pub trait Numbered: ToOwned + std::fmt::Debug + 'static {
-    /// Its name in a subject's name.
+    /// The name of the type in a subject's name.
     const NAME: &'static str;
 
     /// Calls `f` with the key of this number.
     fn with_key<R>(number: u64, f: impl FnOnce(&Self) -> R) -> R;
 
-    /// The number of a key; `None` if it is no number's.
+    /// Returns the number of a key; `None` if it is no number's key.
     fn key_number(&self) -> Option<u64>;
 
     /// Calls `f` with the value of this number.
     fn with_value<R>(number: u64, f: impl FnOnce(&Self) -> R) -> R;
 
-    /// The number of a value; `None` if it is no number's.
+    /// Returns the number of a value; `None` if it is no number's value.
     fn value_number(&self) -> Option<u64>;
 }
 
@@ -83,10 +84,11 @@ impl Numbered for u128 {
     const NAME: &'static str = "u128";
 
     fn with_key<R>(number: u64, f: impl FnOnce(&Self) -> R) -> R {
-        // Two numbers in a row share the high half, so that shifts meet keys that differ in either half or both.
+        // Successive numbers share the high half in pairs, so that shifts meet keys that differ in
+        // one half or in both.
         let ordered = Self::from(number / 2) << 64 | Self::from(number % 2) << 63;
         f(&match number {
-            // The least key ends a node of FAST/FAIR wherever it is not the first.
+            // In FAST/FAIR, the smallest key ends a node wherever it is not the first entry.
             0 => 0,
             _ => ordered | Self::from(!number >> 1),
         })
@@ -107,23 +109,24 @@ impl Numbered for u128 {
     }
 }
 
-/// Odd, and without a pattern: a product has all bits of the other factor in its high ones.
+/// An odd number without a pattern. The high bits of a product depend on all bits of the other
+/// factor.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 const PREFIX: [u8; 4] = *b"key/";
-/// Longest value, less one.
-const VALUES: u64 = 143;
+/// Number of value lengths.
+const LENGTHS: u64 = 143;
 
-/// The bytes of value `number`, in `room`.
-fn value_bytes(number: u64, room: &mut [u8; 8 + VALUES as usize]) -> &[u8] {
+/// Writes the bytes of value `number` to `room`, and returns them.
+fn value_bytes(number: u64, room: &mut [u8; 8 + LENGTHS as usize]) -> &[u8] {
     if number == 0 {
         return &[];
     }
     let mixed = number.wrapping_mul(GOLDEN);
-    let len = 8 + ((mixed >> 32) % VALUES) as usize;
+    let len = 8 + ((mixed >> 32) % LENGTHS) as usize;
     room[..8].copy_from_slice(&number.to_le_bytes());
     for (i, byte) in room[8..len].iter_mut().enumerate() {
-        // Never 0, which is what lost stores leave.
+        // Never 0, since a lost store leaves 0.
         *byte = (mixed >> (i % 7 * 8)) as u8 ^ i as u8 | 1;
     }
     &room[..len]
@@ -147,7 +150,7 @@ impl Numbered for [u8] {
     }
 
     fn with_value<R>(number: u64, f: impl FnOnce(&Self) -> R) -> R {
-        f(value_bytes(number, &mut [0; 8 + VALUES as usize]))
+        f(value_bytes(number, &mut [0; 8 + LENGTHS as usize]))
     }
 
     fn value_number(&self) -> Option<u64> {
@@ -155,7 +158,7 @@ impl Numbered for [u8] {
             return self.is_empty().then_some(0);
         };
         let number = u64::from_le_bytes(*number);
-        (value_bytes(number, &mut [0; 8 + VALUES as usize]) == self).then_some(number)
+        (value_bytes(number, &mut [0; 8 + LENGTHS as usize]) == self).then_some(number)
     }
 }
 
@@ -167,7 +170,7 @@ struct IndexSubject<K: Numbered + ?Sized> {
 
 impl<K: Numbered + ?Sized> IndexSubject<K> {
     fn live(&self, index: Box<dyn Engine<K, K>>, pool: Arc<Pool<Sim>>) -> Box<dyn Live> {
-        // Recovery that unlinked leaves may keep their chunk for the next ones.
+        // A recovery that unlinked leaves may keep their chunk for the next leaves.
         let settled = index.recovery().repaired == 0;
         Box::new(LiveIndex {
             index,
@@ -199,7 +202,7 @@ impl<K: Numbered + ?Sized> Subject for IndexSubject<K> {
             return Ok(Opened::Absent);
         };
         match self.maker.open(&pool, ROOT) {
-            // A clean closing is of no use if its snapshot is not durable by then.
+            // A clean close must leave a durable snapshot.
             Ok(index)
                 if self.maker.snapshot() && pool.info().was_clean && !index.recovery().clean =>
             {
@@ -215,8 +218,8 @@ impl<K: Numbered + ?Sized> Subject for IndexSubject<K> {
     }
 }
 
-/// Returns `design`, called `name`, in leaves of `bytes` bytes, as a subject; `None` if it holds no such keys. `suffix`: what sets
-/// it apart from the design as usual.
+/// Returns `design`, called `name`, with leaves of `bytes` bytes as a subject; `None` if it does
+/// not hold such keys. `suffix` tells a variant from the design's default.
 fn subject<K>(
     design: impl Into<AnyDesign>,
     name: &str,
@@ -233,7 +236,7 @@ where
     }))
 }
 
-/// The design in each of the leaf sizes, as subjects; none if it holds no such keys.
+/// Returns the design in each of the leaf sizes as subjects; none if it does not hold such keys.
 fn subjects_of<K>(
     design: &'static DesignInfo,
     sizes: &'static [u32],
@@ -253,8 +256,8 @@ where
     })
 }
 
-/// Ways of running the design `name` that have names of their own.
-fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
+/// Returns the variants of the design `name`, which have names of their own.
+fn variants(name: &'static str) -> Vec<Box<dyn Subject>> {
     fn both(design: impl Into<AnyDesign>, name: &str, suffix: &str) -> Vec<Box<dyn Subject>> {
         let design = design.into();
         let numbers = subject::<u64>(design.clone(), name, 256, suffix);
@@ -263,7 +266,7 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
             .chain(subject::<[u8]>(design, name, 256, suffix))
             .collect()
     }
-    // High trees of few keys.
+    // Trees that are high with few keys.
     let high = BTreeOptions {
         recovery_threads: THREADS,
         node_bytes: Some(256),
@@ -310,7 +313,7 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
         "btree-wal" => both(Wal(high), name, "-high"),
         "unsorted" => {
             let mut all = both(Unsorted(high), name, "-high");
-            // Full leaves are frequent, where the log replaces a wide value.
+            // Small leaves are often full, and the log then replaces a wide value.
             let full = BTreeOptions {
                 recovery_threads: THREADS,
                 node_bytes: Some(128),
@@ -323,7 +326,7 @@ fn particular(name: &'static str) -> Vec<Box<dyn Subject>> {
     }
 }
 
-/// Every design, in the leaf sizes that it is explored in.
+/// Returns every design in the leaf sizes that are explored by default.
 #[must_use]
 pub fn all() -> Vec<Box<dyn Subject>> {
     let mut all = Vec::new();
@@ -332,12 +335,12 @@ pub fn all() -> Vec<Box<dyn Subject>> {
         all.extend(subjects_of::<u64>(design, sizes));
         all.extend(subjects_of::<[u8]>(design, sizes));
         all.extend(subjects_of::<u128>(design, sizes));
-        all.extend(particular(design.name));
+        all.extend(variants(design.name));
     }
     all
 }
 
-/// Every design in every leaf size that it has.
+/// Returns every design in every leaf size that it has.
 pub(super) fn every_size() -> impl Iterator<Item = Box<dyn Subject>> {
     DESIGNS.iter().flat_map(|design| {
         subjects_of::<u64>(design, design.node_bytes)
@@ -348,14 +351,15 @@ pub(super) fn every_size() -> impl Iterator<Item = Box<dyn Subject>> {
 
 /// An open index.
 struct LiveIndex<K: Numbered + ?Sized> {
-    // Before the pool, so that it is dropped first.
+    // The index comes before the pool, so that it is dropped first.
     index: Box<dyn Engine<K, K>>,
     pool: Arc<Pool<Sim>>,
-    /// Nothing was done since recovery, which left no chunk without a live block.
+    /// True if no operation was done since recovery, and recovery left no chunk without a live
+    /// block.
     settled: Cell<bool>,
 }
 
-/// What an operation's error means. A commit cannot fail on a simulated medium.
+/// Returns the fault of an operation's error. A commit cannot fail on a simulated medium.
 fn failed(op: &Op, e: &dyn std::fmt::Display) -> Fault {
     Fault::new(FaultKind::Progress, format!("{op:?}: {e}"))
 }

@@ -1,12 +1,13 @@
 //! The micro-logs: a map whose entries move between two nodes.
 //!
 //! ```text
-//! root word 0 --> log area        root words 1, 2 --> node | entries | state of key 0 | value | state of key 1 | ...
+//! root word 0     --> log area
+//! root words 1, 2 --> node | entries | state of key 0 | value | state of key 1 | ...
 //! ```
 //!
-//! A key has a place in either node and is in one of them at most. An insertion puts it into the node with
-//! fewer entries; an upsert or update moves it to the other node. So every change takes several words, in
-//! one node or both:
+//! A key has a place in either node, and is in at most one of them. An insertion puts it into the
+//! node with fewer entries. An upsert or update moves it to the other node. So every change takes
+//! several words, in one node or in both:
 //!
 //! | new value | protected by |
 //! | --- | --- |
@@ -14,7 +15,7 @@
 //! | odd, and removals | a redo record of pairs of place and new word |
 //!
 //! # Crash states
-//! What the armed record covers, in any state; recovery undoes or redoes it.
+//! The words that the armed record covers, in any state. Recovery undoes or redoes them.
 
 use super::{make_pool, open_pool, verify_pool};
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
@@ -85,7 +86,7 @@ impl Subject for LogSubject {
         }
         let word = live.root.word(LOGS);
         word.store(pm, live.logs.offset(), Ordering::Relaxed);
-        // PERSIST: what leads to the logs and the nodes, in one line; likewise.
+        // PERSIST: the root words of the logs and the nodes, in one line; fenced by `publish` too.
         pm.flush(word.addr(), (NODES + 2) * 8);
         live.root.publish();
         Ok(Box::new(live))
@@ -131,14 +132,14 @@ fn recover(pool: Arc<Pool<Sim>>, root: Root<Sim>) -> Result<LiveLog, String> {
 struct LiveLog {
     logs: Logs<Sim>,
     nodes: [u64; 2],
-    /// Held while a word of the nodes is changed or read.
+    /// Held while the words of the nodes are changed or read.
     changing: Mutex<()>,
     heap: Heap<Sim>,
     root: Root<Sim>,
     pool: Arc<Pool<Sim>>,
 }
 
-/// A place of the nodes and what it is to hold.
+/// A place in a node, and its new word.
 type Change = (u64, u64);
 
 impl LiveLog {
@@ -159,13 +160,14 @@ impl LiveLog {
         }
     }
 
-    /// The word at `at`, a place of a node.
+    /// Returns the word at `at`, a place in a node.
     fn word(&self, at: u64) -> &PWord {
         let pm = self.pool.pm();
         debug_assert!(at.is_multiple_of(8) && at + 8 <= pm.len(), "{at:#x}");
-        // SAFETY: 1. nodes are blocks of `NODE` bytes that the allocator or recovery vouched for, and
-        // `apply_record` checks that a place is inside one; 2. places are 8-aligned; 3. any bits are a
-        // valid PWord; 4. the mapping lives as long as the pool.
+        // SAFETY: 1. nodes are blocks of `NODE` bytes that the allocator handed out or recovery
+        // marked, and `apply_record` checks that a record's place is inside one; 2. places are
+        // 8-aligned; 3. any bits are a valid PWord; 4. the mapping lives as long as the pool, which
+        // `self` holds.
         unsafe { &*pm.base().wrapping_add(at as usize).cast_const().cast() }
     }
 
@@ -179,7 +181,8 @@ impl LiveLog {
 
     #[track_caller]
     fn load(&self, word: &PWord) -> u64 {
-        // ORDERING: Relaxed; under the mutex, or alone.
+        // ORDERING: Relaxed; the mutex orders operations, and creation and recovery run on one
+        // thread.
         word.load(self.pool.pm(), Ordering::Relaxed)
     }
 
@@ -192,7 +195,7 @@ impl LiveLog {
     fn store(&self, changes: &[Change]) {
         let pm = self.pool.pm();
         for (at, new) in changes {
-            // ORDERING: Relaxed; as in `load`.
+            // ORDERING: Relaxed; the mutex orders operations.
             self.word(*at).store(pm, *new, Ordering::Relaxed);
             // PERSIST: the change; fenced before its record is disarmed.
             pm.flush_of(self.word(*at));
@@ -217,7 +220,7 @@ impl LiveLog {
         }
     }
 
-    /// Makes all changes, atomically.
+    /// Makes all changes in one atomic step.
     fn change(&self, changes: &[Change], undo: bool) {
         let mut slot = self.logs.take();
         if undo {
@@ -239,7 +242,7 @@ impl LiveLog {
         slot.disarm();
     }
 
-    /// The node that `key` is in.
+    /// Returns the node that `key` is in.
     fn find(&self, key: u64) -> Option<usize> {
         (0..2).find(|i| self.load(self.state(self.nodes[*i], key)) == THERE)
     }

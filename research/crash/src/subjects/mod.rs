@@ -1,31 +1,31 @@
-//! What can be explored, by name.
+//! The explored structures, by name.
 //!
 //! # Known mistakes
-//! Mistakes that durable indexes have been found to make. The flawed references
-//! ([`reference::FLAWS`]) and the planted faults ([`planted::PLANTED`]) say which of these they are.
+//! These are mistakes that durable indexes are known to have made. The flawed references
+//! ([`reference::FLAWS`]) and the planted faults ([`planted::PLANTED`]) refer to them by number.
 //!
-//! 1. What makes an entry count (bit, counter, state) is durable before the entry.
+//! 1. The word that makes an entry count (bit, counter, state) is durable before the entry.
 //! 2. A new node is linked in without a fence after its flush.
 //! 3. The wrong line is flushed.
-//! 4. What crosses into a next line is flushed in part.
+//! 4. An entry that crosses into the next line is flushed in part.
 //! 5. A root pointer or header is not flushed.
-//! 6. The allocator's metadata are not flushed.
-//! 7. Flushes are taken to be ordered among themselves.
+//! 6. The allocator's metadata is not flushed.
+//! 7. The code assumes that flushes are ordered among themselves.
 //! 8. A single field is forgotten: a sibling pointer, a count, a switch.
 //! 9. Two related words are changed as if they were one.
 //! 10. A split or merge links one side before the other can be reached.
 //! 11. A move deletes before it inserts.
 //! 12. A removal overlooks the duplicate that an interrupted move left.
-//! 13. What takes several stores, or their order in a line, is taken for one store.
-//! 14. Others see what a crash can undo.
-//! 15. Something is put into a node or region that is itself not durable yet.
+//! 13. The code treats several stores, or their order in a line, as one store.
+//! 14. Other threads see a change that a crash can undo.
+//! 15. An entry goes into a node or region that is not durable itself.
 //! 16. A lock bit in persistent memory outlives the crash.
 //! 17. Log slots are closer than a record is long.
 //! 18. Space is lost before it is handed to its owner, or handed out twice.
-//! 19. Recovery is left out because the first record it would look at is unused.
-//! 20. A late helper does again what was decided since.
-//! 21. What was begun before a crash, or by a thread that has stopped, is finished by no one.
-//! 22. What was found is acted on after it has changed.
+//! 19. Recovery is skipped because the first record is unused.
+//! 20. A late helper repeats a step that has been decided since.
+//! 21. No thread finishes an operation that a crash cut short, or whose thread has stopped.
+//! 22. An operation acts on a finding that has changed since.
 
 pub mod activated;
 pub mod index;
@@ -54,7 +54,8 @@ use std::sync::Arc;
 /// The name that messages give to the simulated pool.
 const PATH: &str = "simulated pool";
 
-/// Every design, the pool, and the structures that are known to be right; none that is known to be wrong.
+/// Returns every design, the pool, and the structures that are known to be right, but none with a
+/// flaw.
 #[must_use]
 pub fn all() -> Vec<Box<dyn Subject>> {
     let mut all = index::all();
@@ -74,7 +75,7 @@ pub fn all() -> Vec<Box<dyn Subject>> {
     all
 }
 
-/// The names of all subjects, those that are known to be wrong last.
+/// Returns the names of all subjects, the flawed ones last.
 #[must_use]
 pub fn names() -> Vec<String> {
     let right = all();
@@ -84,7 +85,8 @@ pub fn names() -> Vec<String> {
         .collect()
 }
 
-/// The subject of that name: of [`names`], or an index in a leaf size that is not usually explored.
+/// Returns the subject of that name: one of [`names`], or an index in a leaf size that is not
+/// explored by default.
 #[must_use]
 pub fn named(name: &str) -> Option<Box<dyn Subject>> {
     let flawed = FLAWS.iter().find(|known| known.subject() == name);
@@ -97,9 +99,9 @@ pub fn named(name: &str) -> Option<Box<dyn Subject>> {
     }
 }
 
-/// The subject of that name, or else every one of [`all`] whose name is `prefix` and more
-/// (`lbtree`: in every layout), or else the indexes so called in a leaf size that is not usually
-/// explored.
+/// Returns the subject of that name. If there is none, returns every one of [`all`] whose name
+/// begins with `prefix-` (`lbtree` gives all of its layouts), or else the indexes of that name in
+/// the other leaf sizes.
 #[must_use]
 pub fn matching(prefix: &str) -> Vec<Box<dyn Subject>> {
     let begins = |subject: &dyn Subject| {
@@ -117,16 +119,17 @@ pub fn matching(prefix: &str) -> Vec<Box<dyn Subject>> {
     index::every_size().filter(|s| begins(&**s)).collect()
 }
 
-/// The keys of [`Op::Batch`](crate::subject::Op::Batch); past the largest number they start again at 0.
+/// Returns the keys of [`Op::Batch`](crate::subject::Op::Batch). Past the largest number they wrap
+/// to 0.
 pub fn batch_keys(first: u64, step: u64, count: u64) -> impl Iterator<Item = u64> {
     (0..count).map(move |i| first.wrapping_add(step.wrapping_mul(i)))
 }
 
-/// Opens the pool in the simulation; `None` if none was ever made there.
+/// Opens the pool in the simulation. Returns `None` if none was ever created there.
 ///
-/// While a pool is made, its superblock's first copy is written last but one and its second copy last. A
-/// crash before the first copy is whole leaves what [`OpenError::NotAPool`] names; every other error
-/// is one of a pool that was there.
+/// The creation of a pool ends with its superblock: the first copy, and then the second. A crash
+/// before the first copy is whole gives [`OpenError::NotAPool`]. Every other error concerns an
+/// existing pool.
 fn open_pool() -> Result<Option<Arc<Pool<Sim>>>, Fault> {
     match Pool::open(Path::new(PATH), &PoolOptions::default()) {
         Ok(pool) => Ok(Some(pool)),
@@ -135,7 +138,7 @@ fn open_pool() -> Result<Option<Arc<Pool<Sim>>>, Fault> {
     }
 }
 
-/// Opens the pool that an earlier try left, or makes one.
+/// Opens the pool that an interrupted creation left, or creates one.
 fn make_pool() -> Result<Arc<Pool<Sim>>, Fault> {
     match open_pool()? {
         Some(pool) => Ok(pool),
@@ -144,7 +147,8 @@ fn make_pool() -> Result<Arc<Pool<Sim>>, Fault> {
     }
 }
 
-/// Checks the pool under a structure. `settled`: nothing was done since it was opened.
+/// Checks the pool under a structure. `settled` is true if no operation was done since it was
+/// opened.
 fn verify_pool(pool: &Pool<Sim>, settled: bool) -> Result<PoolReport, Fault> {
     let report = (pool.verify()).map_err(|found| Fault::broken(found.what, found.leak))?;
     let info = pool.info();

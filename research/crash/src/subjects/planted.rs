@@ -1,6 +1,6 @@
-//! Faults that can be planted in the designs, the multi-word swap and the pool themselves
-//! ([`Simulation::plant`](bristlecone_pmem::media::sim::Simulation::plant)): mistakes that take code, where
-//! the mutants only leave out flushes and fences. On real media they are compiled out.
+//! Faults that can be planted in the designs, the multi-word swap and the pool
+//! ([`Simulation::plant`](bristlecone_pmem::media::sim::Simulation::plant)). They are mistakes that
+//! take code, while mutants only leave out flushes and fences. On real media they are compiled out.
 
 use crate::subject::FaultKind::{
     self, Leak, Lost, Progress, Recovery, Structure, Torn, VisibleBeforeDurable,
@@ -17,15 +17,15 @@ pub struct Planted {
     pub errata: u8,
     /// A subject in which it shows.
     pub subject: &'static str,
-    /// A kind of workload that it shows in.
+    /// A kind of workload in which it shows.
     pub workload: Kind,
-    /// What is to be found: one of these, whatever the image.
+    /// The kinds of fault that the explorer may report for it.
     pub kinds: &'static [FaultKind],
-    /// What is done wrong.
+    /// The mistake, for people.
     pub what: &'static str,
     /// A persistency model under which it shows.
     pub model: Model,
-    /// How many threads it takes.
+    /// Number of threads that it takes.
     pub threads: u8,
 }
 
@@ -35,7 +35,7 @@ impl Planted {
         self
     }
 
-    const fn together(mut self) -> Self {
+    const fn with_threads(mut self) -> Self {
         self.threads = 3;
         self
     }
@@ -61,7 +61,7 @@ const fn plant(
     }
 }
 
-/// All of them.
+/// All planted faults.
 #[rustfmt::skip]
 pub const PLANTED: &[Planted] = &[
     plant("lbtree-header-first", 1, "lbtree-256-u64", Kind::Split, &[Structure, Recovery, Torn],
@@ -93,7 +93,7 @@ pub const PLANTED: &[Planted] = &[
     plant("lstree-forget-early", 12, "lstree-256-u64", Kind::Drain, &[FaultKind::Phantom, Structure, Recovery, Progress],
         "an emptied leaf's base is dropped while older records of the leaf are in a log"),
     plant("lstree-salt-of-the-tree", 17, "lstree-256-u64", Kind::Update, &[Lost, FaultKind::Phantom, Torn, Structure, Recovery, Progress],
-        "what an earlier round left in a segment's memory passes for records of this one"),
+        "records of an earlier round in a segment's memory pass for records of this one"),
     plant("lbtree-record-line", 3, "lbtree-256-bytes", Kind::Split, &[Structure, Recovery],
         "a line behind a record is flushed instead of the record's"),
     plant("lbtree-root-first", 5, "lbtree-256-u64", Kind::Upkeep, &[Recovery],
@@ -117,7 +117,7 @@ pub const PLANTED: &[Planted] = &[
     plant("lbtree-word0-first", 13, "lbtree-256-u64", Kind::Split, &[Structure],
         "the header word with the bitmap is stored before the other one"),
     plant("unlock before fence", 14, "lbtree-256-u64", Kind::Mixed, &[VisibleBeforeDurable],
-        "a leaf is unlocked before its header is flushed").together(),
+        "a leaf is unlocked before its header is flushed").with_threads(),
     plant("pmwcas-sorted-late", 13, "pmwcas-6", Kind::Drain, &[Torn, Lost, Structure, Recovery, Leak],
         "a descriptor's entries are put in order after it was made durable"),
     plant("pmwcas-first-unused", 19, "pmwcas-6", Kind::Mixed, &[Torn, Lost, Structure, Recovery, Leak],
@@ -127,13 +127,13 @@ pub const PLANTED: &[Planted] = &[
     plant("pmwcas-status-late", 14, "pmwcas-6", Kind::Mixed, &[Torn, Lost, Structure, Leak],
         "new values are stored before the status that says so is durable"),
     plant("pmwcas-dirty-status", 14, "pmwcas-6", Kind::Mixed, &[VisibleBeforeDurable, Torn, Lost, Structure, Leak],
-        "who helps acts on a status that is not durable").together(),
+        "a helper acts on a status that is not durable").with_threads(),
     plant("pmwcas-unconditional", 20, "pmwcas-6", Kind::Mixed, &[FaultKind::Wrong, Torn, Lost, Structure, Recovery, Leak],
-        "pointers are installed without a look whether the operation is undecided").together(),
+        "pointers are installed without a check that the operation is undecided").with_threads(),
     plant("pmwcas-free-first", 18, "pmwcas-6", Kind::Update, &[Leak],
         "a descriptor is free before the blocks that it names are"),
     plant("pmwcas-not-recycled", 18, "pmwcas-6", Kind::Update, &[Leak, Progress],
-        "no one recycles the old block of an operation that succeeded"),
+        "the old block of an operation that succeeded is not recycled"),
     plant("pmwcas-recycled-twice", 18, "pmwcas-6", Kind::Update, &[FaultKind::Wrong, Progress],
         "a block is handed back twice"),
     plant("bztree-record-lost", 1, "bztree-256-u64", Kind::Split, &[Lost, Torn, Structure, Recovery],
@@ -141,17 +141,17 @@ pub const PLANTED: &[Planted] = &[
     plant("bztree-node-lost", 2, "bztree-256-u64", Kind::Split, &[Lost, Torn, Structure, Recovery],
         "a consolidation or split puts a node into the tree that is not durable"),
     plant("bztree-epoch-kept", 8, "bztree-256-u64", Kind::Split, &[Structure],
-        "entries that were reserved before a crash are reserved after it").together(),
+        "entries that were reserved before a crash are reserved after it").with_threads(),
     plant("bztree-no-help", 21, "bztree-256-u64", Kind::Split, &[Progress],
-        "who meets a frozen leaf waits for someone else to finish it"),
+        "a thread that meets a frozen leaf waits for another to finish it"),
     plant("bztree-frozen-refused", 21, "bztree-256-u64", Kind::Split, &[Progress],
-        "who meets a frozen leaf fails"),
+        "an operation that meets a frozen leaf fails"),
     plant("bztree-duplicate-unseen", 22, "bztree-256-u64", Kind::Mixed, &[FaultKind::Wrong, Structure, Torn, Lost],
-        "an insertion does not look at entries that were reserved before its own").together(),
+        "an insertion does not look at entries that were reserved before its own").with_threads(),
     plant("bztree-duplicate-inserted", 22, "bztree-256-u64", Kind::Mixed, &[FaultKind::Wrong, Torn, Lost],
-        "an insertion that finds its key late says that it inserted it").together(),
+        "an insertion that finds its key late says that it inserted it").with_threads(),
     plant("bztree-upsert-in-two", 22, "bztree-256-u64", Kind::Mixed, &[FaultKind::Wrong, Torn, Lost],
-        "an upsert looks first, and acts on that later").together(),
+        "an upsert looks first, and acts on that later").with_threads(),
     plant("fastfair-key-first", 1, "fastfair-256-u64", Kind::Split, &[Torn, Lost, Structure, Recovery],
         "an insertion gives an entry its new key before its new value"),
     plant("fastfair-link-first", 2, "fastfair-256-u64", Kind::Split, &[Lost, Structure, Recovery, Torn],
@@ -184,4 +184,13 @@ pub const PLANTED: &[Planted] = &[
         "chunks are given back without their words being cleared"),
     plant("pool-unowned-kept", 18, "pool", Kind::Drain, &[Leak],
         "opening does not free the chunks of roots that were never published"),
+    #[cfg(feature = "unproven")]
+    plant("store-rename-in-two", 11, "store-lbtree-256", Kind::Update, &[Torn],
+        "a keyspace loses its old name in one commit and gets the new one in the next"),
+    #[cfg(feature = "unproven")]
+    plant("store-feed-at-once", 14, "store-lbtree-256-watched", Kind::Mixed, &[FaultKind::Wrong],
+        "a watch gives a change as soon as it is made").together(),
+    #[cfg(feature = "unproven")]
+    plant("store-feed-begins-early", 22, "store-lbtree-256-watched", Kind::Mixed, &[FaultKind::Wrong],
+        "a watch begins without waiting for what was committed before it to be durable").together(),
 ];

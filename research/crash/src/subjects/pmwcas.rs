@@ -1,32 +1,35 @@
 //! The persistent multi-word compare-and-swap: a map whose entries are several words each.
 //!
 //! ```text
-//! root word 0 --> descriptor area      root word 1 --> node
-//! node        | count | first word of key 0 | ... | second word of key 0 | ... | stock block 0 | ... | state of stock block 0 | ...
+//! root word 0 --> descriptor area
+//! root word 1 --> node | count | first word of key 0 | ... | second word of key 0 | ...
+//!                      | stock block 0 | ... | state of stock block 0 | ... |
 //! ```
 //!
-//! Every word is in a line of its own. A word of a key that is not there is 0.
+//! Every word is in a line of its own. The words of a missing key are 0.
 //!
 //! | key % 8 | first word | second word | an insertion or removal changes | an update changes |
 //! | --- | --- | --- | --- | --- |
 //! | 0, 2, 4, 6 | value + 1 | the same | both and the count | both |
 //! | 3 | value + 1 | 0 | the first | the first |
 //! | 1 | offset of a heap block with value + 1 | value + 1 | both and the count | both |
-//! | 5 | offset of a stock block with value + 1 | value + 1 | both, the count, and the state of the new block | both, and that state |
+//! | 5 | offset of a stock block with value + 1 | value + 1 | both, the count, and its state | both, its state |
 //! | 7 | offset of a heap block with value + 1 | 0 | the first | the first |
 //!
-//! *Heap blocks* come from the root's allocator, whose state is volatile and which recovery makes by walking. *Stock
-//! blocks* are of a small allocator whose state is durable and which is recovered without a walk: a block is taken
-//! (1) from the operation on that leads to it, which changes its state too, to its [release](Recycle::release), which
-//! stores 0. So it is taken if and only if a key leads to it, or an ended operation is still to recycle it.
+//! *Heap blocks* come from the root's allocator, whose state is volatile. Recovery rebuilds it with
+//! a walk. *Stock blocks* come from a small allocator whose state is durable, so that recovery
+//! needs no walk. The operation that makes a word lead to a block also sets the block's state to 1
+//! (taken), and the block's [release](Recycle::release) stores 0. So a block is taken if and only
+//! if a key leads to it, or an ended operation has still to recycle it.
 //!
-//! What becomes of old and new blocks is up to [`Policy`], and differs with the key: `FreeOne` for 7 and every other 5;
-//! the other 5s take the new block of an operation that failed back themselves, the 1s retire the old one of
-//! one that succeeded. Changes of some keys in blocks are first tried with a second word that is not there, so that
-//! operations fail without threads, too.
+//! [`Policy`] decides what happens to old and new blocks, and differs with the key. Keys 7 and
+//! every other key 5 use `FreeOne`. The other keys 5 take back the new block of a failed operation
+//! themselves. Keys 1 retire the old block of a successful one. Some keys in blocks first expect a
+//! wrong second word, so that operations fail without threads too.
 //!
 //! # Crash states
-//! Those of the operation in flight; recovery rolls it forward or back before the words are looked at.
+//! The states of the operation in flight. Recovery rolls it forward or back before it reads the
+//! words.
 
 use super::{make_pool, open_pool, verify_pool};
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
@@ -47,28 +50,29 @@ const NODE: usize = 1;
 const KEYS: u64 = 40;
 const LINE: u64 = 64;
 const BLOCK: u64 = 16;
-/// Most words of an operation.
-const WORDS: usize = 4;
+/// Largest number of words of an operation.
+const MAX_WORDS: usize = 4;
 
-/// The multi-word swap as a subject, with that many descriptors.
+/// The multi-word swap as a subject, with a number of descriptors.
 #[derive(Clone, Copy, Debug)]
 pub struct PmwcasSubject {
     descriptors: usize,
 }
 
 impl PmwcasSubject {
-    /// One descriptor: every operation uses it again.
+    /// One descriptor, which every operation reuses.
     pub const ONE: Self = Self { descriptors: 1 };
-    /// Several, so that operations meet.
+    /// Several descriptors, so that operations meet.
     pub const SEVERAL: Self = Self { descriptors: 6 };
 }
 
-/// Stock blocks: one for each key that has one, and one for each operation that has taken or not yet recycled one.
+/// Returns the number of stock blocks: one for each key in a stock block, and one for each
+/// operation that has taken one or has still to recycle one.
 fn stock_for(descriptors: usize) -> u64 {
     KEYS / 8 + descriptors as u64
 }
 
-/// Bytes of a node.
+/// Returns the bytes of a node.
 fn node_bytes(stock: u64) -> u64 {
     (1 + 2 * KEYS + 2 * stock) * LINE
 }
@@ -87,17 +91,18 @@ fn kind() -> RootKind {
 struct Node {
     pool: Arc<Pool<Sim>>,
     at: u64,
-    /// How many stock blocks it has.
+    /// Number of its stock blocks.
     stock: u64,
 }
 
 impl Node {
-    /// The word at `at`, of the node or a heap block.
+    /// Returns the word at `at`, in the node or in a heap block.
     fn word(&self, at: u64) -> &PWord {
         let pm = self.pool.pm();
         debug_assert!(at.is_multiple_of(8) && at + 8 <= pm.len(), "{at:#x}");
-        // SAFETY: 1. node and blocks came from the allocator or were checked by recovery; 2. places are 8-aligned; 3. any
-        // bits are a valid PWord; 4. the mapping lives as long as the pool.
+        // SAFETY: 1. node and blocks came from the allocator, or recovery checked them, so they are
+        // inside the pool; 2. places are 8-aligned; 3. any bits are a valid PWord; 4. the mapping
+        // lives as long as the pool, which `self` holds.
         unsafe { &*pm.base().wrapping_add(at as usize).cast_const().cast() }
     }
 
@@ -117,7 +122,7 @@ impl Node {
         self.at + (1 + 2 * KEYS + i) * LINE
     }
 
-    /// The number of the stock block at `at`, if it is one.
+    /// Returns the number of the stock block at `at`, if there is one.
     fn in_stock(&self, at: u64) -> Option<u64> {
         (0..self.stock).find(|i| self.stock_block(*i) == at)
     }
@@ -128,7 +133,7 @@ impl Node {
     }
 }
 
-/// Where blocks come from and go to.
+/// The two allocators of blocks.
 #[derive(Clone)]
 struct Blocks {
     node: Node,
@@ -148,9 +153,10 @@ impl Recycle for Blocks {
     fn release(&self, block: u64) {
         if let Some(i) = self.node.in_stock(block) {
             let (pm, state) = (self.node.pool.pm(), self.node.state(i));
-            // ORDERING: Relaxed; no one else has the block.
+            // ORDERING: Relaxed; the block is this thread's alone until `reuse` puts it on the free
+            // list, under a mutex.
             state.store(pm, 0, Ordering::Relaxed);
-            // PERSIST: the block is free, before the descriptor that says so is.
+            // PERSIST: the block is free, before the descriptor that names it is reused.
             pm.persist(state);
         }
     }
@@ -188,7 +194,7 @@ impl Subject for PmwcasSubject {
             free: Arc::default(),
         };
         let recycle = Box::new(blocks.clone());
-        let swaps = DescriptorPool::create(&heap, 1, self.descriptors, WORDS, recycle)
+        let swaps = DescriptorPool::create(&heap, 1, self.descriptors, MAX_WORDS, recycle)
             .map_err(|e| made(&e))?;
         let live = LivePmwcas {
             swaps,
@@ -201,14 +207,14 @@ impl Subject for PmwcasSubject {
             let word = live.node.word(at + line * LINE);
             // ORDERING (all): Relaxed; one thread, and nothing leads to the node yet.
             word.store(pm, 0, Ordering::Relaxed);
-            // PERSIST: the empty node; fenced by `publish`.
+            // PERSIST: the empty node; fenced by `publish`, before the root counts.
             pm.flush_of(word);
         }
         live.take_stock();
         live.root.word(NODE).store(pm, at, Ordering::Relaxed);
         let word = live.root.word(DESCRIPTORS);
         word.store(pm, live.swaps.offset(), Ordering::Relaxed);
-        // PERSIST: what leads to descriptors and node, in one line; likewise.
+        // PERSIST: the root words of descriptors and node, in one line; fenced by `publish` too.
         pm.flush(word.addr(), 16);
         live.root.publish();
         Ok(Box::new(live))
@@ -270,7 +276,7 @@ fn recover(pool: Arc<Pool<Sim>>, root: Root<Sim>, stock: u64) -> Result<LivePmwc
     Ok(live)
 }
 
-/// What a key's words are. See the module's head.
+/// The kind of a key's words. See the module's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Pair,
@@ -291,17 +297,17 @@ impl Kind {
         }
     }
 
-    /// True if the key's value is in a block.
+    /// Returns true if the key's value is in a block.
     fn boxed(self) -> bool {
         matches!(self, Self::Heap | Self::Stock | Self::HeapAlone)
     }
 
-    /// True if the key has one word.
+    /// Returns true if the key has one word.
     fn alone(self) -> bool {
         matches!(self, Self::Alone | Self::HeapAlone)
     }
 
-    /// True if a change is first tried with an expectation that is wrong.
+    /// Returns true if a change is first tried with a wrong expectation.
     fn fails_first(key: u64) -> bool {
         matches!(key % 16, 1 | 13)
     }
@@ -332,7 +338,7 @@ impl LivePmwcas {
         &self.node.pool
     }
 
-    /// The stock blocks that may be handed out are those that are not taken.
+    /// Fills the free list with the stock blocks that are not taken.
     fn take_stock(&self) {
         let pm = self.pool().pm();
         // ORDERING: Relaxed; no operation is under way.
@@ -345,7 +351,7 @@ impl LivePmwcas {
         self.swaps.read(word)
     }
 
-    /// The value behind what a key's first word holds.
+    /// Returns the value behind the content of a key's first word.
     fn value(&self, key: u64, first: u64) -> u64 {
         if Kind::of(key).boxed() {
             // ORDERING: Acquire; pairs with the Release of the word that leads to the block.
@@ -359,7 +365,7 @@ impl LivePmwcas {
         }
     }
 
-    /// A block with `content`.
+    /// Returns a new block with `content`, flushed but not fenced.
     fn new_block(&self, kind: Kind, content: u64) -> Result<u64, Fault> {
         let pm = self.pool().pm();
         let block = if kind == Kind::Stock {
@@ -375,7 +381,8 @@ impl LivePmwcas {
         Ok(block)
     }
 
-    /// Tries to change a key from what its first word holds to `value` (to nothing, if `None`).
+    /// Tries to change a key from the content of its first word to `value`, or to remove it
+    /// (`None`).
     fn change(
         &self,
         mut swap: Descriptor<'_, Sim>,
@@ -415,7 +422,7 @@ impl LivePmwcas {
         swap.fill(node.first(key), desired).map_err(progress)?;
         let done = swap.execute().map_err(progress)?;
         match kind.policy(key) {
-            // Nothing led to it, durably.
+            // No durable word led to the new block.
             Policy::FreeOldOnSuccess if !done && desired != 0 => self.blocks.reuse(desired),
             Policy::FreeNewOnFailure if done && first != 0 => {
                 self.blocks.heap.retire(POff::new(first), guard);
@@ -425,11 +432,12 @@ impl LivePmwcas {
         Ok(done)
     }
 
-    /// Changes a key that is there (or is not, if `absent`) to `value`; false if it is otherwise.
+    /// Sets a key to `value`, or removes it. Returns false if the key exists against `there`.
     fn put(&self, key: u64, value: Option<u64>, there: Option<bool>) -> Result<bool, Fault> {
         let mut wrong = Kind::fails_first(key) && value.is_some();
         loop {
-            // Before this thread is pinned, which would keep descriptors from coming back.
+            // Allocates before this thread is pinned, since a pin would keep descriptors from
+            // coming back.
             let swap = match self.swaps.allocate_descriptor() {
                 Ok(swap) => swap,
                 Err(_) if give_way() => continue,

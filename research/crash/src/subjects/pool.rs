@@ -4,9 +4,10 @@
 //! key n -> root "n" -- word 0 --> block | v | f(v, 1) | f(v, 2) | ...
 //! ```
 //!
-//! The block's size depends on the value, from the smallest class to runs of chunks, so that the pool
-//! grows, gives chunks back and is cut. Small blocks are written in every word, larger ones in their
-//! first and last line, which is where something else would be if a block were handed out twice.
+//! The block's size depends on the value, from the smallest class to runs of chunks, so that the
+//! pool grows, returns chunks and shrinks. Small blocks are written in every word, larger ones in
+//! their first and last line, where another block's content would show if a block were handed out
+//! twice.
 //!
 //! | operation | does |
 //! | --- | --- |
@@ -16,8 +17,8 @@
 //! | compact | [`Pool::compact`] |
 //! | reopen | clean shutdown |
 //!
-//! [`PoolSubject::regions`] starts just below the end of the first region and takes hundreds of chunks
-//! at a time, so that regions with chunk tables of their own come and go.
+//! [`PoolSubject::regions`] starts just below the end of the first region and takes hundreds of
+//! chunks at a time, so that regions with chunk tables of their own come and go.
 
 use super::{open_pool, verify_pool};
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
@@ -36,10 +37,10 @@ use std::sync::atomic::Ordering;
 
 /// Root word: offset of the block.
 const BLOCK: usize = 0;
-/// Blocks up to this many bytes are written in every word.
-const WHOLE: u64 = 256;
+/// Size up to which a block is written in every word.
+const MAX_WHOLE: u64 = 256;
 
-/// Sizes of the blocks of a value, by its remainder.
+/// Size of a value's block, by the value modulo their number.
 const SIZES: [u64; 8] = [
     16,
     256,
@@ -50,7 +51,7 @@ const SIZES: [u64; 8] = [
     CHUNK * 3 - 64,
     CHUNK * 7,
 ];
-/// The same where regions are to be filled.
+/// The sizes that fill regions.
 const LARGE: [u64; 4] = [256, 300 * CHUNK, CHUNK, 400 * CHUNK];
 
 /// The pool as a subject.
@@ -64,7 +65,7 @@ pub struct PoolSubject {
 }
 
 impl PoolSubject {
-    /// A pool of the usual beginnings.
+    /// Returns a pool that begins at its default size.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -76,7 +77,7 @@ impl PoolSubject {
         }
     }
 
-    /// A pool that fills regions.
+    /// Returns a pool that fills regions.
     #[must_use]
     pub fn regions() -> Self {
         Self {
@@ -124,7 +125,7 @@ impl Subject for PoolSubject {
 
     fn create(&self) -> Result<Box<dyn Live>, Fault> {
         if self.initial > 0 {
-            // The pool takes what it finds there, as it takes a whole device.
+            // The pool takes all of an existing file, as it takes a whole device.
             let options = MediaOptions {
                 access: Access::Create,
                 ..MediaOptions::default()
@@ -145,7 +146,7 @@ impl Subject for PoolSubject {
         Ok(Opened::Live(Box::new(live)))
     }
 
-    /// The threads would share one map of open roots; the trees are what drives the pool from many.
+    /// The threads would share one map of open roots. The trees drive the pool from many threads.
     fn concurrent(&self) -> bool {
         false
     }
@@ -166,20 +167,20 @@ struct Entry {
 struct LivePool {
     roots: RefCell<BTreeMap<u64, Entry>>,
     sizes: &'static [u64],
-    /// Nothing was done since the pool was opened.
+    /// True if no operation was done since the pool was opened.
     settled: Cell<bool>,
     pool: Arc<Pool<Sim>>,
 }
 
-/// What word `i` of the block of value `v` holds; no word but the first is 0 for all small values.
+/// Returns word `i` of the block of a value. For small values, only the first word can be 0.
 fn content(value: u64, i: u64) -> u64 {
     value ^ i.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// The words of a block of `bytes` bytes that are written.
+/// Returns the numbers of the words that are written in a block of `bytes` bytes.
 fn written(bytes: u64) -> impl Iterator<Item = u64> {
     let (words, line) = (bytes / 8, LINE as u64 / 8);
-    let head = if bytes <= WHOLE { words } else { line };
+    let head = if bytes <= MAX_WHOLE { words } else { line };
     (0..head).chain(words.max(head + line) - line..words)
 }
 
@@ -188,13 +189,13 @@ impl LivePool {
         self.sizes[(value % self.sizes.len() as u64) as usize]
     }
 
-    /// Word `i` of the block at `block`, which is `i * 8 + 8` bytes long at least.
+    /// Returns word `i` of the block at `block`, which must be at least `i * 8 + 8` bytes long.
     fn word(&self, block: u64, i: u64) -> &PWord {
         let pm = self.pool.pm();
         debug_assert!(block + i * 8 + 8 <= pm.len(), "blocks are in the pool");
-        // SAFETY: 1. blocks are inside the pool and longer than the word's place, which the allocator
-        // (or `Heap::check` at recovery) vouches for; 2. blocks are 8-aligned; 3. any bits are a valid
-        // PWord; 4. the mapping lives as long as the pool, which `self` holds.
+        // SAFETY: 1. the block came from the allocator, or `Heap::check` accepted it at recovery,
+        // so it is inside the pool, and the word is inside the block; 2. blocks are 8-aligned; 3.
+        // any bits are a valid PWord; 4. the mapping lives as long as the pool, which `self` holds.
         unsafe {
             &*pm.base()
                 .wrapping_add((block + i * 8) as usize)
@@ -202,7 +203,7 @@ impl LivePool {
         }
     }
 
-    /// A block that holds `value`, durably, but for the fence.
+    /// Returns a block that holds `value`. It is flushed but not fenced.
     fn make(&self, heap: &Heap<Sim>, value: u64) -> Result<u64, String> {
         let bytes = self.bytes_of(value);
         let block = heap.alloc(bytes).map_err(|e| e.to_string())?.get();
@@ -219,14 +220,14 @@ impl LivePool {
             let at = (block + i * 8) / LINE as u64;
             if at != line {
                 line = at;
-                // PERSIST: the block's next line, likewise.
+                // PERSIST: the block's next line, fenced by the caller too.
                 pm.flush_of(self.word(block, i));
             }
         }
         Ok(block)
     }
 
-    /// The value in a block.
+    /// Returns the value in a block.
     fn value(&self, key: u64, block: u64) -> Result<u64, Fault> {
         let pm = self.pool.pm();
         // ORDERING (both): Relaxed; one thread.
@@ -254,9 +255,11 @@ impl LivePool {
         heap.finish_recovery();
         let block = self.make(&heap, value)?;
         let pm = self.pool.pm();
-        // ORDERING: Release; pairs with the Acquire of whoever opens the root.
+        // ORDERING: Release; keeps the block's stores before the word that leads to the block. This
+        // subject has one thread, so no load on another one pairs with it.
         root.word(BLOCK).store(pm, block, Ordering::Release);
-        // PERSIST: the word that leads to the block; fenced with the block by `publish`, before the root counts.
+        // PERSIST: the word that leads to the block; fenced with the block by `publish`, before the
+        // root counts.
         pm.flush_of(root.word(BLOCK));
         root.publish();
         let entry = Entry { block, heap, root };
@@ -275,7 +278,7 @@ impl LivePool {
         pm.fence();
         // PERSIST: (in `publish`) the new block counts, before the old one is freed.
         entry.root.word(BLOCK).publish(pm, block);
-        // No reader can be in it, so it may be used again at once.
+        // The subject has one thread, so no reader is in the old block.
         entry.heap.free(POff::new(entry.block));
         entry.block = block;
         Ok(Reply::Done)

@@ -1,41 +1,56 @@
-//! The store: a map whose entries have one to three copies, which are written by one commit.
+//! The store: a map whose entries have one to three copies, which one commit writes.
 //!
 //! ```text
-//! key k --> copies 0 to k mod 3, in keyspaces a and b: "k/copy"       value v --> v, and 0 to 142 bytes that depend on it
-//!           every fifth key has them in a keyspace of its own, "k"
+//! key k   --> copies 0 to k mod 3, in keyspaces a and b: "k/copy";
+//!             two keys of five have them in a keyspace of their own (`keyspaces.rs`)
+//! value v --> v, and 0 to 142 bytes that depend on it
 //! ```
 //!
 //! | operation | is |
 //! | --- | --- |
 //! | one copy | an operation on a single key |
-//! | several | a transaction, serialisable for half of the keys, or a batch where nothing has to be looked at |
-//! | removal | a deletion; of every other key, a write that has expired; of a key with a keyspace of its own, dropping that or clearing it, and a step of the vacuum |
+//! | several | a transaction, serialisable for half of the keys; a batch if it reads nothing |
+//! | removal | a deletion; for every other key, a write that has expired |
+//! | removal, own keyspace | dropping or clearing the keyspace, and a step of the vacuum |
+//! | update of a key whose keyspace says its value | renaming the keyspace |
 //! | lookup, compacting | a step of the vacuum before it, all of the vacuum |
 //!
-//! Copies that differ, or of which some are not there, are of a commit that is there in part. The older versions that a
-//! removal and an update leave are vacuumed by later operations, so crashes come into that too.
+//! Copies that differ, or of which some are missing, show a commit that took effect in part. Later
+//! operations vacuum the older versions that removals and updates leave, so the vacuum has crash
+//! points too.
+//!
+//! The `watched` subjects answer lookups from the change feed (`follower.rs`), and begin another
+//! watch for every other one, whatever commits are under way. They are for threads.
 //!
 //! # Crash states
-//! Those of the commit in flight, of the vacuum and of the index.
+//! The states of the commit in flight, of the vacuum and of the index.
+
+mod follower;
+mod keyspaces;
 
 use super::{make_pool, open_pool, verify_pool};
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_designs::engines::NVTREE;
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::RootError;
+use bristlecone_pmem::sync::lock;
 use bristlecone_store::{
-    Batch, EngineKind, Entry, Keyspace, LbEngine, Store, StoreError, StoreOptions,
+    Batch, EngineKind, Entry, Keyspace, LbEngine, Snapshot, Store, StoreError, StoreOptions,
     TransactionOptions, WallClock, WriteError,
 };
+use follower::Follower;
+use keyspaces::Home;
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::sync::Mutex;
 
 const ROOT: &str = "store";
-/// The time; what expires then or before has expired.
+/// The current time. Entries that expire at it or before have expired.
 const NOW: u64 = 1000;
-/// Longest filling of a value, less one.
-const FILLINGS: u64 = 143;
-/// Odd, and without a pattern.
+/// Number of value lengths.
+const LENGTHS: u64 = 143;
+/// An odd number without a pattern.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Versions that a step of the vacuum frees.
 const STEP: usize = 2;
@@ -45,15 +60,22 @@ const STEP: usize = 2;
 pub struct StoreSubject {
     kind: &'static dyn EngineKind<Sim>,
     node_bytes: u32,
+    /// Lookups are answered from the change feed.
+    watched: bool,
 }
 
 impl StoreSubject {
-    /// The store over the designs that it is explored on.
+    /// Returns the store over each of the designs that it is explored on.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        let kinds: [&'static dyn EngineKind<Sim>; 2] = [&LbEngine, &NVTREE];
-        let node_bytes = 256;
-        kinds.map(|kind| Self { kind, node_bytes }).to_vec()
+        let kinds: [(&'static dyn EngineKind<Sim>, bool); 3] =
+            [(&LbEngine, false), (&NVTREE, false), (&LbEngine, true)];
+        let with = |(kind, watched)| Self {
+            kind,
+            node_bytes: 256,
+            watched,
+        };
+        kinds.map(with).to_vec()
     }
 
     fn options(self) -> StoreOptions {
@@ -66,14 +88,23 @@ impl StoreSubject {
     }
 
     /// The open store, with its keyspaces, which a crash may have left unmade.
-    fn live(store: Store<Sim>) -> Result<Box<dyn Live>, WriteError> {
+    fn live(self, store: Store<Sim>) -> Result<Box<dyn Live>, Fault> {
         let report = store.recovery();
         let settled = report.index.repaired + report.undone + report.tombstones == 0;
         let there = ["a", "b"].map(|name| store.find_keyspace(name).is_some());
-        let keyspaces = [store.keyspace("a")?, store.keyspace("b")?];
+        let make = |name| store.keyspace(name).map_err(progress);
+        let keyspaces = [make("a")?, make("b")?];
+        let follower = if self.watched {
+            Some(Follower::begin(&store, &keyspaces[0])?)
+        } else {
+            None
+        };
         Ok(Box::new(LiveStore {
             store,
             keyspaces,
+            naming: Mutex::default(),
+            follower: follower.map(Mutex::new),
+            lookups: Cell::new(0),
             settled: Cell::new(settled && there == [true; 2]),
         }))
     }
@@ -81,14 +112,19 @@ impl StoreSubject {
 
 impl Subject for StoreSubject {
     fn name(&self) -> String {
-        format!("store-{}-{}", self.kind.info().name, self.node_bytes)
+        let watched = if self.watched { "-watched" } else { "" };
+        format!(
+            "store-{}-{}{watched}",
+            self.kind.info().name,
+            self.node_bytes
+        )
     }
 
     fn create(&self) -> Result<Box<dyn Live>, Fault> {
         let pool = make_pool()?;
         let store = Store::create_with(&pool, ROOT, &self.options(), self.kind);
         let store = store.map_err(|e| Fault::new(FaultKind::Progress, e.to_string()))?;
-        Self::live(store).map_err(|e| Fault::new(FaultKind::Progress, e.to_string()))
+        self.live(store)
     }
 
     fn open(&self) -> Result<Opened, Fault> {
@@ -100,19 +136,23 @@ impl Subject for StoreSubject {
             Err(StoreError::Root(RootError::NotFound(_))) => return Ok(Opened::Absent),
             Err(e) => return Err(Fault::new(FaultKind::Recovery, e.to_string())),
         };
-        // A crash leaves nothing that is taken for damage.
+        // A crash must not leave anything that the store takes for damage.
         if let Some(damaged) = store.recovery().damage.first() {
             return Err(Fault::new(FaultKind::Recovery, damaged.to_string()));
         }
-        Self::live(store)
-            .map(Opened::Live)
-            .map_err(|e| Fault::new(FaultKind::Recovery, e.to_string()))
+        self.live(store).map(Opened::Live)
     }
 }
 
 struct LiveStore {
     store: Store<Sim>,
     keyspaces: [Keyspace; 2],
+    /// Held while a keyspace is made whose name says a value.
+    naming: Mutex<()>,
+    /// What answers lookups, if the first keyspace is watched.
+    follower: Option<Mutex<Follower>>,
+    /// How many lookups it has answered.
+    lookups: Cell<u64>,
     /// Nothing was done since recovery, which left no chunk without a live block.
     settled: Cell<bool>,
 }
@@ -121,25 +161,20 @@ fn copies(key: u64) -> u64 {
     1 + key % 3
 }
 
-/// Whether a key has a keyspace of its own.
-fn is_alone(key: u64) -> bool {
-    key % 5 == 1
-}
-
 fn name(key: u64, copy: u64) -> Vec<u8> {
     [&key.to_be_bytes()[..], &[b'0' + copy as u8]].concat()
 }
 
-/// The bytes of value `number`.
+/// Returns the bytes of value `number`.
 fn value(number: u64) -> Vec<u8> {
     let mixed = number.wrapping_mul(GOLDEN);
     let mut bytes = Vec::from(number.to_le_bytes());
-    // Never 0, which is what lost stores leave.
-    bytes.extend((0..(mixed >> 32) % FILLINGS).map(|i| (mixed >> (i % 7 * 8)) as u8 ^ i as u8 | 1));
+    // Never 0, since a lost store leaves 0.
+    bytes.extend((0..(mixed >> 32) % LENGTHS).map(|i| (mixed >> (i % 7 * 8)) as u8 ^ i as u8 | 1));
     bytes
 }
 
-/// The number of a value.
+/// Returns the number of a value.
 fn number(bytes: &[u8]) -> Result<u64, Fault> {
     let number = bytes.first_chunk::<8>().map(|n| u64::from_le_bytes(*n));
     match number {
@@ -155,44 +190,100 @@ fn progress(what: impl std::fmt::Display) -> Fault {
     Fault::new(FaultKind::Progress, what.to_string())
 }
 
+/// The value of a key whose copies have these.
+fn agreed(key: u64, found: &[Option<u64>]) -> Result<Option<u64>, Fault> {
+    if found.iter().any(|other| *other != found[0]) {
+        let what = format!("key {key}: its copies have {found:?}");
+        return Err(Fault::new(FaultKind::Torn, what));
+    }
+    Ok(found[0])
+}
+
+/// A key and its value.
+type Pair = (Vec<u8>, Vec<u8>);
+
+/// The store at one time.
+struct View {
+    /// The keyspaces `a` and `b`.
+    shared: [Keyspace; 2],
+    snapshot: Snapshot<Sim>,
+    keyspaces: Vec<Keyspace>,
+}
+
+impl View {
+    /// The value of a key, if all its copies have it.
+    fn find(&self, key: u64) -> Result<Option<u64>, Fault> {
+        let own = match Home::of(key) {
+            Home::Named => return self.value_in_name(key),
+            Home::Shared => None,
+            Home::Own => {
+                let own = (self.keyspaces.iter()).find(|one| one.name() == key.to_string());
+                if own.is_none() {
+                    return Ok(None);
+                }
+                own
+            }
+        };
+        let mut found = Vec::new();
+        for copy in 0..copies(key) {
+            let keyspace = own.unwrap_or(&self.shared[(copy % 2) as usize]);
+            let bytes = (self.snapshot.get(keyspace, &name(key, copy))).map_err(progress)?;
+            found.push(bytes.as_deref().map(number).transpose()?);
+        }
+        agreed(key, &found)
+    }
+
+    /// The entries of a keyspace.
+    fn entries(&self, keyspace: &Keyspace) -> Result<Vec<Pair>, Fault> {
+        let mut found = Vec::new();
+        let seen = (self.snapshot).scan::<Vec<u8>>(keyspace, .., |key, entry| {
+            found.push((key.to_vec(), entry.value.to_vec()));
+            ControlFlow::Continue(())
+        });
+        seen.map_err(progress)?;
+        Ok(found)
+    }
+}
+
 impl LiveStore {
     fn keyspace(&self, copy: u64) -> &Keyspace {
         &self.keyspaces[(copy % 2) as usize]
     }
 
-    /// The value of a key, if all its copies have it.
-    fn find(&self, key: u64) -> Result<Option<u64>, Fault> {
+    fn view(&self) -> Result<View, Fault> {
         let snapshot = self.store.snapshot();
-        let own = if is_alone(key) {
-            let all = snapshot.keyspaces().map_err(progress)?;
-            match all.into_iter().find(|one| one.name() == key.to_string()) {
-                None => return Ok(None),
-                own => own,
-            }
-        } else {
-            None
-        };
-        let mut found = Vec::new();
-        for copy in 0..copies(key) {
-            let keyspace = own.as_ref().unwrap_or_else(|| self.keyspace(copy));
-            let bytes = snapshot.get(keyspace, &name(key, copy)).map_err(progress)?;
-            found.push(bytes.as_deref().map(number).transpose()?);
-        }
-        if found.iter().any(|other| *other != found[0]) {
-            let what = format!("key {key}: its copies have {found:?}");
-            return Err(Fault::new(FaultKind::Torn, what));
-        }
-        Ok(found[0])
+        let keyspaces = snapshot.keyspaces().map_err(progress)?;
+        Ok(View {
+            shared: self.keyspaces.clone(),
+            snapshot,
+            keyspaces,
+        })
     }
 
-    /// Makes the value of a key `new` if it is there as `there` says; false if it is not.
+    /// The value of a key that is in the keyspace which the follower watches.
+    fn look_up(&self, follower: &Mutex<Follower>, key: u64) -> Result<Option<u64>, Fault> {
+        let mut follower = lock(follower);
+        self.lookups.set(self.lookups.get() + 1);
+        if self.lookups.get().is_multiple_of(2) {
+            // The commits that are under way come by this watch or are in its snapshot.
+            follower.catch_up(&self.store)?;
+            *follower = Follower::begin(&self.store, self.keyspace(0))?;
+        }
+        follower.catch_up(&self.store)?;
+        let copies = (0..copies(key)).step_by(2);
+        let found = copies.map(|copy| follower.get(&name(key, copy)).map(number).transpose());
+        agreed(key, &found.collect::<Result<Vec<_>, _>>()?)
+    }
+
+    /// Sets the value of a key to `new`, or removes it. Returns false if the key exists against
+    /// `there`.
     fn change(&self, key: u64, new: Option<u64>, there: Option<bool>) -> Result<bool, WriteError> {
-        if is_alone(key) {
-            return self.change_alone(key, new, there);
+        if Home::of(key) != Home::Shared {
+            return self.change_own(key, new, there);
         }
         let (bytes, expires_at) = match new {
             Some(number) => (Some(value(number)), None),
-            // As good as deleted.
+            // An expired write is as good as a deletion.
             None if key.is_multiple_of(2) => (Some(value(key)), Some(NOW)),
             None => (None, None),
         };
@@ -236,63 +327,8 @@ impl LiveStore {
         }
     }
 
-    /// The same for a key that has a keyspace of its own, which others may drop meanwhile.
-    fn change_alone(
-        &self,
-        key: u64,
-        new: Option<u64>,
-        there: Option<bool>,
-    ) -> Result<bool, WriteError> {
-        loop {
-            let done = match new {
-                Some(number) => self.put_alone(key, number, there),
-                None => self.remove_alone(key),
-            };
-            match done {
-                Err(WriteError::Conflict(_) | WriteError::Dropped { .. }) => {}
-                done => return done,
-            }
-        }
-    }
-
-    fn put_alone(&self, key: u64, number: u64, there: Option<bool>) -> Result<bool, WriteError> {
-        let own = match there {
-            Some(true) => self.store.find_keyspace(&key.to_string()),
-            _ => Some(self.store.keyspace(&key.to_string())?),
-        };
-        let Some(own) = own else {
-            return Ok(false);
-        };
-        let mut tx = self.store.begin(TransactionOptions::default());
-        for copy in 0..copies(key) {
-            let name = name(key, copy);
-            let found = tx.get_with(&own, &name, |_| ())?.is_some();
-            if there.is_some_and(|there| there != found) {
-                return Ok(false);
-            }
-            tx.put(&own, &name, &value(number))?;
-        }
-        tx.commit().map(|_| true)
-    }
-
-    fn remove_alone(&self, key: u64) -> Result<bool, WriteError> {
-        let Some(own) = self.store.find_keyspace(&key.to_string()) else {
-            return Ok(false);
-        };
-        if self.store.get(&own, &name(key, 0))?.is_none() {
-            return Ok(false);
-        }
-        if key.is_multiple_of(2) {
-            self.store.drop_keyspace(own)?;
-        } else {
-            self.store.clear(own)?;
-        }
-        self.store.vacuum(STEP)?;
-        Ok(true)
-    }
-
     /// Inserts keys that have one copy, those that are not there.
-    fn insert_together(&self, keys: &[u64], number: u64) -> Result<(), WriteError> {
+    fn multi_insert(&self, keys: &[u64], number: u64) -> Result<(), WriteError> {
         let names: Vec<_> = keys.iter().map(|key| name(*key, 0)).collect();
         let mut puts: Vec<_> = (names.iter())
             .map(|name| (&name[..], value(number)))
@@ -300,13 +336,14 @@ impl LiveStore {
         while !puts.is_empty() {
             let expired = |entry: Entry<'_>| entry.expires_at.is_some();
             let put = self.store.multi_put(self.keyspace(0), &puts, expired)?;
-            // What it ended before is tried once more, as the first one, and left out if it is there.
+            // The entry that it stopped at is tried again as the first one, and skipped if it
+            // exists.
             puts.drain(..put.max(1));
         }
         Ok(())
     }
 
-    /// The same for a key that has one copy.
+    /// As [`change`](Self::change), for a key with one copy.
     fn change_one(
         &self,
         key: u64,
@@ -357,7 +394,11 @@ impl Live for LiveStore {
             Op::Remove(key) => self.change(key, None, Some(true)),
             Op::Get(key) => {
                 self.store.vacuum(STEP).map_err(failed)?;
-                return Ok(Reply::Found(self.find(key)?));
+                let found = match &self.follower {
+                    Some(follower) if Home::of(key) == Home::Shared => self.look_up(follower, key),
+                    _ => self.view()?.find(key),
+                };
+                return Ok(Reply::Found(found?));
             }
             Op::Batch {
                 first,
@@ -366,9 +407,9 @@ impl Live for LiveStore {
                 value,
             } => {
                 let keys = super::batch_keys(first, step, count);
-                let (single, several): (Vec<u64>, Vec<u64>) =
-                    (keys.into_iter()).partition(|key| copies(*key) == 1 && !is_alone(*key));
-                self.insert_together(&single, value).map_err(failed)?;
+                let (single, several): (Vec<u64>, Vec<u64>) = (keys.into_iter())
+                    .partition(|key| copies(*key) == 1 && Home::of(*key) == Home::Shared);
+                self.multi_insert(&single, value).map_err(failed)?;
                 for key in several {
                     self.change(key, Some(value), Some(false)).map_err(failed)?;
                 }
@@ -393,14 +434,12 @@ impl Live for LiveStore {
     }
 
     fn observe(&self, each: &mut dyn FnMut(u64, u64)) -> Result<(), Fault> {
-        let snapshot = self.store.snapshot();
-        let mut keys = std::collections::BTreeSet::new();
-        for keyspace in &snapshot.keyspaces().map_err(progress)? {
-            let seen = snapshot.scan::<Vec<u8>>(keyspace, .., |key, _| {
-                keys.insert(key.to_vec());
-                ControlFlow::Continue(())
-            });
-            seen.map_err(progress)?;
+        let view = self.view()?;
+        let mut keys = BTreeSet::new();
+        for keyspace in &view.keyspaces {
+            if view.counts(keyspace)? {
+                keys.extend(view.entries(keyspace)?.into_iter().map(|(key, _)| key));
+            }
         }
         let mut last = None;
         for bytes in keys {
@@ -412,7 +451,7 @@ impl Live for LiveStore {
             if last.replace(key) == Some(key) {
                 continue;
             }
-            match self.find(key)? {
+            match view.find(key)? {
                 Some(value) => each(key, value),
                 None => {
                     let what = format!("key {key}: copies that it has not: {bytes:?}");
@@ -425,6 +464,10 @@ impl Live for LiveStore {
 
     fn verify(&self) -> Result<(), Fault> {
         (self.store.check()).map_err(|found| Fault::broken(found.what, found.leak))?;
+        keyspaces::check_names(self)?;
+        if let Some(follower) = &self.follower {
+            lock(follower).check(&self.store, self.keyspace(0))?;
+        }
         verify_pool(self.store.pool(), self.settled.get())?;
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Every subject against a model map, closed and crashed without loss; no explorer involved.
+//! Every subject against a model map, with clean closes and crashes without loss, and without the
+//! explorer.
 
 use super::{batch_keys, matching, named, names};
 use crate::record;
@@ -31,7 +32,7 @@ fn open(subject: &dyn Subject) -> Box<dyn Live> {
     }
 }
 
-/// Operations that collide, over `keys` keys (1 to 32) of the subject's range.
+/// Returns operations that collide, on few keys of the subject's range.
 fn operations(subject: &dyn Subject, seed: u64, count: usize) -> Vec<Op> {
     let mut state = seed;
     let mut next = move |below: u64| {
@@ -49,7 +50,7 @@ fn operations(subject: &dyn Subject, seed: u64, count: usize) -> Vec<Op> {
             0..4 => Op::Insert(key, value),
             4 => Op::Upsert(key, value),
             5 => Op::Update(key, value),
-            // Phases of mostly removals, so that leaves empty.
+            // Phases with mostly removals empty leaves.
             6..8 => Op::Remove(key),
             8 if i % 64 > 40 => Op::Remove(key),
             8 => Op::Get(key),
@@ -135,7 +136,7 @@ fn names_find_their_subjects() {
     assert!(matching("lb").is_empty());
 }
 
-/// What a workload made a tree do.
+/// Counts of a tree's structural changes under a workload.
 struct Reached<const N: usize> {
     /// In the explored operations.
     counts: [u64; N],
@@ -169,8 +170,8 @@ impl<const N: usize> Reached<N> {
     }
 }
 
-/// What the explored operations of a workload make a tree do, by its own `counts` since it was opened, and how it is
-/// opened: cleanly, and after a crash at the end.
+/// Returns the structural changes of a tree in the explored operations of a workload, by its own
+/// `counts` since it was opened, and its openings: cleanly, and after a crash at the end.
 fn reached<T: DurableIndex<u64, u64, Sim>, const N: usize>(
     subject: &str,
     options: &T::Options,
@@ -230,7 +231,7 @@ fn reached<T: DurableIndex<u64, u64, Sim>, const N: usize>(
     done
 }
 
-/// Every way in which an NV-Tree changes its structure, inside the operations whose crashes are explored.
+/// The explored operations reach every structural change of an NV-Tree.
 #[test]
 fn workloads_reach_all_that_an_nvtree_does() {
     let options = NvOptions {
@@ -264,7 +265,7 @@ fn workloads_reach_all_that_an_nvtree_does() {
     assert!(reopened >= 5 && scanned >= 90 * 2, "{reopened}, {scanned}");
 }
 
-/// Every way in which a log-structured B+-tree changes leaves and logs, likewise.
+/// The explored operations reach every change of leaves and logs of a log-structured B+-tree.
 #[test]
 fn workloads_reach_all_that_an_lstree_does() {
     let options = LsOptions {

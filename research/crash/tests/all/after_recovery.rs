@@ -1,4 +1,4 @@
-//! What a recovery does not make durable may matter only after a later operation; and what it must not read.
+//! Faults of recovery that show only after a later operation, and a recovery that reads too far.
 
 use bristlecone_crash::explore::{Options, explore, replay};
 use bristlecone_crash::record::{Mutation, record};
@@ -10,18 +10,20 @@ use bristlecone_pmem::{Media, PWord};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// Places: the value (0: none), whether the log counts, and what it says; on lines of their own.
+/// Places of the value (0: none), of the log's switch, and of its content, each on a line of its
+/// own.
 const VALUE: usize = 0;
 const LOGGED: usize = 8;
 const LOG: usize = 16;
 /// Bytes of the medium. The simulation's buffer is longer.
 const BYTES: usize = 256;
 
-/// One value. An update goes through a redo log, an upsert straight to its place.
+/// A subject with one value. An update goes through a redo log, an upsert straight to the value's
+/// place.
 struct Cell {
-    /// Recovery persists that the log counts no more.
+    /// True if recovery persists that the log no longer counts.
     right: bool,
-    /// Recovery from an update reads past the end of what was made.
+    /// True if recovery from an update reads past the end of the medium.
     strays: bool,
 }
 
@@ -173,8 +175,8 @@ fn what_recovery_does_not_persist_is_found_once_a_later_operation_is_lost() {
             let totals = explore(&cell, &recording, &options, &|_| ());
             assert_eq!(totals.exhaustive_points, totals.crash_points);
             assert_eq!(totals.nested_exhaustive_points, totals.nested_points);
-            // A store buffer keeps the order of recovery's stores and the operation's, and its fence
-            // makes both durable.
+            // A store buffer keeps the order of recovery's stores and the operation's, and its
+            // fence makes both durable.
             let wrong = !right && model != Model::Eadr;
             assert_eq!(
                 totals.violations > 0,

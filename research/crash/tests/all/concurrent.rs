@@ -9,7 +9,8 @@ use bristlecone_pmem::sync::lock;
 use std::cell::Cell;
 use std::sync::Mutex;
 
-/// Explorations repeat to the last address only if they do not run at once.
+/// Held by each exploration, since explorations repeat exactly only if they do not run at the same
+/// time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn lbtree() -> Box<dyn Subject> {
@@ -17,22 +18,22 @@ fn lbtree() -> Box<dyn Subject> {
     all.into_iter().next().expect("there is an LB+-Tree")
 }
 
-/// What is wrong with the tree.
+/// The fault of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
-    /// Upserts of new keys are two steps that others may come between.
+    /// An upsert of a new key is two steps, and other threads may run in between.
     LosesUpdates,
-    /// A removal panics if another one is under way.
+    /// A removal panics if another one is running.
     Panics,
-    /// A lookup waits for a key to be there.
+    /// A lookup waits until its key exists.
     Waits,
     /// Insertions and removals take two locks in opposite orders.
     Deadlocks,
-    /// A lock is never given back.
+    /// A lock is never released.
     KeepsLock,
 }
 
-/// An LB+-Tree with a fault in what is done around it.
+/// An LB+-Tree with a fault in the code around it.
 struct Faulty {
     tree: Box<dyn Subject>,
     wrong: Wrong,
@@ -86,7 +87,7 @@ impl Live for Open {
     fn apply(&self, op: &Op) -> Result<Reply, Fault> {
         match (self.wrong, *op) {
             (Wrong::LosesUpdates, Op::Upsert(key, value)) => {
-                // Another thread's value may come in between, and this one's be dropped.
+                // Another thread may insert in between, and this thread's value is lost.
                 if self.tree.apply(&Op::Get(key))? == Reply::Found(None) {
                     self.tree.apply(&Op::Insert(key, value))?;
                 } else {
@@ -112,7 +113,7 @@ impl Live for Open {
                     _ => (0, 1),
                 };
                 let _first = lock(&self.locks[first]);
-                // Others may come in between.
+                // Other threads may run in between.
                 self.tree.apply(&Op::Get(key))?;
                 let _second = lock(&self.locks[second]);
                 self.tree.apply(op)
@@ -144,7 +145,7 @@ fn first_of(report: &ConcurrentReport) -> String {
     first.map_or_else(String::new, ToString::to_string)
 }
 
-/// Every design, each with its models and numbers of threads in turn; two designs at a time.
+/// Explores every design with its models and numbers of threads, two designs at a time.
 #[test]
 fn right_structures_pass() {
     let _alone = lock(&ALONE);
@@ -214,11 +215,11 @@ fn unlocking_before_the_fence_is_visible_before_durable() {
         "what was seen is among what was lost"
     );
 
-    // The schedule's number alone repeats it.
+    // The schedule's number alone repeats the violation.
     let again = replay(&*subject, &options, violation.schedule).expect("again");
     assert_eq!(again.to_string(), violation.to_string());
 
-    // Where caches are durable, what is visible is too.
+    // With durable caches, a visible store is durable.
     let options = ConcurrentOptions {
         model: Model::Eadr,
         schedules: 300,
@@ -228,7 +229,7 @@ fn unlocking_before_the_fence_is_visible_before_durable() {
     assert_eq!(report.violation_count, 0, "{}", first_of(&report));
 }
 
-/// What is seen through volatile memory, and found by what the calls answered.
+/// A change that is seen through volatile memory, and found by the replies of the calls.
 #[test]
 fn showing_readers_what_is_not_durable_is_visible_before_durable() {
     let _alone = lock(&ALONE);
@@ -252,7 +253,7 @@ fn showing_readers_what_is_not_durable_is_visible_before_durable() {
     }
 }
 
-/// Where one insertion fences.
+/// Returns the sites of the fences of one insertion.
 fn fences_of_an_insert(subject: &dyn Subject) -> Vec<Site> {
     let sim = Simulation::new(subject.capacity());
     let _attached = sim.attach();
@@ -264,7 +265,7 @@ fn fences_of_an_insert(subject: &dyn Subject) -> Vec<Site> {
     fences.map(|e| Site::new(e.site, SiteKind::Fence)).collect()
 }
 
-/// Without its fence an insert is lost, by whoever called it: no matter of visibility.
+/// Without its fence an insertion is lost to its own caller, which is no matter of visibility.
 #[test]
 fn a_missing_fence_loses_what_had_completed() {
     let _alone = lock(&ALONE);
@@ -298,7 +299,7 @@ fn a_lost_update_is_a_wrong_answer_without_any_crash() {
         ..ConcurrentOptions::default()
     };
     let report = explore(&subject, &options, &mut |_| {});
-    // A crash shows it too, as something lost.
+    // A crash shows it too, as a lost operation.
     let mut found = report.violations.iter();
     let violation = found
         .find(|v| v.crash.is_none())
@@ -310,7 +311,8 @@ fn a_lost_update_is_a_wrong_answer_without_any_crash() {
     assert_eq!(again.fault, violation.fault);
 }
 
-/// Panics, endless operations, deadlocks and locks that are kept are findings; the exploration goes on.
+/// Panics, endless operations, deadlocks and locks that are never released are findings, and the
+/// exploration goes on.
 #[test]
 fn what_does_not_return_is_reported() {
     let _alone = lock(&ALONE);

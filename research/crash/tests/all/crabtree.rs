@@ -1,4 +1,5 @@
-//! Crab-tree: what the explored workloads reach, and that 16 bytes as the failure-atomic unit are an assumption.
+//! Crab-tree: the explored workloads reach every change of a leaf, and the design needs a
+//! failure-atomic unit of 16 bytes.
 
 use crate::common::Narrow;
 use bristlecone_crash::explore::{Options, explore};
@@ -26,7 +27,7 @@ fn counts(s: CrabStats) -> [u64; 8] {
     ]
 }
 
-/// What the explored operations of a workload make a Crab-tree do.
+/// Returns the changes of leaves of a Crab-tree in the explored operations of a workload.
 fn reached(options: &CrabOptions, subject: &dyn Subject, kind: Kind, seed: u64) -> [u64; 8] {
     type Tree = CrabTree<u64, u64, Sim>;
     let workload = Workload::generate(kind, 60, seed, subject);
@@ -75,7 +76,7 @@ fn reached(options: &CrabOptions, subject: &dyn Subject, kind: Kind, seed: u64) 
     all
 }
 
-/// Every way in which a Crab-tree changes a leaf or two, inside the operations whose crashes are explored.
+/// The explored operations reach every way in which a Crab-tree changes one leaf or two.
 #[test]
 fn workloads_reach_all_that_a_crabtree_does() {
     let plain = CrabOptions {
@@ -90,12 +91,12 @@ fn workloads_reach_all_that_a_crabtree_does() {
         leaf_bytes: 256,
         ..CrabOptions::OPTIMIZED
     };
-    // What a strategy does not do.
+    // The changes that a strategy does not make.
     let never: &[&str] = &[];
     let in_place: &[&str] = &["insert in place", "split in place"];
     let subjects = [
         ("crabtree-256-u64", plain, never),
-        // But for what removes the last pair, or finds no space.
+        // Except a removal of the last pair, and a change that finds no space.
         ("crabtree-256-u64-copying", copying, in_place),
         ("crabtree-opt-256-u64", optimized, never),
     ];
@@ -125,7 +126,7 @@ fn workloads_reach_all_that_a_crabtree_does() {
     }
 }
 
-/// Whether a violation shows in some of the workloads.
+/// Returns true if a violation shows in one of the workloads.
 fn breaks(subject: &dyn Subject, model: Model) -> bool {
     (0..6).any(|seed| {
         let workload = Workload::generate(Kind::Split, 30, seed, subject);

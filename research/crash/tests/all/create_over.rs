@@ -1,4 +1,5 @@
-//! The explorer of pools that are made over others finds nothing, and misses what ends the old pool.
+//! The explorer of pools made over others finds no fault, and it notices the loss of the flush and
+//! the fence that end the old pool.
 
 use bristlecone_crash::over::explore;
 use bristlecone_pmem::media::sim::{Model, Site, SiteKind};
@@ -22,7 +23,7 @@ fn a_crash_leaves_the_old_pool_or_none_or_the_new_one() {
 fn what_ends_the_old_pool_is_missed() {
     for model in [Model::X86Tso, Model::ArmV8] {
         let (_, events) = explore(model, true, &[]).unwrap_or_else(|what| panic!("{what}"));
-        // The old pool is ended by the first flush and the first fence there are.
+        // The first flush and the first fence end the old pool.
         for kind in [SiteKind::Flush, SiteKind::Fence] {
             let first = events
                 .iter()

@@ -1,5 +1,6 @@
-//! The explorer against a second, naive definition of the persistency models: all subsets of the stores of
-//! a tiny trace, of which those stay that the model allows. What the explorer visits must be exactly that.
+//! The explorer against a second, naive definition of the persistency models. The definition takes
+//! all subsets of the stores of a tiny trace and keeps those that the model allows. The explorer
+//! must visit exactly these images.
 
 use bristlecone_crash::explore::{Options, explore};
 use bristlecone_crash::record::{Mutation, record};
@@ -18,7 +19,7 @@ use std::sync::{Arc, Mutex};
 /// Lines that traces touch.
 const LINES: u64 = 3;
 const WORDS: usize = 8 * LINES as usize;
-/// Stores of one trace that may be pending at once: all their subsets are enumerated.
+/// Largest number of pending stores of a trace, since all of their subsets are enumerated.
 const MAX_PENDING: usize = 9;
 
 type Image = Vec<u64>;
@@ -31,15 +32,15 @@ struct Atom {
     value: u64,
     thread: u8,
     epoch: usize,
-    /// A crash keeps it.
+    /// True if every crash keeps it.
     kept: bool,
-    /// Punched.
+    /// True if a hole was punched over it.
     gone: bool,
-    /// It changes nothing, so that another thread cannot have met it.
+    /// True if it changes nothing, so that another thread cannot have seen it.
     silent: bool,
 }
 
-/// The atoms of a trace; `base` takes what is punched.
+/// Returns the atoms of a trace. Punched holes change `base`.
 fn atoms(model: Model, unit: u8, base: &mut [u64], events: &[Event]) -> Vec<Atom> {
     let mut atoms: Vec<Atom> = Vec::new();
     let mut flushed: Vec<(u8, u64, usize)> = Vec::new();
@@ -110,7 +111,7 @@ fn atoms(model: Model, unit: u8, base: &mut [u64], events: &[Event]) -> Vec<Atom
     atoms
 }
 
-/// True if a crash that keeps `b` keeps `a`, an earlier one or the other half.
+/// Returns true if a crash that keeps `b` also keeps `a`, which is earlier or the other half.
 fn binds(model: Model, unit: u8, a: &Atom, b: &Atom) -> bool {
     if a.instruction == b.instruction {
         return unit == 16;
@@ -124,7 +125,8 @@ fn binds(model: Model, unit: u8, a: &Atom, b: &Atom) -> bool {
         && (model != Model::ArmV8 || a.epoch < b.epoch || a.word == b.word)
 }
 
-/// All images that a crash after `events` may leave of `base`; `None` if there are too many.
+/// Returns all images that a crash after `events` may leave of `base`; `None` if there are too
+/// many.
 fn brute_force(model: Model, unit: u8, base: &[u64], events: &[Event]) -> Option<BTreeSet<Image>> {
     let mut base = base.to_vec();
     let atoms = atoms(model, unit, &mut base, events);
@@ -153,7 +155,7 @@ fn brute_force(model: Model, unit: u8, base: &[u64], events: &[Event]) -> Option
     Some(images)
 }
 
-/// Something to do on persistent memory.
+/// A step on persistent memory.
 #[derive(Clone, Copy, Debug)]
 enum Do {
     Store(usize, u64),
@@ -165,7 +167,7 @@ enum Do {
     Load(usize),
 }
 
-/// A random step; few words and values, so that stores meet and repeat.
+/// Returns a random step. It uses few words and values, so that stores meet and repeat.
 fn random_step(rng: &mut Rng, lines: u64, fresh: &mut u64) -> Do {
     let line = rng.below(lines);
     let word = (line * 8 + rng.below(4)) as usize;
@@ -188,7 +190,7 @@ fn random_step(rng: &mut Rng, lines: u64, fresh: &mut u64) -> Do {
     }
 }
 
-/// The event of a step on memory that holds `now`.
+/// Returns the event of a step on memory with the content `now`.
 fn event_of(step: Do, thread: u8, now: &mut [u64]) -> Event {
     let wide = |lo: u64, hi: u64| u128::from(lo) | u128::from(hi) << 64;
     let kind = match step {
@@ -231,7 +233,8 @@ fn memory(sim: &Simulation) -> Image {
     (0..WORDS as u32).map(|word| sim.word(word)).collect()
 }
 
-/// Every image of what is pending, read in full; with `newest`, of those that kept that store.
+/// Returns every image of the pending stores, read in full; with `newest`, only those that keep
+/// that store.
 fn visit(sim: &Simulation, pending: &Pending, newest: Option<u32>) -> BTreeSet<Image> {
     sim.note_changes(true);
     let before = memory(sim);
@@ -296,7 +299,7 @@ fn images_of_random_traces_are_those_that_the_model_allows() {
                 let trace = || -> Vec<_> { events.iter().map(|e| (e.thread, e.kind)).collect() };
                 let visited = visit(&sim, &pending, None);
                 assert_eq!(visited, allowed, "{seed} {model:?} {unit}: {:?}", trace());
-                // What the explorer visits at this point and did at those before it.
+                // The images that the explorer visits at this point and visited at those before it.
                 match event.kind {
                     EventKind::Store { old, new, .. } if old != new => {
                         earlier.extend(visit(&sim, &pending, Some(pending.newest())));
@@ -317,19 +320,19 @@ fn images_of_random_traces_are_those_that_the_model_allows() {
     assert!(points > 10_000, "{points}");
 }
 
-/// A structure whose operations are random stores, and whose recovery writes down what it reads.
+/// A structure whose operations are random stores, and whose recovery records the words it reads.
 struct Scripted {
     unit: u8,
     model_seed: u64,
     scripts: Vec<Vec<Do>>,
     next: Arc<AtomicUsize>,
     seen: Arc<Mutex<BTreeSet<Image>>>,
-    /// Recovery reads everything; else what leads to what.
+    /// True if recovery reads all words; else each word it reads decides the next.
     whole: bool,
 }
 
 impl Scripted {
-    /// What recovery reads of an image, in order: words and what they hold.
+    /// Returns the words that recovery reads of an image, in order, with their content.
     fn reads(&self, mut word: impl FnMut(usize) -> u64) -> Image {
         if self.whole {
             return (0..WORDS).map(word).collect();
@@ -344,12 +347,12 @@ impl Scripted {
         path
     }
 
-    /// What recovery does, given what it read.
+    /// Returns the stores of a recovery that read these words.
     fn repairs(&self, read: &Image) -> Vec<Do> {
         let sum = read.iter().fold(self.model_seed, |sum, word| {
             (sum ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15)
         });
-        // Recovering again repairs nothing: word 7 says so.
+        // Word 7 tells that there is nothing left to repair.
         let mut rng = Rng::new(sum);
         let mut fresh = sum % 1000 * 1000;
         let steps = 1 + rng.below(4);
@@ -365,10 +368,11 @@ struct ScriptedLive {
     next: Arc<AtomicUsize>,
 }
 
-/// Words of the simulated memory, as every program reaches them.
+/// Returns a word of the simulated memory, as programs reach it.
 fn word_at(sim: &Sim, word: usize) -> &PWord {
     assert!(word < WORDS);
-    // SAFETY: 1. inside the buffer and 8-aligned; 2. all access is atomic; 3. `sim` keeps the buffer.
+    // SAFETY: 1. inside the buffer and 8-aligned; 2. all access is atomic; 3. `sim` keeps the
+    // buffer.
     unsafe { &*sim.base().cast::<PWord>().add(word) }
 }
 
@@ -442,7 +446,7 @@ impl Subject for Scripted {
         Ok(Opened::Live(Box::new(live)))
     }
 
-    /// Nothing is tried after recovery.
+    /// Workloads try no operation after recovery.
     fn can(&self, _: &Op) -> bool {
         false
     }
@@ -461,7 +465,7 @@ impl Scripted {
         }
     }
 
-    /// What recovery may come to read after a crash in operation `n` or at its end.
+    /// Returns everything that recovery may read after a crash in operation `n` or at its end.
     fn allowed(
         &self,
         model: Model,
@@ -544,8 +548,8 @@ fn the_explorer_visits_exactly_what_the_model_allows() {
                 assert!(missed.is_empty(), "{what}: {missed:?} not visited");
                 compared += 1;
             }
-            // Where crashes in recovery are not tried, recovering again (`again`) still reads what the
-            // first recovery left, as after a crash that lost nothing.
+            // Even without crashes in recovery, `check_idempotence` recovers once more and reads
+            // what the first recovery left, as after a crash that lost nothing.
             if nested {
                 let wrong: Vec<_> = seen.difference(&allowed).collect();
                 assert!(wrong.is_empty(), "{what}: {wrong:?} visited");

@@ -1,5 +1,6 @@
-//! What is particular to FAST/FAIR: equal values in neighbouring entries are no duplicates, and the store fences
-//! are what processors without total store order need; wide keys need 16 bytes to be failure-atomic.
+//! Particularities of FAST/FAIR: equal values in neighbouring entries are no duplicates, processors
+//! without total store order need the store fences, and wide keys need a failure-atomic unit of 16
+//! bytes.
 
 use crate::common::Narrow;
 use bristlecone_crash::explore::{Options, explore};
@@ -17,7 +18,7 @@ const SUBJECTS: [&str; 5] = [
     "fastfair-sp-256-u128",
 ];
 
-/// Explores a workload; the number of images.
+/// Explores a workload, and returns the number of images.
 fn clean(subject: &str, workload: &Workload, model: Model) -> u64 {
     let subject = named(subject).unwrap_or_else(|| panic!("{subject}"));
     let recording = record(subject.as_ref(), workload, &Mutation::default())
@@ -40,15 +41,17 @@ fn clean(subject: &str, workload: &Workload, model: Model) -> u64 {
     totals.images
 }
 
-/// The published design tells the duplicate of a shift by two equal pointers in a row. Here values are any numbers:
-/// all the same, zero among them, with keys 0 and 1 at the front.
+/// The published design recognises the duplicate of a shift by two equal pointers in a row. Here
+/// values may be any numbers. The test uses equal values, zero among them, with keys 0 and 1 at the
+/// front.
 #[test]
 fn equal_values_in_neighbouring_entries_are_no_duplicates() {
     for value in [0, 7] {
         let mut workload = Workload::default();
         let insert = |key| Op::Insert(key, value);
         workload.setup.extend((0..12).map(|n| insert(n * 4)));
-        // Shifts over all lines, at the front and behind entry 0; a split; removals that shift back.
+        // Shifts over all lines at the front and behind entry 0, a split, and removals that shift
+        // back.
         workload
             .ops
             .extend([5, 1, 2, 30, 3, 46, 47, 45].map(insert));
@@ -63,7 +66,8 @@ fn equal_values_in_neighbouring_entries_are_no_duplicates() {
     }
 }
 
-/// What is found without the store fences (`fastfair-unordered`, `fastfair-unordered-sp`) is not found with them.
+/// The faults of the plants without store fences (`fastfair-unordered`, `fastfair-unordered-sp`) do
+/// not occur with them.
 #[test]
 fn with_its_store_fences_no_order_inside_a_line_is_missed() {
     for subject in SUBJECTS {
@@ -75,7 +79,8 @@ fn with_its_store_fences_no_order_inside_a_line_is_missed() {
     }
 }
 
-/// Shifted keys that differ in both halves, and the update of a value, tear where only 8 bytes are written as one.
+/// With 8 failure-atomic bytes, shifted keys that differ in both halves tear, and so does an update
+/// of a value.
 #[test]
 fn wide_keys_and_values_take_a_medium_that_writes_16_bytes_as_one() {
     for name in ["fastfair-256-u128", "fastfair-sp-256-u128"] {

@@ -1,4 +1,5 @@
-//! The log-structured B+-tree: what a crash leaves behind the end of a log is cleared for good.
+//! The log-structured B+-tree: recovery durably clears the remains of a crash behind the end of a
+//! log.
 
 use bristlecone_crash::explore::{Options, explore};
 use bristlecone_crash::record::{Mutation, record};
@@ -8,11 +9,11 @@ use bristlecone_crash::workload::{Kind, Workload};
 use bristlecone_pmem::media::sim::{Model, Site, SiteKind};
 use std::collections::BTreeSet;
 
-/// Workloads that are tried, and images of each.
+/// Number of workloads, and of images of each.
 const SEEDS: u64 = 20;
-const MOST: u64 = 20_000;
+const MAX_IMAGES: u64 = 20_000;
 
-/// The flush or the fence that only recovery of `workload` has in `log.rs`.
+/// Returns the flush or fence in `log.rs` that only the recovery of `workload` executes.
 fn in_recovery(workload: &Workload, subject: &str, kind: SiteKind) -> BTreeSet<Site> {
     let subject = named(subject).expect("a subject");
     let recording = record(subject.as_ref(), workload, &Mutation::default()).expect("a recording");
@@ -21,7 +22,7 @@ fn in_recovery(workload: &Workload, subject: &str, kind: SiteKind) -> BTreeSet<S
         bound: 24,
         samples: 0,
         thorough_every: 1,
-        most: 2_000,
+        max_images: 2_000,
         ..Options::new(Model::X86Tso)
     };
     let operated = recording.events.iter().map(|event| event.site);
@@ -34,9 +35,10 @@ fn in_recovery(workload: &Workload, subject: &str, kind: SiteKind) -> BTreeSet<S
     found.into_keys().filter(wanted).collect()
 }
 
-/// Record R is torn: its first line is there, its last is not, and so recovery says that it is not there. The next
-/// operation writes record S over it, which differs in the first line only; of S, a second crash keeps the last
-/// line. Were it not for recovery's clearing R's checksum, durably, R would now be there.
+/// Record R is torn: its first line is durable, its last is not, so recovery drops it. The next
+/// operation overwrites it with record S, which differs in the first line only. A second crash
+/// keeps only the last line of S. If recovery had not durably cleared R's checksum, R would now be
+/// whole.
 #[test]
 fn a_torn_record_is_not_completed_by_the_next_one() {
     for kind in [SiteKind::Flush, SiteKind::Fence] {
@@ -58,7 +60,7 @@ fn a_torn_record_is_not_completed_by_the_next_one() {
                     bound: 400,
                     samples: 0,
                     thorough_every: 1,
-                    most: MOST,
+                    max_images: MAX_IMAGES,
                     stop_at_first: true,
                     mutation,
                     ..Options::new(Model::X86Tso)

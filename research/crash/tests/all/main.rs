@@ -1,5 +1,6 @@
-//! The integration tests in one program, a module for each subject: what they share is compiled and linked once.
-//! `cargo test -p bristlecone-crash --test all planted::` runs one module.
+//! The integration tests in one program with a module for each subject, so that shared code is
+//! compiled and linked once. `cargo test -p bristlecone-crash --test all planted::` runs one
+//! module.
 
 mod after_recovery;
 mod common;

@@ -1,4 +1,5 @@
-//! Faults planted in designs and the pool: each changes what is stored, and each is found.
+//! Faults planted in designs and the pool: each changes the stores of a run, and the explorer finds
+//! each.
 
 use bristlecone_crash::concurrent::{self, ConcurrentOptions};
 use bristlecone_crash::explore::{Options, explore};
@@ -17,13 +18,14 @@ fn mutation(plant: &Planted) -> Mutation {
     }
 }
 
-/// The places of a trace's stores, flushes and fences; values differ from run to run (the pool's UUID).
+/// Returns the places of a trace's stores, flushes and fences. Values are left out, since they
+/// differ from run to run (the pool's UUID).
 fn places(plant: &Planted, mutation: &Mutation, seed: u64) -> Vec<String> {
     let subject = named(plant.subject).unwrap_or_else(|| panic!("{plant:?}"));
     let workload = Workload::generate(plant.workload, 30, seed, subject.as_ref());
     let recording = match record(subject.as_ref(), &workload, mutation) {
         Ok(recording) => recording,
-        // It shows before any crash.
+        // The fault shows before any crash.
         Err(fault) if mutation.planted.is_some() => return vec![fault.to_string()],
         Err(fault) => panic!("{}: {fault}", plant.name),
     };
@@ -46,7 +48,7 @@ fn names_are_distinct_and_plants_change_the_trace() {
             "{}",
             plant.name
         );
-        // These are in recovery alone, in what is stored, or in what only follows a recovery.
+        // These faults are in recovery, in stored values, or in operations after a recovery.
         let same_places = [
             "pool-unowned-kept",
             "fastfair-duplicate-kept",
@@ -69,7 +71,7 @@ fn names_are_distinct_and_plants_change_the_trace() {
     }
 }
 
-/// What is wrong with how a planted fault is found.
+/// Returns what is wrong with the report of a planted fault, if anything.
 fn wrong(plant: &Planted) -> Option<String> {
     let subject = named(plant.subject).unwrap_or_else(|| panic!("{plant:?}"));
     let mut found: BTreeMap<FaultKind, String> = BTreeMap::new();
@@ -101,7 +103,7 @@ fn wrong(plant: &Planted) -> Option<String> {
     other.then(|| format!("{}: {found:?}, expected {:?}", plant.name, plant.kinds))
 }
 
-/// Two faults at a time.
+/// Tries two faults at a time.
 #[test]
 fn each_planted_fault_is_found_and_named() {
     std::thread::scope(|scope| {
@@ -115,7 +117,7 @@ fn each_planted_fault_is_found_and_named() {
     });
 }
 
-/// What takes threads to show is found in schedules.
+/// Schedules find the faults that take threads to show.
 #[test]
 fn each_fault_among_threads_is_found_and_named() {
     for plant in PLANTED.iter().filter(|plant| plant.threads > 1) {

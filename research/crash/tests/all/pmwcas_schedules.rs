@@ -1,10 +1,11 @@
 //! The multi-word swap under all schedules of small programs, up to a number of preemptions.
 //!
-//! Exhaustive within these programs (two threads with two or three words, three threads with two), sequentially consistent
-//! memory, thread switches before accesses to persistent memory, and so many *preemptions* (switches away from a thread
-//! that could have gone on); most faults take one or two. Of each schedule the replies and the final words
-//! must be those of some order of the operations in which none comes before one that had returned before it was called.
-//! Schedules without that bound, at random, and crashes in them, are the explorer's (`crash --index pmwcas --threads 3`).
+//! The search is exhaustive for these programs (two threads with two or three words, three threads
+//! with two), sequentially consistent memory, thread switches before accesses to persistent memory,
+//! and a number of *preemptions* (switches away from a thread that could have gone on). Most faults
+//! take one or two. The replies and the final words of each schedule must be those of some order of
+//! the operations that respects real time. The explorer covers random schedules without this bound,
+//! with crashes (`crash --index pmwcas --threads 3`).
 
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::media::sim::Simulation;
@@ -20,11 +21,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 const WORDS: usize = 3;
-/// Time after which a program is given up.
+/// Time limit of a program.
 const LIMIT: Duration = Duration::from_secs(300);
 const LINE: u64 = 64;
 
-/// What a thread does; words by their numbers, with what they are to be and to become.
+/// An operation of a thread: numbers of words, each with its expected and its desired value.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Swap(&'static [(usize, u64, u64)]),
@@ -32,7 +33,7 @@ enum Op {
 }
 
 impl Op {
-    /// What it answers (1 for a swap that was done), and does.
+    /// Applies the operation, and returns its reply (1 for a swap that succeeded).
     fn apply(self, words: &mut [u64; WORDS]) -> u64 {
         match self {
             Op::Read(i) => words[i],
@@ -47,16 +48,16 @@ impl Op {
     }
 }
 
-/// One operation of a run; all words are 0 at its beginning.
+/// One call of a run. All words are 0 at the beginning of the run.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     op: Op,
     called: u32,
-    /// When, and what it answered.
+    /// Time of the return, and the reply.
     returned: (u32, u64),
 }
 
-/// True if some order of `calls` explains what they answered and what is there in the end.
+/// Returns true if some order of `calls` explains their replies and the final words.
 fn explained(calls: &[Call], words: [u64; WORDS], end: &[u64; WORDS]) -> bool {
     if calls.is_empty() {
         return words == *end;
@@ -73,7 +74,7 @@ fn explained(calls: &[Call], words: [u64; WORDS], end: &[u64; WORDS]) -> bool {
         })
 }
 
-/// What the threads of a run share.
+/// The state that the threads of a run share.
 struct Run {
     sim: Simulation,
     pool: Arc<Pool<Sim>>,
@@ -130,8 +131,9 @@ impl Run {
 
     fn word(&self, i: usize) -> &PWord {
         let at = self.words as usize + i * LINE as usize;
-        // SAFETY: 1. the block has a line for each word; 2. it is 8-aligned; 3. any bits are a valid PWord; 4. the mapping
-        // lives as long as the pool.
+        // SAFETY: 1. the block has a line for each word; 2. it is 8-aligned; 3. any bits are a
+        // valid PWord;
+        // 4. the mapping lives as long as the pool, which `self` holds.
         unsafe { &*self.pool.pm().base().wrapping_add(at).cast_const().cast() }
     }
 
@@ -140,7 +142,7 @@ impl Run {
         self.clock.get()
     }
 
-    /// Runs the program of a thread.
+    /// Runs the program of one thread.
     fn thread(&self, thread: usize) {
         let swaps = self.swaps.borrow().clone().expect("descriptors");
         for op in self.programs[thread] {
@@ -164,10 +166,11 @@ impl Run {
     }
 }
 
-/// Schedules with up to `most` preemptions, one after the other, depth first.
+/// Enumerates the schedules with up to `max_preemptions` preemptions, depth first.
 struct Bounded {
-    most: usize,
-    /// Of the present schedule: at each step with a choice, which one was made, and of how many.
+    max_preemptions: usize,
+    /// The choices of the present schedule: at each step with a choice, the one made and their
+    /// number.
     path: Vec<(usize, usize)>,
     depth: usize,
     left: usize,
@@ -196,7 +199,7 @@ impl Scheduler for Bounded {
         STATISTICS.set((runs + 1, false));
         self.begun = true;
         self.depth = 0;
-        self.left = self.most;
+        self.left = self.max_preemptions;
         Some(Schedule::new(0))
     }
 
@@ -239,8 +242,8 @@ impl Scheduler for Bounded {
     }
 }
 
-/// Runs all schedules of `programs` with up to `preemptions`, or those before the first that nothing explains; says how
-/// many there were, and if that was all.
+/// Runs all schedules of `programs` with up to `preemptions` preemptions, up to the first that no
+/// order explains. Returns their number, and whether these were all.
 fn all_schedules(
     programs: &'static [&'static [Op]],
     preemptions: usize,
@@ -254,7 +257,7 @@ fn all_schedules(
     RUN.set(Some(new));
     STATISTICS.set((0, false));
     let scheduler = Bounded {
-        most: preemptions,
+        max_preemptions: preemptions,
         path: Vec::new(),
         depth: 0,
         left: 0,
@@ -341,7 +344,7 @@ fn two_operations_on_three_words() {
     );
 }
 
-/// A word goes away from its expected value and comes back while another thread is at work on it.
+/// A word leaves its expected value and returns to it while another thread is changing it (ABA).
 #[test]
 fn a_value_that_comes_back() {
     check(
@@ -365,7 +368,7 @@ fn a_value_that_comes_back() {
     );
 }
 
-/// What a thread did, another one undoes before the first one goes on.
+/// A thread undoes the change of another before that one goes on.
 const UNDONE: &[&[Op]] = &[
     &[Op::Swap(&[(A, 0, 1), (B, 0, 1)])],
     &[Op::Swap(&[(A, 1, 0), (B, 1, 0)])],
@@ -376,7 +379,7 @@ fn what_was_done_is_undone() {
     check("done and undone", UNDONE, 3);
 }
 
-/// That it would be found: the pointer of an operation that was ended, installed again.
+/// The search would find the mistake: the pointer of an ended operation is installed again.
 #[test]
 fn a_late_install_is_found() {
     let (runs, _) = all_schedules(UNDONE, 2, Some("pmwcas-unconditional"));
@@ -386,7 +389,7 @@ fn a_late_install_is_found() {
     println!("schedule {runs}: {found}");
 }
 
-/// An operation that fails, and one that relies on its words.
+/// One operation fails, and another relies on its words.
 #[test]
 fn one_fails_and_another_helps() {
     check(

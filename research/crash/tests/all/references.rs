@@ -1,5 +1,5 @@
-//! The explorer on structures that are known to be right, and on variants each wrong in one way: no
-//! false alarm, and of each flaw exactly the report that its table promises.
+//! The explorer on structures that are known to be right, and on variants that are each wrong in
+//! one way. It raises no false alarm, and reports each flaw exactly as the table of flaws says.
 
 use bristlecone_crash::concurrent::{self, ConcurrentOptions};
 use bristlecone_crash::explore::{Options, explore};
@@ -11,7 +11,8 @@ use bristlecone_crash::workload::{Kind, Workload};
 use bristlecone_pmem::media::sim::Model;
 use std::collections::BTreeMap;
 
-/// What is reported over one short workload of each kind, how often, and the first of each.
+/// Returns the kinds of fault reported over one short workload of each kind, with their number and
+/// first violation.
 fn reports(
     subject: &dyn Subject,
     model: Model,
@@ -65,7 +66,7 @@ fn each_flaw_is_reported_as_what_it_is(model: Model) {
     let mut wrong = Vec::new();
     for known in FLAWS.iter().filter(|known| known.threads == 1) {
         let subject = named(&known.subject()).unwrap_or_else(|| panic!("{known:?}"));
-        // What only later operations show takes those on every image.
+        // Faults that only later operations show need such operations on every image.
         let every = if known.kind == FaultKind::Progress {
             1
         } else {
@@ -101,7 +102,7 @@ fn flaws_where_caches_are_durable() {
     each_flaw_is_reported_as_what_it_is(Model::Eadr);
 }
 
-/// What is reported of a structure that two threads work on.
+/// Returns the kinds of fault reported of a structure that two threads operate on.
 fn reports_of_two(subject: &dyn Subject, model: Model) -> Vec<(FaultKind, String)> {
     let options = ConcurrentOptions {
         model,

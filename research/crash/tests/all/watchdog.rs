@@ -1,5 +1,5 @@
-//! The watchdog: a recovery that loops without touching persistent memory ends the process, with all that is
-//! needed to see it again.
+//! The watchdog ends the process if a recovery loops without accessing persistent memory, and
+//! prints a replay token.
 
 use bristlecone_crash::explore::{Options, explore};
 use bristlecone_crash::record::{Mutation, record};
@@ -10,10 +10,10 @@ use bristlecone_crash::workload::Kind;
 use bristlecone_pmem::media::sim::Model;
 use std::process::Command;
 
-/// Set where this program runs itself.
+/// Set in the environment when this program runs itself.
 const CHILD: &str = "BRISTLECONE_TEST_HANGS";
 
-/// The reference array, whose recovery never ends once there are three entries.
+/// The reference array, with a recovery that hangs once there are three entries.
 struct Endless(Reference);
 
 impl Subject for Endless {

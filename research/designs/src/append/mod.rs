@@ -1,4 +1,4 @@
-//! Leaves that are only appended to.
+//! Designs whose leaves are only appended to.
 
 pub mod nvta;
 pub mod nvtree;

@@ -1,8 +1,8 @@
-//! NVT-A (NV-Tree paper, section 6.2): NV-Tree's append-only leaves under inner nodes that are persistent and
-//! consistent, as LCB+-Tree's are. It shows what keeping inner nodes consistent costs once leaves cost little.
+//! NVT-A (NV-Tree paper, section 6.2): NV-Tree's append-only leaves under persistent, consistent
+//! inner nodes as in LCB+-Tree. It shows what consistent inner nodes cost once leaves cost little.
 //!
-//! Descent, splits, unlinking, scans, bulk load and recovery are [`crate::btree`]'s, and so is the log of whole
-//! nodes; the leaf is here.
+//! [`crate::btree`] has descent, splits, unlinking, scans, bulk load, recovery and the log of whole
+//! nodes. The leaf is here.
 //!
 //! ```text
 //! word 0     | nElement (16 bits) | 0 (level) | keys that are there (16 bits, from bit 24)
@@ -12,18 +12,19 @@
 //! ```
 //!
 //! # Invariants
-//! 1. The first `nElement` elements count. Of those with one key *word* the newest decides. Two key words that
-//!    are there never stand for the same key.
-//! 2. The record behind a key word whose newest element is NEGATIVE is free, and may be another key's by now: such
-//!    elements are never taken for a key's.
+//! 1. The first `nElement` elements count. Of the elements with one key *word* the newest decides.
+//!    Two key words whose newest elements are positive never stand for the same key.
+//! 2. The record behind a key word whose newest element is NEGATIVE is free, and may hold another
+//!    key by now. Such elements are never compared with a key.
 //!
 //! # Where this differs from NV-Tree
-//! A full leaf that is less than half live is rewritten in place, under the log, where NV-Tree links a
-//! replacement in: a leaf's place is in its parent here, which is persistent too. One that is more than half
-//! live is split by an insertion; updates and removals rewrite it.
+//! A full leaf that is less than half live is rewritten in place, under the log. NV-Tree links a
+//! replacement in, but here a leaf's place is in its parent, which is persistent too. An insertion
+//! splits a leaf that is more than half live; updates and removals rewrite it.
 //!
 //! # Crash states
-//! 1. *Append*, before the counter's NAW: an element and flags that do not count; the next append overwrites both.
+//! 1. *Append*, before the counter's NAW: the element and its flags do not count. The next append
+//!    overwrites both.
 //! 2. *Rewriting*, *split*, *unlinking of an emptied leaf*: as [`crate::btree`] says.
 //!
 //! # Persist cost
@@ -42,7 +43,7 @@ use std::sync::atomic::Ordering;
 const COUNT: u64 = 0xFFFF;
 const LIVE_SHIFT: u32 = 24;
 
-/// Bytes that a node of NVT-A can have.
+/// Node sizes of NVT-A in bytes.
 pub const NVTA_BYTES: &[u32] = &[128, 256, 512, 1024, 2048, 4096];
 
 /// The NVT-A design.
@@ -51,8 +52,8 @@ pub struct NvtA;
 
 impl Kind for NvtA {
     const NAME: &'static str = "nvta";
-    const USUAL_BYTES: u32 = 1024;
-    // Larger nodes have more flags than a line.
+    const DEFAULT_BYTES: u32 = 1024;
+    // Larger nodes have more flags than fit a line.
     const NODE_BYTES: &'static [u32] = NVTA_BYTES;
     type Leaf = Appended;
     type Protect = WholeNodes;
@@ -69,7 +70,7 @@ fn header(elements: usize, live: usize) -> u64 {
     elements as u64 | (live as u64) << LIVE_SHIFT
 }
 
-/// Elements that count, and keys that are there.
+/// Returns the numbers of elements that count and of live keys.
 #[inline]
 fn counts<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M) -> (usize, usize) {
     // ORDERING: Acquire; pairs with the Release of the NAW that made elements count.
@@ -91,11 +92,11 @@ fn pairs<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M) -> Vec<(A, B)> {
     pairs
 }
 
-/// An element: key word, value word, NEGATIVE.
+/// An element: key word, value word, NEGATIVE flag.
 type Element<A, B> = (A, B, bool);
 
-/// Appends to a locked leaf that has room, and makes what was appended count by one store; `live` keys are
-/// there then.
+/// Appends to a locked leaf that has room. One store makes all elements count. The leaf then has
+/// `live` live keys.
 fn append<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind>(
     tree: &BTree<K, V, M, D>,
     leaf: Node<'_>,
@@ -110,22 +111,22 @@ fn append<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind>(
         leaf.init_wide(pm, key_at(leaf, i) + K::Word::WORDS, *value);
         let (word, bit) = (FLAGS + i / 64, 1 << (i % 64));
         let flags = leaf.load(pm, word);
-        // A crash may have left a flag behind for an element that never counted.
+        // A crash may have left the flag of an element that never counted.
         let new = if *negative { flags | bit } else { flags & !bit };
         if new != flags {
-            // The counter's line: it goes with the counter.
+            // A flag in the counter's line becomes durable with the counter.
             leaf.init(pm, word, new);
         }
     }
-    // PERSIST: the elements, and the records they lead to, before the counter that makes them count.
+    // PERSIST: the elements and their records, before the counter that makes them count.
     let words = elements.len() * stride::<K::Word, V::Word>();
     tree.flush(leaf.words[key_at(leaf, n)].addr(), words * 8);
     tree.fence();
-    // PERSIST: (in `publish`) the elements count, all or none.
+    // PERSIST: (in `publish`) the counter; the elements count, all or none.
     tree.publish(&leaf.words[0], header(n + elements.len(), live));
 }
 
-/// Stores a leaf's content anew: all of it, but for the link.
+/// Rewrites a leaf's whole content except the link.
 fn restore<'t, A: Word, B: Word, M: Media>(
     change: &mut Change<'t, M>,
     leaf: Node<'t>,
@@ -136,7 +137,7 @@ fn restore<'t, A: Word, B: Word, M: Media>(
     }
 }
 
-/// The words of a leaf of these pairs but its link: which word, and what is in it.
+/// Returns the words of a leaf with these pairs, except its link: each word's index and value.
 fn content<A: Word, B: Word>(
     leaf: Node<'_>,
     pairs: &[(A, B)],

@@ -1,4 +1,4 @@
-//! A design with its options that is known only when the program runs.
+//! A design with its options, chosen when the program runs.
 
 use super::{
     Bw, Bz, Cdds, Choice, Crab, Design, DividedSkip, Fair, FairSp, Fp, Lb, Lcb, Ls, Nv, NvmSkip,
@@ -18,7 +18,7 @@ use crate::skiplist::SkipOptions;
 
 /// Code that is compiled for each design.
 pub trait Task {
-    /// What it returns.
+    /// Type of the result.
     type Output;
 
     /// Runs with this design.
@@ -27,14 +27,14 @@ pub trait Task {
 
 /// Code that is compiled for each design of keys and values of 16 bytes.
 pub(crate) trait WideTask {
-    /// What it returns.
+    /// Type of the result.
     type Output;
 
     /// Runs with this design.
     fn run_wide<D: WideDesign>(self, design: D) -> Self::Output;
 }
 
-/// Makes [`AnyDesign`] of its variants: first those that hold keys and values of 16 bytes too.
+/// Defines [`AnyDesign`] from its variants. The first ones also hold keys and values of 16 bytes.
 macro_rules! any_design {
     (wide: $($wide:ident($wide_design:ty)),*; narrow: $($narrow:ident($design:ty)),* $(,)?) => {
         /// Any design, with its options.
@@ -54,7 +54,8 @@ macro_rules! any_design {
                 }
             }
 
-            /// Runs `task` with the design; returns `None` if that holds no keys and values of 16 bytes.
+            /// Runs `task` with the design. Returns `None` if the design holds no keys and values
+            /// of 16 bytes.
             pub(crate) fn run_wide<T: WideTask>(self, task: T) -> Option<T::Output> {
                 match self {
                     $(Self::$wide(design) => Some(task.run_wide(design)),)*
@@ -83,7 +84,7 @@ any_design!(
     Wb1024(Wb<4>), Bw(Bw), Nv(Nv), Ls(Ls),
 );
 
-/// How the B+-trees in persistent memory are run.
+/// Options that the B+-trees in persistent memory share.
 struct Family {
     durable: BTreeOptions,
 }
@@ -109,7 +110,7 @@ impl Family {
 }
 
 impl AnyDesign {
-    /// The chosen design, with its usual options.
+    /// Returns the chosen design with its usual options.
     ///
     /// # Errors
     /// [`UnknownDesign`]
@@ -156,7 +157,8 @@ impl AnyDesign {
         })
     }
 
-    /// The design `name`, of those whose options say the leaf size and, where they recover by a walk, the threads.
+    /// Returns the design `name`, if its options are the leaf size and, for designs that recover by
+    /// a walk, the threads.
     fn of_any_size(name: &str, bytes: u32, recovery_threads: usize) -> Result<Self, UnknownDesign> {
         Ok(match name {
             "bztree" => Bz(BzOptions {
@@ -192,7 +194,7 @@ impl AnyDesign {
                 ..LsOptions::default()
             })
             .into(),
-            // An entry of DESIGNS without its arm; the tests make them all.
+            // An entry of DESIGNS lacks its arm; the tests make every design.
             _ => return Err(UnknownDesign::Name(name.to_owned())),
         })
     }

@@ -1,9 +1,11 @@
-//! The designs: each is a type that makes its index on any medium, for any kinds of keys and values.
+//! The designs. Each is a type that makes its index on any medium, for any kinds of keys and
+//! values.
 //!
-//! Programs that let their user choose take a design by name or [with options of its own](AnyDesign), as an
-//! [engine](crate::engines) mostly: a design is compiled once for each medium and kind of keys and values then, in this crate. What has
-//! to be compiled for exactly the design that is chosen, such as a loop that is timed, is a [`Task`]. A new design adds an entry of
-//! [`DESIGNS`], a variant of [`AnyDesign`] and an arm of [`AnyDesign::of`].
+//! Programs whose users choose take a design by name or [with options of its own](AnyDesign),
+//! mostly as an [engine](crate::engines). A design is then compiled in this crate, once for each
+//! medium and kind of keys and values. Code that must be compiled for exactly the chosen design,
+//! such as a timed loop, is a [`Task`]. A new design adds an entry of [`DESIGNS`], a variant of
+//! [`AnyDesign`] and an arm of [`AnyDesign::of`].
 
 mod any;
 pub(crate) mod table;
@@ -58,24 +60,26 @@ pub trait Design: Clone + Send + Sync + 'static {
         root: &str,
     ) -> Result<Self::Index<K, V, M>, TreeError>;
 
-    /// Bytes that the design takes the medium to write as one: 8, or 16 for a design that declares it.
+    /// Returns the number of bytes that the design expects the medium to write as one: 8, or 16 for
+    /// a design that declares it.
     fn failure_unit(&self) -> u8 {
         8
     }
 
-    /// Longest byte-string key in bytes.
+    /// Returns the length of the longest byte-string key.
     fn longest_key(&self) -> usize {
         MAX_KEY
     }
 
-    /// Longest byte-string value in bytes.
+    /// Returns the length of the longest byte-string value.
     fn longest_value(&self) -> usize {
         MAX_VALUE
     }
 }
 
-/// Makes a type a [`Design`]: `design!(Name<const B: usize>, Options, Index<B>)`, and `unit` after that if
-/// the options say what its failure-atomic unit is; `; longest key, longest value` if they are its own.
+/// Makes a type a [`Design`]: `design!(Name<const B: usize>, Options, Index<B>)`. If the options
+/// state the failure-atomic unit, `unit` follows, and `; longest key, longest value` if the design
+/// has limits of its own.
 macro_rules! design {
     ($(#[$doc:meta])* $name:ident $(<const $b:ident: usize>)?, $options:ty,
      $index:ident $(<$arg:ident>)? $(, $unit:ident)? $(; $key:expr, $value:expr)?) => {
@@ -117,7 +121,7 @@ macro_rules! design {
     };
 }
 
-/// A design whose entries may be of wide keys and values: of 16 bytes.
+/// A design that can also hold keys and values of 16 bytes.
 pub trait WideDesign: Design {
     /// The index.
     type Wide<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media>: DurableIndex<K, V, M>;
@@ -142,13 +146,14 @@ pub trait WideDesign: Design {
         root: &str,
     ) -> Result<Self::Wide<K, V, M>, TreeError>;
 
-    /// As [`Design::failure_unit`], with such keys and values.
+    /// As [`Design::failure_unit`], for such keys and values.
     fn wide_failure_unit(&self) -> u8 {
         self.failure_unit()
     }
 }
 
-/// Makes a [`Design`] a [`WideDesign`], whose failure-atomic unit is `unit` if that is not what it is otherwise.
+/// Makes a [`Design`] a [`WideDesign`], whose failure-atomic unit is `unit` if that differs from
+/// the design's usual one.
 macro_rules! wide {
     ($name:ident $(<const $b:ident: usize>)?, $index:ident $(<$arg:ident>)? $(, $unit:literal)?) => {
         impl $(<const $b: usize>)? WideDesign for $name $(<$b>)? {
@@ -177,8 +182,8 @@ macro_rules! wide {
     };
 }
 
-/// A design that holds such keys and values on such a medium: every design those of one word, [`Wide`] those of 16
-/// bytes.
+/// A design that holds keys `K` and values `V` on medium `M`: every design holds those of one word,
+/// [`Wide`] those of 16 bytes.
 pub trait Holds<K, V, M>: Clone + Send + Sync + 'static
 where
     K: StoredKey + ?Sized,
@@ -204,10 +209,10 @@ where
     fn unit(&self) -> u8;
 
     /// As [`Design::longest_key`].
-    fn most_key(&self) -> usize;
+    fn max_key(&self) -> usize;
 
     /// As [`Design::longest_value`].
-    fn most_value(&self) -> usize;
+    fn max_value(&self) -> usize;
 }
 
 impl<D, K, V, M> Holds<K, V, M> for D
@@ -231,11 +236,11 @@ where
         self.failure_unit()
     }
 
-    fn most_key(&self) -> usize {
+    fn max_key(&self) -> usize {
         self.longest_key()
     }
 
-    fn most_value(&self) -> usize {
+    fn max_value(&self) -> usize {
         self.longest_value()
     }
 }
@@ -259,11 +264,11 @@ impl<D: WideDesign, M: Media> Holds<u128, u128, M> for Wide<D> {
         self.0.wide_failure_unit()
     }
 
-    fn most_key(&self) -> usize {
+    fn max_key(&self) -> usize {
         self.0.longest_key()
     }
 
-    fn most_value(&self) -> usize {
+    fn max_value(&self) -> usize {
         self.0.longest_value()
     }
 }

@@ -1,4 +1,4 @@
-//! What is to be known of each design: its name, what it is, its leaf sizes.
+//! Facts about each design: its name, a summary, its leaf sizes.
 
 use crate::btree::NODE_BYTES;
 use crate::nvta::NVTA_BYTES;
@@ -7,24 +7,24 @@ use bristlecone_index::clustered;
 use bristlecone_index::engine::LbEngine;
 use std::fmt;
 
-/// What is to be known of a design before it is chosen.
+/// Facts about a design, for choosing one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DesignInfo {
-    /// What the root table and command lines call it.
+    /// Name in the root table and on command lines.
     pub name: &'static str,
     /// One line for people.
     pub summary: &'static str,
     /// Leaf sizes in bytes, ascending.
     pub node_bytes: &'static [u32],
-    /// The leaf size where none is asked for.
+    /// Leaf size by default.
     pub default_node_bytes: u32,
-    /// Leaf sizes that the crash explorer takes, small enough for splits to be frequent; none for
-    /// the usual size alone.
+    /// Leaf sizes for the crash explorer, small enough for frequent splits. Empty if it explores
+    /// the default size alone.
     pub explored_bytes: &'static [u32],
 }
 
 impl DesignInfo {
-    /// Leaf sizes that the crash explorer takes.
+    /// Returns the leaf sizes for the crash explorer.
     #[must_use]
     pub const fn explored(&'static self) -> &'static [u32] {
         if self.explored_bytes.is_empty() {
@@ -169,7 +169,7 @@ pub const DESIGNS: &[DesignInfo] = &[
     },
 ];
 
-/// Designs that keep nothing: what durability costs is seen beside them. They can be measured, not created
+/// Designs that keep nothing, to show what durability costs. They can be measured, and not created
 /// for use.
 pub const VOLATILE: &[DesignInfo] = &[
     DesignInfo {
@@ -209,7 +209,7 @@ pub const VOLATILE: &[DesignInfo] = &[
     },
 ];
 
-/// Designs whose entries may be of keys and values of 16 bytes ([`WideDesign`](super::WideDesign)).
+/// Designs that can hold keys and values of 16 bytes ([`WideDesign`](super::WideDesign)).
 pub const WIDE: &[&str] = &[
     "fastfair",
     "fastfair-sp",
@@ -223,19 +223,19 @@ pub const WIDE: &[&str] = &[
     "unsorted-leaf",
 ];
 
-/// What to run and how, where a design can be run in several ways.
+/// A design, and how to run it where it can be run in several ways.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice<'a> {
     /// A name of [`DESIGNS`] or [`VOLATILE`].
     pub name: &'a str,
-    /// Bytes in a leaf; `None` for the design's usual.
+    /// Bytes in a leaf; `None` for the design's default.
     pub node_bytes: Option<u32>,
-    /// Threads that recover.
+    /// Number of threads that recover.
     pub recovery_threads: usize,
 }
 
 impl<'a> Choice<'a> {
-    /// The design in its usual leaf size, recovered by one thread.
+    /// Returns the design in its default leaf size, recovered by one thread.
     #[must_use]
     pub const fn of(name: &'a str) -> Self {
         Self {
@@ -245,7 +245,7 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// The design, and bytes in a leaf.
+    /// Returns the design and the number of bytes in a leaf.
     ///
     /// # Errors
     /// [`UnknownDesign`].
@@ -272,12 +272,12 @@ pub enum UnknownDesign {
     NodeBytes {
         /// The design.
         design: &'static str,
-        /// What was asked for.
+        /// The size that was asked for.
         asked: u32,
-        /// What there is.
+        /// The sizes that the design has.
         there: &'static [u32],
     },
-    /// The design has no entries of 16-byte keys and values.
+    /// The design holds no 16-byte keys and values.
     Narrow {
         /// The design.
         design: &'static str,
@@ -317,7 +317,7 @@ impl fmt::Display for UnknownDesign {
 
 impl std::error::Error for UnknownDesign {}
 
-/// Looks a design up.
+/// Returns the facts about a design.
 ///
 /// # Errors
 /// [`UnknownDesign::Name`].

@@ -1,4 +1,4 @@
-//! Without locks.
+//! Designs without locks.
 
 pub mod bwtree;
 pub mod bztree;

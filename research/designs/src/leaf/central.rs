@@ -1,5 +1,5 @@
-//! The leaf with one header ("centralised") that FPTree and wB+-Tree have in common, and the log of
-//! their splits.
+//! The leaf with one header ("centralised") that FPTree and wB+-Tree share, and the log of their
+//! splits.
 //!
 //! ```text
 //! word 0   | bitmap: a bit per slot (15 B - 1 of them) | bit 63: the design's own |
@@ -8,8 +8,8 @@
 //! then     | entry 0: key, value | entry 1 | ...
 //! ```
 //!
-//! A leaf of `B` blocks of 256 bytes holds 14, 29, 44 or 59 entries. No entry crosses a line. The *header
-//! line* is line 0, whose first word makes slots count.
+//! A leaf of `B` blocks of 256 bytes holds 14, 29, 44 or 59 entries. No entry crosses a line. The
+//! *header line* is line 0. Its first word says which slots count.
 
 use crate::index::TreeError;
 use crate::leaftree::{DESIGN_WORD, HEAD, LeafLayout, Pair};
@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 
 const BLOCK_WORDS: usize = 32;
 const LINE_WORDS: usize = 8;
-/// Most bytes of the design's own in a leaf.
+/// Maximum number of a design's own bytes in a leaf.
 pub(crate) const MAX_BYTES: usize = 64;
 
 /// A leaf of `B` blocks of 256 bytes. See the module's head.
@@ -47,7 +47,7 @@ impl Lines {
         Self(self.0 | other.0)
     }
 
-    /// Without the header line, which is flushed when its first word is stored.
+    /// Returns the set without the header line, which is flushed when its first word is stored.
     pub(crate) fn beyond_header(self) -> Self {
         Self(self.0 & !1)
     }
@@ -58,14 +58,14 @@ impl Lines {
 }
 
 impl<const B: usize> Leaf<B> {
-    /// Slots.
+    /// Number of slots.
     pub(crate) const CAPACITY: usize = {
         assert!(B >= 1 && B <= 4, "leaves of 256 to 1024 bytes");
         15 * B - 1
     };
-    /// All slots' bits.
+    /// The bits of all slots.
     pub(crate) const FULL: u64 = (1 << Self::CAPACITY) - 1;
-    /// Where the design's own bytes are.
+    /// Index of the first word of the design's own bytes.
     const BYTES: usize = 2;
     const ENTRIES: usize = Self::BYTES + 2 * B;
 
@@ -74,52 +74,52 @@ impl<const B: usize> Leaf<B> {
         &self.words[i / BLOCK_WORDS][i % BLOCK_WORDS]
     }
 
-    /// Word 0. A search that sees a slot's bit sees its entry whole.
+    /// Returns word 0. A search that sees a slot's bit sees its entry whole.
     #[inline(always)]
     pub(crate) fn head<M: Media>(&self, pm: &M) -> u64 {
         // ORDERING: Acquire; pairs with the Release in `publish_head`.
         self.word(0).load(pm, Ordering::Acquire)
     }
 
-    /// Bits of the slots in use.
+    /// Returns the bits of the slots in use.
     #[inline(always)]
     pub(crate) fn bitmap<M: Media>(&self, pm: &M) -> u64 {
         self.head(pm) & Self::FULL
     }
 
-    /// Stores word 0 after all that was stored to its line before. Not flushed.
+    /// Stores word 0 after all earlier stores to its line. Does not flush.
     #[inline(always)]
     pub(crate) fn store_head<M: Media>(&self, pm: &M, head: u64) {
-        // What was stored to this line before must not become durable after word 0.
+        // Earlier stores to this line must become durable no later than word 0.
         pm.store_fence();
         // ORDERING: Release; pairs with the Acquire in `head`.
         self.word(0).store(pm, head, Ordering::Release);
     }
 
-    /// The NAW of word 0.
+    /// Makes a NAW of word 0.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn publish_head<M: Media>(&self, pm: &M, head: u64) {
         self.store_head(pm, head);
-        // PERSIST: the NAW; with it, what else is in the header line.
+        // PERSIST: word 0, and with it the rest of the header line.
         pm.flush_of(self.word(0));
         pm.fence();
     }
 
-    /// The right sibling's word.
+    /// Returns the word that holds the right sibling's offset.
     #[inline(always)]
     pub(crate) fn sibling(&self) -> &PWord {
         self.word(1)
     }
 
-    /// Offset of the right sibling.
+    /// Returns the offset of the right sibling.
     #[inline(always)]
     pub(crate) fn next<M: Media>(&self, pm: &M) -> u64 {
         // ORDERING: Acquire; pairs with the Release of the store that linked the sibling.
         self.sibling().load(pm, Ordering::Acquire)
     }
 
-    /// Two words of the design's bytes, block `b`'s share.
+    /// Returns the two words of block `b` that hold the design's bytes.
     #[inline(always)]
     pub(crate) fn bytes_of<M: Media>(&self, pm: &M, b: usize) -> [u64; 2] {
         let at = Self::BYTES + 2 * b;
@@ -130,7 +130,7 @@ impl<const B: usize> Leaf<B> {
         ]
     }
 
-    /// The design's bytes.
+    /// Returns the design's bytes.
     #[inline(always)]
     pub(crate) fn bytes<M: Media>(&self, pm: &M) -> [u8; MAX_BYTES] {
         let mut bytes = [0; MAX_BYTES];
@@ -142,7 +142,7 @@ impl<const B: usize> Leaf<B> {
         bytes
     }
 
-    /// Stores what differs from `old` of the design's bytes. Returns the lines.
+    /// Stores those of the design's bytes that differ from `old`. Returns their lines.
     #[inline(always)]
     pub(crate) fn store_bytes<M: Media>(
         &self,
@@ -176,7 +176,7 @@ impl<const B: usize> Leaf<B> {
         Lines::of_word(at)
     }
 
-    /// Key and value words of a slot.
+    /// Returns the key and value words of a slot.
     #[inline(always)]
     pub(crate) fn entry<M: Media>(&self, pm: &M, slot: usize) -> (u64, u64) {
         let at = Self::ENTRIES + 2 * slot;
@@ -187,13 +187,13 @@ impl<const B: usize> Leaf<B> {
         )
     }
 
-    /// The value word of a slot.
+    /// Returns the value word of a slot.
     #[inline(always)]
     pub(crate) fn value(&self, slot: usize) -> &PWord {
         self.word(Self::ENTRIES + 2 * slot + 1)
     }
 
-    /// Writes an entry into a slot that does not count. Returns its line.
+    /// Writes an entry into a slot that does not count. Returns the entry's line.
     #[inline(always)]
     pub(crate) fn store_entry<M: Media>(&self, pm: &M, slot: usize, key: u64, value: u64) -> Lines {
         let at = Self::ENTRIES + 2 * slot;
@@ -203,7 +203,8 @@ impl<const B: usize> Leaf<B> {
         Lines::of_word(at)
     }
 
-    /// Stores entries from slot 0 on, and no right sibling; the design adds its bytes and the head.
+    /// Stores entries from slot 0 on, without a right sibling. The design adds its bytes and the
+    /// head.
     pub(crate) fn store_entries<M: Media>(&self, pm: &M, pairs: &[Pair]) {
         for (slot, pair) in pairs.iter().enumerate() {
             self.store_entry(pm, slot, pair.key, pair.value);
@@ -212,7 +213,7 @@ impl<const B: usize> Leaf<B> {
         self.sibling().store(pm, 0, Ordering::Relaxed);
     }
 
-    /// Flushes lines.
+    /// Flushes a set of lines.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn flush<M: Media>(&self, pm: &M, lines: Lines) {
@@ -220,13 +221,13 @@ impl<const B: usize> Leaf<B> {
         while rest != 0 {
             let line = rest.trailing_zeros() as usize;
             rest &= rest - 1;
-            // PERSIST: a changed line, not fenced; each call says what it precedes.
+            // PERSIST: a changed line, not fenced; each caller says what it precedes.
             pm.flush_of(self.word(line * LINE_WORDS));
         }
     }
 }
 
-/// The slots of a bit set, lowest first.
+/// Returns the slots of a bit set, lowest first.
 #[inline(always)]
 pub(crate) fn slots(mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -239,27 +240,28 @@ pub(crate) fn slots(mut bits: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Splits that can be under way at a time; few on a simulated medium, so that slots are used again.
+/// Returns how many splits can be under way at a time. A simulated medium has few, so that slots
+/// are reused.
 const fn log_slots<M: Media>() -> u32 {
     if M::TRACED { 2 } else { 32 }
 }
 
-/// Payload words of a record: they share the line of its head.
+/// Payload words of a record, which share the line of its head.
 const LOG_WORDS: usize = 7;
 
-/// Makes the log of a new tree, whose root is not published.
+/// Makes the log of a new tree whose root is not published yet.
 pub(crate) fn create_log<M: Media>(root: &Root<M>, heap: &Heap<M>) -> Result<Logs<M>, TreeError> {
     let logs = Logs::create(heap, log_slots::<M>(), LOG_WORDS)?;
     let (pm, word) = (heap.pool().pm(), root.word(DESIGN_WORD));
     // ORDERING: Relaxed; the root is not published.
     word.store(pm, logs.offset(), Ordering::Relaxed);
-    // PERSIST: it is in the line of the word that leads to the first leaf, which is stored, flushed, and
-    // fenced with the root's publication, after this.
+    // PERSIST: this word shares its line with the word that leads to the first leaf. That word is
+    // stored and flushed after this, and fenced when the root is published.
     const { assert!(DESIGN_WORD / 8 == HEAD / 8) };
     Ok(logs)
 }
 
-/// Opens the log of a tree; unless it was closed cleanly, applies what is armed and marks the log.
+/// Opens the log of a tree. After a crash, applies the armed records and marks the log's block.
 pub(crate) fn open_log<M: Media>(
     root: &Root<M>,
     heap: &Heap<M>,
@@ -282,7 +284,7 @@ pub(crate) fn open_log<M: Media>(
     Ok(logs)
 }
 
-/// The leaf at `off`, which a log record names.
+/// Returns the leaf at `off`, which a log record names.
 pub(crate) fn logged_leaf<M: Media, const B: usize>(
     heap: &Heap<M>,
     off: u64,
@@ -290,8 +292,9 @@ pub(crate) fn logged_leaf<M: Media, const B: usize>(
     heap.check(off, size_of::<Leaf<B>>() as u64)
         .map_err(|e| format!("leaf {off:#x}: {e}"))?;
     let at = heap.pool().pm().base().wrapping_add(off as usize);
-    // SAFETY: 1. `check` has found a block of a leaf's size at `off`, so it is inside the pool and aligned
-    // to 256; 2. a leaf is atomic words, valid for any bits; 3. the pool outlives the heap's borrow.
+    // SAFETY: 1. `check` has found a block of a leaf's size at `off`, so it is inside the pool and
+    // aligned to 256; 2. a leaf is atomic words, valid for any bits; 3. the pool outlives the
+    // heap's borrow.
     Ok(unsafe { &*at.cast_const().cast::<Leaf<B>>() })
 }
 

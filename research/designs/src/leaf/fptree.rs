@@ -1,22 +1,22 @@
-//! FPTree's leaf as the LB+-Tree paper compares it (sections 2.2 and 4.1): fingerprints, a bitmap, and
-//! splits under a micro-log.
+//! FPTree's leaf as the LB+-Tree paper compares it (sections 2.2 and 4.1): fingerprints, a bitmap,
+//! and splits under a micro-log.
 //!
-//! A [`LeafTree`] with the [centralised leaf](crate::central): its bytes are one fingerprint per slot.
-//! Where the papers leave a choice: node sizes, inner index, allocator and locks are LB+-Tree's, since
-//! that paper compares them so; a value is replaced in place by one NAW; an entry or fingerprint in the
-//! header line needs no flush of its own.
+//! FPTree is a [`LeafTree`] with the [centralised leaf](crate::central), whose bytes are one
+//! fingerprint per slot. Where the papers leave a choice, node sizes, inner index, allocator and
+//! locks are LB+-Tree's, because that paper compares the trees in this way. A value is replaced in
+//! place by one NAW. An entry or fingerprint in the header line needs no flush of its own.
 //!
 //! # Invariants
-//! Besides the tree's: a slot counts iff its bit is set; its fingerprint is the low byte of its key's
-//! hash; a slot that counts is never overwritten but for its value word.
+//! Besides the tree's: a slot counts iff its bit is set; its fingerprint is the low byte of its
+//! key's hash; of a slot that counts, only the value word is ever overwritten.
 //!
 //! # Crash states
 //! 1. *Insert*, before the bitmap's NAW: an entry in a slot that does not count.
 //! 2. *Remove*: the bit is set or not.
-//! 3. *Split*: the log names leaf and new leaf before either changes. The new leaf is a copy of the whole
-//!    leaf whose bitmap has the upper half; it is durable before the leaf's bitmap or sibling pointer
-//!    change. So recovery finds a leaf as it was, and does nothing, or a changed one, and *assigns* both
-//!    words anew, which can be repeated.
+//! 3. *Split*: the log names the leaf and the new leaf before either changes. The new leaf is a
+//!    copy of the whole leaf, and its bitmap has the upper half. It is durable before the leaf's
+//!    bitmap or sibling pointer changes. If recovery finds the leaf unchanged, it does nothing.
+//!    Otherwise it *assigns* both words again, which can be repeated.
 //!
 //! # Persist cost
 //! | operation | lines | fences |
@@ -151,10 +151,10 @@ where
         let entry = leaf.store_entry(pm, slot, pair.key, pair.value);
         let lines = entry.and(leaf.store_byte(pm, slot, pair.fingerprint));
         let lines = lines.beyond_header();
-        // PERSIST: entry and fingerprint, before the bitmap that makes them count.
+        // PERSIST: the entry and its fingerprint, before the bitmap that makes them count.
         leaf.flush(pm, lines);
         if !lines.is_empty() || !fenced {
-            // PERSIST: those, and the pair's records.
+            // PERSIST: both, and the pair's records.
             pm.fence();
         }
         leaf.publish_head(pm, bitmap | 1 << slot);
@@ -179,7 +179,7 @@ where
         let pm = tree.pm();
         let new_leaf = tree.leaf(new);
         let mut log = tree.design.logs.take();
-        // The leaf changes after the new leaf's fence, which is the record's too.
+        // One fence makes the record and the new leaf durable; the leaf changes after it.
         log.arm_flushed(&[tree.offset_of(leaf), offset(new)]);
         let old_bytes = new_leaf.bytes(pm);
         for slot in 0..Leaf::<B>::CAPACITY {
@@ -197,10 +197,10 @@ where
         pm.flush_of(new_leaf);
         pm.fence();
         halve(pm, leaf, bitmap, offset(new));
-        // PERSIST: bitmap and sibling pointer, before the log is disarmed.
+        // PERSIST: the bitmap and the sibling pointer, before the log is disarmed.
         pm.fence();
         log.disarm();
-        // The new leaf's fence was for the pair's records too.
+        // The new leaf's fence also covered the pair's records.
         let inserted = Self::insert(tree, if goes_right { new_leaf } else { leaf }, pair, true);
         debug_assert!(inserted, "half the slots are empty");
     }
@@ -220,16 +220,17 @@ where
     }
 }
 
-/// Takes the slots of `moved` out of a full leaf and links its new sibling. Flushed.
+/// Removes the slots of `moved` from a full leaf and links its new sibling. Flushes both words.
 fn halve<M: Media, const B: usize>(pm: &M, leaf: &Leaf<B>, moved: u64, new: u64) {
     leaf.store_head(pm, Leaf::<B>::FULL & !moved);
     // ORDERING: Release; pairs with the Acquire in `Leaf::next`.
     leaf.sibling().store(pm, new, Ordering::Release);
-    // PERSIST: bitmap and sibling pointer, which share a line; fenced before the log is disarmed.
+    // PERSIST: the bitmap and the sibling pointer, which share a line; fenced before the log is
+    // disarmed.
     pm.flush_of(leaf.sibling());
 }
 
-/// Finishes the split that a log record names, or finds that it had not begun.
+/// Finishes the split that a log record names, unless the split had not begun.
 fn redo_split<M: Media, const B: usize>(heap: &Heap<M>, words: &[u64]) -> Result<(), String> {
     let pm = heap.pool().pm();
     let [leaf_at, new_at] = words else {
@@ -240,7 +241,7 @@ fn redo_split<M: Media, const B: usize>(heap: &Heap<M>, words: &[u64]) -> Result
     if leaf_at == new_at {
         return Err(format!("leaf {leaf_at:#x} is to be its own sibling"));
     }
-    // The new leaf may be unwritten as long as the leaf is unchanged.
+    // While the leaf is unchanged, the new leaf may be unwritten.
     if leaf.bitmap(pm) != Leaf::<B>::FULL || leaf.next(pm) == *new_at {
         halve(pm, leaf, new_leaf.bitmap(pm), *new_at);
     }

@@ -1,4 +1,4 @@
-//! Persistent leaves under an inner index in DRAM, which recovery makes again.
+//! Persistent leaves under an inner index in DRAM that recovery rebuilds.
 
 pub mod central;
 pub mod crabtree;

@@ -1,23 +1,23 @@
-//! wB+-Tree's leaf as the LB+-Tree paper compares it (sections 2.2 and 4.1): an indirection array that
-//! keeps unsorted entries in order, two NAWs per insertion, splits by a redo log.
+//! wB+-Tree's leaf as the LB+-Tree paper compares it (sections 2.2 and 4.1): an indirection array
+//! keeps unsorted entries in order, an insertion takes two NAWs, and a redo log protects splits.
 //!
-//! A [`LeafTree`] with the [centralised leaf](crate::central): its bytes are the *slot array*, the number
-//! of entries and then their slots in the order of their keys; bit 63 of word 0 says that it is valid.
-//! Where the papers leave a choice: node sizes, inner index, allocator and locks are LB+-Tree's, since
-//! that paper compares them so; a value is replaced in place by one NAW; what is in the header line needs
-//! no flush of its own.
+//! wB+-Tree is a [`LeafTree`] with the [centralised leaf](crate::central). The leaf's bytes are the
+//! *slot array*: the number of entries, then their slots in the order of their keys. Bit 63 of word
+//! 0 says that the array is valid. Where the papers leave a choice, node sizes, inner index,
+//! allocator and locks are LB+-Tree's, because that paper compares the trees in this way. A value
+//! is replaced in place by one NAW. What is in the header line needs no flush of its own.
 //!
 //! # Invariants
-//! Besides the tree's: a slot counts iff its bit is set; while the valid bit is set, the slot array holds
-//! exactly the slots that count, keys ascending; a slot that counts is never overwritten but for its
-//! value word.
+//! Besides the tree's: a slot counts iff its bit is set; while the valid bit is set, the slot array
+//! holds exactly the slots that count, in ascending order of keys; of a slot that counts, only the
+//! value word is ever overwritten.
 //!
 //! # Crash states
-//! 1. *Insert*, *remove*: valid bit off (first NAW); then entry and slot array; then bitmap with the valid
-//!    bit on (second NAW). Between the two, the slot array may be anything: recovery rebuilds it from the
-//!    bitmap, which is the old one.
-//! 2. *Split*: the new leaf is durable before the record of three words of the leaf (bitmap, sibling
-//!    pointer, number of entries) is armed; recovery assigns them, which can be repeated.
+//! 1. *Insert*, *remove*: the first NAW clears the valid bit. Entry and slot array follow. The
+//!    second NAW stores the bitmap with the valid bit set. Between the two, the slot array may be
+//!    anything. Recovery rebuilds it from the bitmap, which is still the old one.
+//! 2. *Split*: the new leaf is durable before a record of three words of the leaf (bitmap, sibling
+//!    pointer, number of entries) is armed. Recovery assigns those words, which can be repeated.
 //!
 //! # Persist cost
 //! | operation | lines | fences |
@@ -37,7 +37,7 @@ use bristlecone_pmem::{Heap, Media, PWord};
 use std::cmp::Ordering as Order;
 use std::sync::atomic::Ordering;
 
-/// The slot array is valid.
+/// Bit that says that the slot array is valid.
 const VALID: u64 = 1 << 63;
 
 /// A wB+-Tree with leaves of `B` x 256 bytes (`B` from 1 to 4). See the module's head.
@@ -54,13 +54,14 @@ pub struct WbDesign<M: Media, const B: usize> {
 struct SlotArray([u8; MAX_BYTES]);
 
 impl SlotArray {
-    /// Entries; no more than `most`, whatever the leaf says.
+    /// Returns the number of entries, at most `most` whatever the leaf says.
     #[inline(always)]
     fn len(&self, most: usize) -> usize {
         usize::from(self.0[0]).min(most)
     }
 
-    /// A slot, of `capacity`; a leaf that changes meanwhile, or a corrupt one, may have any byte here.
+    /// Returns the slot at a place of the array, below `capacity`. A leaf that changes meanwhile,
+    /// or a corrupt one, may have any byte here.
     #[inline(always)]
     fn slot(&self, i: usize, capacity: usize) -> usize {
         usize::from(self.0[1 + i]).min(capacity - 1)
@@ -128,7 +129,8 @@ where
         _hash: u32,
     ) -> Option<Found> {
         let pm = tree.pm();
-        // While the valid bit is off the leaf is being changed, and its version will not validate.
+        // While the valid bit is off, a writer is changing the leaf, and its version will not
+        // validate.
         let array = SlotArray(leaf.bytes(pm));
         let at = position(tree, leaf, &array, key).ok()?;
         let slot = array.slot(at, Leaf::<B>::CAPACITY);
@@ -200,10 +202,10 @@ where
         let entry = leaf.store_entry(pm, slot, pair.key, pair.value);
         let lines = entry.and(leaf.store_bytes(pm, &old.0, &array.0));
         let lines = lines.beyond_header();
-        // PERSIST: entry and slot array, before the bitmap that makes them count.
+        // PERSIST: the entry and the slot array, before the bitmap that makes them count.
         leaf.flush(pm, lines);
         if !lines.is_empty() || !fenced {
-            // PERSIST: those, and the pair's records.
+            // PERSIST: both, and the pair's records.
             pm.fence();
         }
         // Second NAW.
@@ -265,10 +267,10 @@ where
         halve(pm, leaf, bitmap, offset(new));
         // PERSIST: the leaf's three words, before the log is disarmed.
         pm.fence();
-        // The insertion's first NAW fences that: before what the record covers changes otherwise, and before
-        // the slot is anyone else's.
+        // The first NAW of the insertion fences the disarmed record, before anything else changes
+        // those words and before another split takes the log slot.
         log.disarm_flushed();
-        // The new leaf's fence was for the pair's records too.
+        // The new leaf's fence also covered the pair's records.
         let inserted = Self::insert(tree, if goes_right { new_leaf } else { leaf }, pair, true);
         debug_assert!(inserted, "half the slots are empty");
     }
@@ -296,8 +298,8 @@ where
             pm.fence();
         }
         leaf.store_head(pm, head | VALID);
-        // PERSIST: the header line, fenced before anything is done: the record of a split that follows says that
-        // the array is valid, and so does what a clean close saves.
+        // PERSIST: the header line. It is fenced before the tree is used, because the record of a
+        // later split says that the array is valid, and so does a clean close.
         pm.flush_of(leaf.sibling());
         Ok(1)
     }
@@ -328,7 +330,7 @@ where
 
 type Tree<K, V, M, const B: usize> = LeafTree<WbDesign<M, B>, K, V, M>;
 
-/// Binary search over the slot array: where the key is, or where it would be.
+/// Searches the slot array: `Ok` with the key's place, or `Err` with the place where it would be.
 #[inline(always)]
 fn position<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>(
     tree: &Tree<K, V, M, B>,
@@ -350,7 +352,7 @@ fn position<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>(
     Err(low)
 }
 
-/// Where the key of `word`, which is not there, would be.
+/// Returns the place where the key of `word`, which is absent, would be.
 #[inline(always)]
 fn position_of_word<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>(
     tree: &Tree<K, V, M, B>,
@@ -361,12 +363,12 @@ fn position_of_word<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: us
     let position = K::read(tree.pm(), word, |key| position(tree, leaf, array, key));
     match position {
         Some(Ok(at) | Err(at)) => at,
-        None => 0, // no key was ever at that word: the pool is corrupt under our hands
+        None => 0, // no key was ever at that word: the pool has become corrupt
     }
 }
 
-/// Leaves a leaf the slots of `bitmap`, which come first in its slot array, and links its new sibling.
-/// Flushed.
+/// Leaves only the slots of `bitmap`, the first of the slot array, in a leaf, and links its new
+/// sibling. Flushes the words.
 fn halve<M: Media, const B: usize>(pm: &M, leaf: &Leaf<B>, bitmap: u64, new: u64) {
     leaf.store_byte(pm, 0, bitmap.count_ones() as u8);
     // ORDERING: Release; pairs with the Acquire in `Leaf::next`.

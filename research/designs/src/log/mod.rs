@@ -1,3 +1,3 @@
-//! The whole tree as one log.
+//! A design whose whole tree is one log.
 
 pub mod lstree;

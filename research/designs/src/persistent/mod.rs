@@ -1,4 +1,4 @@
-//! All nodes in persistent memory.
+//! Designs with all nodes in persistent memory.
 
 pub mod btree;
 pub mod cddstree;

@@ -1,10 +1,11 @@
-//! Bulk load: a list of nodes built beside the empty one, switched in by one NAW of the head's link.
+//! Bulk load: a list of nodes is built beside the empty one, and one NAW of the head's link
+//! switches to it.
 //!
-//! Nodes hold one pair each, so there is nothing to leave room in, and the fill that is asked for has no
-//! meaning.
+//! Nodes hold one pair each. There is nothing to leave room in, so the requested fill has no
+//! effect.
 //!
-//! Persist cost: every line written once (lines that two nodes share once, if they are allocated one
-//! after the other), 2 fences in all.
+//! Persist cost: every line once (a line that two nodes share also once, if they are allocated one
+//! after the other), and 2 fences in all.
 
 use super::node::{MAX_HEIGHT, NODE_BYTES, target};
 use super::{SkipList, Towers};
@@ -14,7 +15,7 @@ use bristlecone_pmem::Media;
 use bristlecone_pmem::media::LINE;
 use std::borrow::Borrow;
 
-/// Links towers from the smallest key to the largest, while no one else is there.
+/// Links towers from the smallest key to the largest while no other thread is in the list.
 pub(super) struct Raiser {
     /// The last tower of each level.
     last: [u64; MAX_HEIGHT],
@@ -58,7 +59,7 @@ where
         *self.highest.get_mut() = raiser.highest;
     }
 
-    /// Sets an upper link, whatever it was. In a pool that is open for reading each store would copy a
+    /// Sets an upper link if it differs. In a pool that is open for reading each store would copy a
     /// page, and after a clean close all links are right.
     fn lead(&self, from: u64, level: usize, to: u64) {
         if !self.read_only || self.towers.link(&self.nodes, from, level) != to {
@@ -90,7 +91,7 @@ where
         let pm = self.pm();
         // PERSIST: all nodes and records, before the link that leads to them.
         pm.fence();
-        // PERSIST: (in `publish`) the loaded nodes are the list.
+        // PERSIST: (in `publish`) the head's link; the loaded nodes are the list.
         self.nodes.at(self.head).next.publish(pm, first);
         let mut raiser = Raiser::new(self.head_tower);
         for (node, height) in &chain {
@@ -139,8 +140,8 @@ where
         Ok(())
     }
 
-    /// Flushes a node that is written in full, but for a line that the node after it begins in, whose
-    /// turn comes then.
+    /// Flushes a complete node, without the line in which the node after it begins, which is
+    /// flushed with that node.
     fn flush_node(&self, node: u64, after: Option<u64>) {
         let line = LINE as u64;
         let last = (node + NODE_BYTES - 1) / line;

@@ -6,53 +6,60 @@
 //! level 0 | head -> 10 ---> 20 ---> 25 --> 30 -> 40 ---> end    bottom list: in the pool
 //! ```
 //!
-//! The paper compares three. `dram-skiplist` is the original one; `nvm-skiplist` is the original placed
-//! in persistent memory; `divided-skiplist` keeps the bottom list there, as an ordered linked list whose
-//! links are written by NAWs, and everything above it in DRAM, rebuilt by recovery. Here they are one
-//! code, and differ in where the towers are ([`Towers`]): in their nodes ([`InPool`]) or in DRAM
-//! ([`InDram`]). The original in DRAM is [`InPool`] in a pool on the medium [`Dram`](bristlecone_pmem::media::Dram).
+//! The paper compares three. `dram-skiplist` is the original, and `nvm-skiplist` is the original
+//! placed in persistent memory. `divided-skiplist` keeps the bottom list there, as an ordered
+//! linked list whose links are written by NAWs; everything above it is in DRAM, and recovery
+//! rebuilds it. Here they share their code and differ in the place of the towers ([`Towers`]): in
+//! the nodes ([`InPool`]) or in DRAM ([`InDram`]). The original in DRAM is [`InPool`] in a pool on
+//! the medium [`Dram`](bristlecone_pmem::media::Dram).
 //!
-//! A node is in `node.rs`, a tower in `towers.rs`. One node in four is a level higher than the others.
+//! `node.rs` has the nodes, and `towers.rs` the towers. One node in four is a level higher than the
+//! others.
 //!
-//! The upper levels only shorten the way: whatever they say, the bottom list decides. So the list with
-//! towers in the pool flushes none of their links and has recovery set all of them anew; the walk that
-//! does so is needed anyhow, to tell blocks in use from free ones.
+//! The upper levels only shorten the search; the bottom list decides. So the list with towers in
+//! the pool flushes none of their links, and recovery sets them all anew. Its walk is needed
+//! anyway, to tell blocks in use from free ones.
 //!
 //! # Invariants
-//! 1. The bottom list from the head holds strictly ascending keys; a node's key word and height never
-//!    change while it is in the list.
+//! 1. The bottom list from the head holds strictly ascending keys; a node's key word and height
+//!    never change while it is in the list.
 //! 2. Every link that a reader's validated step saw, and every value, is durable.
-//! 3. Level `l` holds a subset of level `l - 1`, in the same order, one tower of a key at most.
-//! 4. A node that is in no list and that no pinned thread can be in is free, and its tower with it.
+//! 3. Level `l` holds a subset of level `l - 1`, in the same order, with at most one tower of a
+//!    key.
+//! 4. If a node is in no list and no pinned thread can be in it, it is free, and so is its tower.
 //!
 //! # Concurrency
-//! A volatile table of version locks, indexed by the node ([`crate::version_lock`]). The lock of a node
-//! covers its bottom link, its mark, the *value of the node it leads to*, and its tower's links.
+//! Version locks are in a volatile table, indexed by the node ([`crate::version_lock`]). The lock
+//! of a node covers its bottom link, its mark, the *value of the node that the link leads to*, and
+//! its tower's links.
 //!
-//! * *Reading*: go down and along without looking at locks; at the last node before the key read its
-//!   version, its link and what that leads to, and validate the version.
+//! * *Reading*: descend and move along without reading locks. At the last node before the key read
+//!   its version, its link and the next node, and validate the version.
 //! * *Update*: lock the node before, at that version; NAW of the value word.
-//! * *Insert*: lock the node before and the new node (others may come to it as soon as it is linked, and
-//!   must not build on it before the link is durable); check the link; NAW of the link.
-//! * *Remove*: lock the node before and the node; check the link; NAW of the link; then mark the node's own
-//!   link, so that whoever is still at the node begins anew.
+//! * *Insert*: lock the node before and the new node (other threads may reach it as soon as it is
+//!   linked, and must not build on it before the link is durable); check the link; NAW of the link.
+//! * *Remove*: lock the node before and the node; check the link; NAW of the link; then mark the
+//!   node's own link, so that a thread that is still at the node begins again.
 //! * Writers unlock after the fence. No thread waits for a lock while it holds another
 //!   (`lock_two` takes both in the order of the table).
-//! * *Towers*: an insert raises its tower level by level, upwards, once the node is in the list, each level
-//!   under the locks of the node before and its own, and stops if the node has left. A remove marks the
-//!   node first and then takes the tower down, downwards. So no level gains a node that has left.
-//! * Whoever searches is pinned; blocks and towers are freed through the epoch collector (`search.rs` says
+//! * *Towers*: once the node is in the list, an insert links its tower level by level, upwards.
+//!   Each level is linked under the locks of the node before and its own, and the insert stops if
+//!   the node has been removed. A remove marks the node first and then unlinks the tower downwards.
+//!   So no level gains a removed node.
+//! * Searches are pinned; blocks and towers are freed through the epoch collector (`search.rs` says
 //!   why that is enough).
 //!
 //! # Crash states
-//! 1. *Insert*, before the NAW of the link: a node and records that nothing leads to. The walk does not
-//!    reach them, so they are free.
-//! 2. *Update*: old or new value word. The record of the other is not reached.
-//! 3. *Remove*, before the NAW of the link: the node is in the list. After it: it is not reached.
-//! 4. *Upper links*, where they are in the pool: any of them, old or new, even into blocks that are free
-//!    or hold something else. Recovery sets each before it follows it.
-//! 5. *Bulk load*, before the NAW of the head's link: a list that nothing leads to.
-//! 6. *Create*, before the root is published: chunks of an unpublished root, freed at open.
+//! 1. *Insert*, before the NAW of the link: the new node and records are free, because the walk
+//!    does not reach them.
+//! 2. *Update*: the old or the new value word is there. The record of the other is not reached.
+//! 3. *Remove*: before the NAW of the link the node is in the list; after it the node is not
+//!    reached.
+//! 4. *Upper links* in the pool: each may be old or new, and may lead into blocks that are free or
+//!    hold something else. Recovery sets each before it follows it.
+//! 5. *Bulk load*, before the NAW of the head's link: the new list is free, because nothing leads
+//!    to it.
+//! 6. *Create*, before the root is published: opening frees the chunks of an unpublished root.
 //!
 //! A clean close saves nothing: opening walks the list.
 
@@ -65,15 +72,16 @@ mod search;
 mod towers;
 mod verify;
 
+use crate::common::{self, check_pair};
 use crate::forward::{forward, forward_impls};
 use crate::index::{
-    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
+    DurableIndex, IfPresent, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError,
+    UpdateError,
 };
-use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::pool::{Root, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool};
-use modify::IfPresent;
 use node::{MAX_HEIGHT, NODE_BYTES, Nodes};
 use std::fmt;
 use std::marker::PhantomData;
@@ -84,7 +92,7 @@ pub use towers::{InDram, InPool, Towers};
 /// Root word: offset of the head.
 const HEAD: usize = 0;
 
-/// How a skip list is run: there is nothing to choose.
+/// Options of a skip list. There are none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SkipOptions {}
@@ -102,9 +110,9 @@ pub struct SkipList<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, T: Towers<M
     /// The node before the first.
     head: u64,
     head_tower: u64,
-    /// Highest level that has, or had, a node.
+    /// Highest level that has had a node.
     highest: AtomicUsize,
-    /// Heights drawn.
+    /// Number of heights drawn.
     drawn: AtomicU64,
     read_only: bool,
     report: RecoveryReport,
@@ -125,24 +133,19 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, T: Towers<M>> fmt::Debug
     }
 }
 
-/// The number of a node's lock.
+/// Returns the index of a node's lock.
 #[inline(always)]
 fn handle(node: u64) -> u32 {
     (node >> 4) as u32 ^ (node >> 36) as u32
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, T: Towers<M>> SkipList<K, V, M, T> {
-    /// What the root table says of a list of these types.
+    /// Returns the entry of a list of these types in the root table.
     fn root_kind() -> RootKind {
-        RootKind {
-            design: T::DESIGN.into(),
-            keys: K::KIND,
-            values: V::KIND,
-            node_bytes: NODE_BYTES as u32,
-        }
+        common::root_kind::<K, V>(T::DESIGN, NODE_BYTES as u32)
     }
 
-    /// An empty list around the head, whose upper links are still to be set.
+    /// Returns an empty list around the head, whose upper links are still to be set.
     fn assemble(heap: Heap<M>, root: Root<M>, head: u64) -> Self {
         let towers = T::new();
         Self {
@@ -166,30 +169,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, T: Towers<M>> SkipList<K, 
         self.nodes.pm()
     }
 
-    /// Highest level with a node; 0 is the bottom list.
+    /// Returns the highest level with a node; 0 is the bottom list.
     #[inline(always)]
     fn top(&self) -> usize {
-        // ORDERING: Relaxed; a search that begins too low takes longer, nothing else.
+        // ORDERING: Relaxed; a search that begins too low only takes longer.
         self.highest.load(Ordering::Relaxed)
     }
 
     fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        if self.read_only {
-            return Err(InsertError::ReadOnly);
-        }
-        if !key.fits() {
-            return Err(InsertError::KeyTooLong {
-                len: key.bytes(),
-                most: MAX_KEY,
-            });
-        }
-        if value.bytes() > MAX_VALUE {
-            return Err(InsertError::ValueTooLong {
-                len: value.bytes(),
-                most: MAX_VALUE,
-            });
-        }
-        Ok(())
+        check_pair(self.read_only, key, value)
     }
 }
 
@@ -254,37 +242,7 @@ where
     M: Media,
     T: Towers<M>,
 {
-    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        self.check_pair(key, value)?;
-        self.put(key, value, IfPresent::Refuse).map(|_| ())
-    }
-
-    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
-        self.check_pair(key, value)?;
-        self.put(key, value, IfPresent::Replace)
-    }
-
-    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
-        if self.read_only {
-            return Err(UpdateError::ReadOnly);
-        }
-        if value.bytes() > MAX_VALUE {
-            return Err(UpdateError::ValueTooLong {
-                len: value.bytes(),
-                most: MAX_VALUE,
-            });
-        }
-        self.replace(key, value)
-    }
-
-    fn remove(&self, key: &K) -> Result<bool, RemoveError> {
-        if self.read_only {
-            return Err(RemoveError::ReadOnly);
-        }
-        self.take_out(key)
-    }
-
-    forward!(lookups, lookup_batches, scans, checks);
+    forward!(changes, lookups, lookup_batches, scans, checks);
 }
 
 forward_impls!(SkipList<K, V, M, T: Towers<M>>, KeyRepr, Repr);

@@ -1,29 +1,20 @@
 //! Insertion, replacement and removal, and the towers that follow them.
 //!
-//! Persist cost, in lines and fences: insert 2 and 2 (the node; the link to it), update 1 and 1, remove 1
-//! and 1. Records add their own lines; a value's record also a fence to an update, before the word that
-//! leads to it. A node's 32 bytes may lie in two lines where towers are in the pool.
+//! Persist cost, in lines and fences: insert 2 and 2 (the node; the link to it), update 1 and 1,
+//! remove 1 and 1. Records add their own lines. An update with a record adds a fence, before the
+//! word that leads to it. A node's 32 bytes may lie in two lines where towers are in the pool.
 
 use super::node::{LEFT, MAX_HEIGHT, has_left, target};
 use super::search::{Near, Path};
 use super::{SkipList, Towers, handle};
-use crate::index::{InsertError, RemoveError, UpdateError};
+use crate::index::{IfPresent, InsertError, RemoveError, UpdateError};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::media::DramAccess;
 use bristlecone_pmem::{Media, POff, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::sync::atomic::Ordering;
 
-/// What to do with a key that is there already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IfPresent {
-    /// Report [`InsertError::KeyExists`].
-    Refuse,
-    /// Put the new value in its place.
-    Replace,
-}
-
-/// A node that nothing leads to yet. The value's word is not its part.
+/// A node that nothing leads to yet, without the value's word.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draft {
     pub node: u64,
@@ -38,12 +29,12 @@ where
     M: Media,
     T: Towers<M>,
 {
-    /// A height: one node in four is a level higher than the others.
+    /// Returns a height: one node in four is a level higher than the others.
     pub(super) fn next_height(&self) -> usize {
-        // ORDERING: Relaxed; any numbers will do that differ.
+        // ORDERING: Relaxed; any distinct numbers will do.
         let n = self.drawn.fetch_add(1, Ordering::Relaxed);
-        // SplitMix64's mixing, so that the heights of a list do not depend on the keys, nor on anything
-        // but the order in which they come.
+        // SplitMix64's mixing. The heights of a list depend only on the order of the insertions,
+        // and not on the keys.
         let mut z = n.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -51,7 +42,7 @@ where
         (1 + z.trailing_zeros() as usize / 2).min(MAX_HEIGHT)
     }
 
-    /// Allocates a node and makes the key's word; nothing is allocated if it fails.
+    /// Allocates a node and makes the key's word. If this fails, nothing stays allocated.
     pub(super) fn draft(&self, key: &K) -> Result<Draft, SpaceError> {
         let height = self.next_height();
         let node = self.heap.alloc(T::node_bytes(height))?;
@@ -68,7 +59,7 @@ where
         self.heap.free(POff::new(draft.node));
     }
 
-    /// Writes a node that nothing leads to yet; nothing is flushed.
+    /// Writes a node that nothing leads to yet. Does not flush.
     pub(super) fn write_node(&self, node: u64, key: u64, value: u64, next: u64, height: usize) {
         let (pm, node) = (self.pm(), self.nodes.at(node));
         // ORDERING: Relaxed (all four); the store that links the node is a Release.
@@ -78,11 +69,11 @@ where
         node.height.store(pm, height as u64, Ordering::Relaxed);
     }
 
-    /// Inserts, or does as `present` says, and commits. True if the key was there.
+    /// Inserts, or acts as `present` says, and commits. Returns true if the key was present.
     pub(super) fn put(&self, key: &K, value: &V, present: IfPresent) -> Result<bool, InsertError> {
         let guard = &epoch::pin();
         let mut path = self.path();
-        // Made when they are first needed: not for a key that is there and must not be.
+        // Made when first needed, so not for a key that is present and must not be.
         let mut word: Option<u64> = None;
         let mut draft: Option<Draft> = None;
         let discard = |word: Option<u64>, draft: Option<Draft>| {
@@ -127,33 +118,33 @@ where
         }
     }
 
-    /// Puts a node into the bottom list where `near` says; false if that is no longer its place.
+    /// Puts a node into the bottom list at `near`. Returns false if that is no longer its place.
     fn link(&self, near: &Near, new: Draft, value: u64) -> bool {
         let pm = self.pm();
         self.write_node(new.node, new.key, value, near.next, new.height);
-        // PERSIST: the node, and with the same fence the records it leads to, before the link that makes
-        // it count (crash state 1).
+        // PERSIST: the node, with the records that it leads to under the same fence, before the
+        // link that makes it count (crash state 1).
         pm.flush_of(self.nodes.at(new.node));
         pm.fence();
         Self::report_lock(DramAccess::Locked, near.pred);
         Self::report_lock(DramAccess::Locked, new.node);
         pm.interleave();
-        // The new node's lock too: others may come to the node at once, and must not build on it before
-        // its link is durable.
+        // The new node's lock is taken too: other threads may reach the node at once, and must not
+        // build on it before its link is durable.
         let locks = self.locks.lock_two(handle(near.pred), handle(new.node));
         if self.nodes.next(near.pred) != near.next {
             locks.unlock_unchanged();
             return false;
         }
-        // PERSIST: (in `publish`) the NAW that makes the insert count.
+        // PERSIST: (in `publish`) the link; the insertion counts.
         self.nodes.at(near.pred).next.publish(pm, new.node);
-        // After the fence: what others see now, a crash keeps.
+        // After the fence, so that others see only what survives a crash.
         locks.unlock();
         true
     }
 
-    /// Stores a value word over that of the node that `near` found: crash state 2. False if that is no
-    /// longer its place.
+    /// Replaces the value word of the node that `near` found (crash state 2). Returns false if that
+    /// is no longer its place.
     fn swap_value(&self, near: &Near, word: u64, guard: &Guard) -> bool {
         let pm = self.pm();
         if V::RECORDS {
@@ -166,14 +157,14 @@ where
             return false;
         };
         let old = self.nodes.value(near.next);
-        // PERSIST: (in `publish`) the new value counts.
+        // PERSIST: (in `publish`) the new value.
         self.nodes.at(near.next).value.publish(pm, word);
         locked.unlock();
         V::retire(&self.heap, old, guard);
         true
     }
 
-    /// Replaces the value of a key that is there.
+    /// Replaces the value of a key that is present.
     pub(super) fn replace(&self, key: &K, value: &V) -> Result<(), UpdateError> {
         let guard = &epoch::pin();
         let mut path = self.path();
@@ -198,7 +189,7 @@ where
         }
     }
 
-    /// Removes `key`; true if it was there.
+    /// Removes `key`. Returns true if it was present.
     pub(super) fn take_out(&self, key: &K) -> Result<bool, RemoveError> {
         let guard = &epoch::pin();
         let mut path = self.path();
@@ -212,7 +203,7 @@ where
             };
             let node = near.next;
             self.lower(node, key, &mut path, guard);
-            // Nothing leads to the node any more, durably.
+            // Durably, nothing leads to the node any more.
             K::retire(&self.heap, self.nodes.key(node), guard);
             V::retire(&self.heap, value, guard);
             self.heap.retire(POff::new(node), guard);
@@ -221,8 +212,8 @@ where
         }
     }
 
-    /// Takes the node that `near` found out of the bottom list: crash state 3. Its value word; `None` if
-    /// `near` is no longer its place.
+    /// Removes the node that `near` found from the bottom list (crash state 3). Returns its value
+    /// word, or `None` if `near` is no longer its place.
     fn unlink(&self, near: &Near) -> Option<u64> {
         let (pm, node) = (self.pm(), near.next);
         Self::report_lock(DramAccess::Locked, near.pred);
@@ -235,10 +226,11 @@ where
         }
         let value = self.nodes.value(node);
         let after = self.nodes.next(node);
-        // PERSIST: (in `publish`) the NAW that makes the removal count.
+        // PERSIST: (in `publish`) the link past the node; the removal counts.
         self.nodes.at(near.pred).next.publish(pm, after);
-        // Only now, so that no crash finds a mark in the list; and it need not be durable.
-        // ORDERING: Release; pairs with the Acquire load in `next`, as every store of a link.
+        // The mark comes after the fence, so that no crash finds one in the list, and need not be
+        // durable. ORDERING: Release; pairs with the Acquire load in `next`, like every store of a
+        // link.
         self.nodes
             .at(node)
             .next
@@ -247,12 +239,12 @@ where
         Some(value)
     }
 
-    /// Links a node's tower, upwards. Others may take the node out meanwhile.
+    /// Links a node's tower, upwards. Other threads may remove the node meanwhile.
     fn raise(&self, new: Draft, key: &K, path: &mut Path) {
         if new.height == 1 {
             return;
         }
-        // ORDERING: Relaxed; a search that does not see it takes the way one level below.
+        // ORDERING: Relaxed; a search that does not see it begins one level below.
         self.highest.fetch_max(new.height - 1, Ordering::Relaxed);
         let tower = self.towers.make(new.node, new.key, new.height);
         for level in 1..new.height {
@@ -265,7 +257,8 @@ where
         }
     }
 
-    /// The last tower before `key` from `at` on, and what comes after it, without its mark.
+    /// Returns the last tower before `key`, from `at` on, and the link to the next one without its
+    /// mark.
     fn along(&self, level: usize, mut at: u64, key: &K) -> (u64, u64) {
         loop {
             let next = target(self.towers.link(&self.nodes, at, level));
@@ -280,9 +273,9 @@ where
         }
     }
 
-    /// Links a tower on one level; false if its node has left the list meanwhile, or if a tower of the
-    /// same key has not left the level yet (one of a key at most is on a level, so that `lower` can tell
-    /// what it finds). The tower stays as high as it is then.
+    /// Links a tower on one level. Returns false, and the tower stays at its height, if the node
+    /// has been removed meanwhile, or if another tower of the same key is still on the level. (Each
+    /// level has at most one tower of a key, so that `lower` can tell what it finds.)
     fn raise_to(&self, level: usize, tower: u64, node: u64, key: &K, path: &mut Path) -> bool {
         let (towers, nodes) = (&self.towers, &self.nodes);
         loop {
@@ -303,7 +296,7 @@ where
             if there == next {
                 towers.set_link(nodes, tower, level, next);
                 towers.set_link(nodes, pred, level, tower);
-                // Versions are those of the bottom list, which is as it was.
+                // Versions are those of the bottom list, which has not changed.
                 locks.unlock_unchanged();
                 return true;
             }
@@ -314,8 +307,8 @@ where
         }
     }
 
-    /// Unlinks the tower of a node that has left the bottom list, downwards, and takes it back. After the
-    /// node has left, no level gains it.
+    /// Unlinks and frees the tower of a node that has left the bottom list, downwards. No level
+    /// gains the node after that.
     fn lower(&self, node: u64, key: &K, path: &mut Path, guard: &Guard) {
         let height = self.nodes.height(node) as usize;
         let mut tower = None;
@@ -327,7 +320,7 @@ where
         }
     }
 
-    /// Takes a node's tower off one level; `None` if it is not there.
+    /// Unlinks a node's tower from one level. Returns `None` if it is not there.
     fn lower_from(&self, level: usize, node: u64, key: &K, path: &mut Path) -> Option<u64> {
         let (towers, nodes) = (&self.towers, &self.nodes);
         loop {
@@ -355,7 +348,7 @@ where
         }
     }
 
-    /// Frees a node that never was reachable, and its records.
+    /// Frees a node that was never reachable, and its records.
     pub(super) fn discard_node(&self, node: u64) {
         K::discard(&self.heap, self.nodes.key(node));
         V::discard(&self.heap, self.nodes.value(node));

@@ -5,45 +5,45 @@
 //! 32 | links of levels 1 .. height - 1, where towers are in the pool           |
 //! ```
 //!
-//! Blocks are at least 16-aligned, so a link has low bits to spare. Bit 0 of a link says that its owner
-//! has left that level: nothing may be linked behind it any more. It is set once the owner is durably
-//! unlinked, so no crash finds it in a node that the list leads to.
+//! Blocks are at least 16-aligned, so a link has spare low bits. Bit 0 of a link says that its
+//! owner has left that level, and that nothing may be linked behind it any more. It is set once the
+//! owner is durably unlinked, so no crash finds it in a node that the list leads to.
 
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
 use bristlecone_pmem::{Media, PWord, Pool};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Levels of the highest node, the bottom list included: with one node in four a level higher, enough
+/// Maximum height of a node, the bottom list included: with one node in four a level higher, enough
 /// for 2^32 of them.
 pub(super) const MAX_HEIGHT: usize = 16;
 
 /// Bit of a link whose owner has left the level.
 pub(super) const LEFT: u64 = 1;
 
-/// True if the owner of this link has left the level.
+/// Returns true if the owner of this link has left the level.
 #[inline(always)]
 pub(super) fn has_left(link: u64) -> bool {
     link & LEFT != 0
 }
 
-/// Where a link leads; 0 at the end.
+/// Returns the target of a link; 0 at the end.
 #[inline(always)]
 pub(super) fn target(link: u64) -> u64 {
     link & !LEFT
 }
 
-/// What every node begins with: all of a node that a crash must keep.
+/// Head of every node: the part that a crash must keep.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Node {
-    /// The key's word; never changes.
+    /// The key's word, which never changes.
     pub key: PWord,
-    /// The value's word. Under the lock of the node before.
+    /// The value's word, under the lock of the node before.
     pub value: PWord,
-    /// Link of the bottom list. Under this node's lock.
+    /// Link of the bottom list, under this node's lock.
     pub next: PWord,
-    /// Levels that the node was given; never changes.
+    /// Height of the node, which never changes.
     pub height: PWord,
 }
 
@@ -64,10 +64,10 @@ impl<M: Media> std::fmt::Debug for Nodes<M> {
     }
 }
 
-// SAFETY: 1. `base` is the pool's mapping, which `pool` keeps alive and which any thread may use; 2. all
-// persistent words are atomics.
+// SAFETY: 1. `base` is the pool's mapping, which `pool` keeps alive and which any thread may use;
+// 2. all persistent words are atomics.
 unsafe impl<M: Media> Send for Nodes<M> {}
-// SAFETY: as for `Send`.
+// SAFETY: 1. and 2. as for `Send`.
 unsafe impl<M: Media> Sync for Nodes<M> {}
 
 impl<M: Media> Nodes<M> {
@@ -87,56 +87,57 @@ impl<M: Media> Nodes<M> {
         self.pool.pm()
     }
 
-    /// The node at an offset that came from the allocator, from recovery, or from a link.
+    /// Returns the node at an offset from the allocator, from recovery, or from a link.
     #[inline(always)]
     pub(super) fn at(&self, off: u64) -> &Node {
-        // SAFETY: 1. the allocator or recovery vouched for a block of at least 32 bytes there, inside the
-        // mapping; links only ever hold such offsets; 2. blocks are 16-aligned; 3. a Node is all atomic
-        // words, valid for any bits; 4. the mapping lives as long as `pool`; a node that was freed
-        // meanwhile is still mapped memory.
+        // SAFETY: 1. a block of at least 32 bytes is there, inside the mapping: the offset came
+        // from the allocator or was checked by recovery, and links only hold such offsets; 2.
+        // blocks are 16-aligned; 3. a Node is all atomic words, valid for any bits; 4. the mapping
+        // lives as long as `pool`, and a node that was freed meanwhile is still mapped memory.
         unsafe { &*self.base.wrapping_add(off as usize).cast::<Node>() }
     }
 
-    /// The link of an upper level in a node that has it.
+    /// Returns the link of an upper level in a node that has that level.
     #[inline(always)]
     pub(super) fn upper(&self, off: u64, level: usize) -> &PWord {
         debug_assert!((1..MAX_HEIGHT).contains(&level), "level {level}");
         let at = off + NODE_BYTES + 8 * (level as u64 - 1);
-        // SAFETY: 1. the node's block has room for its height's links, and only those levels lead to
-        // it; 2. 8-aligned; 3. and 4. as in `at`.
+        // SAFETY: 1. the node's block has room for its height's links, and only searches of those
+        // levels come here; 2. the word is 8-aligned; 3. and 4. as in `at`.
         unsafe { &*self.base.wrapping_add(at as usize).cast::<PWord>() }
     }
 
-    /// Where the bottom list goes on after `off`, with the mark.
+    /// Returns the link of the bottom list after `off`, with the mark.
     #[inline(always)]
     pub(super) fn next(&self, off: u64) -> u64 {
         // ORDERING: Acquire; pairs with the Release store that linked the node it leads to.
         self.at(off).next.load(self.pm(), Ordering::Acquire)
     }
 
-    /// The node's key word.
+    /// Returns the node's key word.
     #[inline(always)]
     pub(super) fn key(&self, off: u64) -> u64 {
-        // ORDERING: Relaxed; written before the node was linked, and whoever was led to it acquired
-        // the link.
+        // ORDERING: Relaxed; written before the node was linked, and the thread that reads it
+        // acquired the link.
         self.at(off).key.load(self.pm(), Ordering::Relaxed)
     }
 
-    /// The node's value word: right under the lock of the node before, or once its version is validated.
+    /// Returns the node's value word. It is right under the lock of the node before, or once that
+    /// node's version is validated.
     #[inline(always)]
     pub(super) fn value(&self, off: u64) -> u64 {
         // ORDERING: Relaxed; the lock's version orders it.
         self.at(off).value.load(self.pm(), Ordering::Relaxed)
     }
 
-    /// The levels that the node was given.
+    /// Returns the node's height.
     #[inline(always)]
     pub(super) fn height(&self, off: u64) -> u64 {
         // ORDERING: Relaxed; as the key.
         self.at(off).height.load(self.pm(), Ordering::Relaxed)
     }
 
-    /// Asks for a node's first line.
+    /// Prefetches a node's first line.
     #[inline(always)]
     pub(super) fn prefetch(&self, off: u64) {
         if off != 0 {
@@ -146,7 +147,7 @@ impl<M: Media> Nodes<M> {
         }
     }
 
-    /// Asks for a node whose offset has not been checked yet.
+    /// Prefetches a node whose offset has not been checked yet.
     pub(super) fn prefetch_checked(&self, off: u64) {
         if off < self.pm().len() {
             self.prefetch(off);

@@ -1,4 +1,4 @@
-//! Recovery: a walk of the bottom list, which marks what it reaches and raises the towers anew.
+//! Recovery walks the bottom list, marks everything that it reaches, and links the towers anew.
 
 use super::bulk::Raiser;
 use super::node::{MAX_HEIGHT, Nodes};
@@ -46,13 +46,13 @@ where
     Ok(list)
 }
 
-/// Checks that there is a node at `off`, marks it as reached and returns its height.
+/// Checks that there is a node at `off` and marks it as reached. Returns its height.
 fn mark<M: Media, T: Towers<M>>(
     heap: &Heap<M>,
     nodes: &Nodes<M>,
     off: u64,
 ) -> Result<usize, String> {
-    // A node of the least height, so that the height may be read.
+    // First as a node of the smallest height, so that the height may be read.
     heap.check(off, T::node_bytes(1))?;
     let height = nodes.height(off);
     if !(1..=MAX_HEIGHT as u64).contains(&height) {
@@ -71,7 +71,7 @@ where
     M: Media,
     T: Towers<M>,
 {
-    /// Walks the list and raises the towers. How many nodes there are, or what is wrong.
+    /// Walks the list and links the towers. Returns the number of nodes, or what is wrong.
     fn rebuild(&mut self) -> Result<u64, String> {
         let mut raiser = Raiser::new(self.head_tower);
         let mut entries = 0;

@@ -1,47 +1,22 @@
-//! Scans in both directions, a snapshot per node.
+//! Scans in both directions, with a snapshot of each node.
 //!
-//! Upwards a scan goes along the bottom list. Downwards there are no links: it takes the list in
-//! stretches, each from a tower of level 2 (some 16 nodes) or the head, reads one upwards and gives it
-//! back in reverse.
+//! Upwards, a scan follows the bottom list. Downwards there are no links: the scan divides the list
+//! into stretches, each from a tower of level 2 (some 16 nodes) or the head. It reads a stretch
+//! upwards and visits it in reverse.
 
 use super::search::{Path, Step};
 use super::{SkipList, Towers};
+use crate::range::{borrowed, is_after, is_before};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
-/// Nodes that a scan visits before it lets memory be reclaimed.
+/// Number of nodes that a scan visits before it lets memory be reclaimed.
 const NODES_PER_PIN: u32 = 512;
-/// Level whose towers begin the stretches of a scan downwards.
+/// Level whose towers begin the stretches of a downward scan.
 const STRETCH: usize = 2;
-
-/// True if `key` lies before a range that starts here.
-fn is_before<K: Ord + ?Sized>(key: &K, start: Bound<&K>) -> bool {
-    match start {
-        Bound::Included(start) => key < start,
-        Bound::Excluded(start) => key <= start,
-        Bound::Unbounded => false,
-    }
-}
-
-/// True if `key` lies after a range that ends here.
-fn is_after<K: Ord + ?Sized>(key: &K, end: Bound<&K>) -> bool {
-    match end {
-        Bound::Included(end) => key > end,
-        Bound::Excluded(end) => key >= end,
-        Bound::Unbounded => false,
-    }
-}
-
-fn borrowed<K: ToOwned + ?Sized>(bound: &Bound<K::Owned>) -> Bound<&K> {
-    match bound {
-        Bound::Included(key) => Bound::Included(key.borrow()),
-        Bound::Excluded(key) => Bound::Excluded(key.borrow()),
-        Bound::Unbounded => Bound::Unbounded,
-    }
-}
 
 impl<K, V, M, T> SkipList<K, V, M, T>
 where
@@ -50,8 +25,8 @@ where
     M: Media,
     T: Towers<M>,
 {
-    /// A node in the list before every key that `bound` starts at or ends with; from a tower of level
-    /// `lowest` or higher.
+    /// Returns a node in the list before every key that `bound` starts at or ends with, from a
+    /// tower of level `lowest` or higher.
     fn seek(&self, bound: Bound<&K>, lowest: usize, path: &mut Path) -> u64 {
         match bound {
             Bound::Included(key) | Bound::Excluded(key) => {
@@ -80,7 +55,7 @@ where
                 }
             };
             let mut nodes = 0;
-            // Where the scan goes on if it has to find its place again.
+            // The key after which the scan continues if it has to find its place again.
             let mut last: Option<u64> = None;
             loop {
                 let (node, key, value) = match self.step(pred) {
@@ -107,7 +82,7 @@ where
                     break;
                 }
             }
-            // What was passed has been visited, or lies before the range: go on after it.
+            // Earlier keys have been visited, or lie before the range. Continue after the last one.
             if let Some(key) = last
                 && let Some(after) = K::read(self.pm(), key, |key| {
                     (!is_before(key, borrowed::<K>(&from))).then(|| key.to_owned())
@@ -151,7 +126,7 @@ where
             if start == self.head {
                 return;
             }
-            // The node that the stretch began at is the last of the next.
+            // The first node of this stretch is the last of the next one.
             let Some(end) = K::read(self.pm(), self.nodes.key(start), ToOwned::to_owned) else {
                 return;
             };
@@ -163,7 +138,8 @@ where
         }
     }
 
-    /// The words of the nodes after `start` up to `to`, in order; false if one of them left meanwhile.
+    /// Reads the words of the nodes after `start` up to `to`, in order. Returns false if one of
+    /// them was removed meanwhile.
     fn read_stretch(&self, start: u64, to: Bound<&K>, words: &mut Vec<(u64, u64)>) -> bool {
         words.clear();
         let mut pred = start;

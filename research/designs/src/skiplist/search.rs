@@ -1,10 +1,10 @@
-//! Search: down the towers, along the bottom list, and a validated last step.
+//! Search: down the towers, along the bottom list, with a validated last step.
 //!
-//! Who is pinned meets no node that is reused meanwhile: every node that a search comes to was in the
-//! list at some moment since the pin. A search starts at the head or at a node that is seen to be in the
-//! list (a tower may be there longer than its node, so that is looked at), and the link of a node that
-//! has left stays what it was, so it leads to what was in the list when the node left. Likewise on each
-//! upper level, since towers are raised upwards and lowered downwards.
+//! A pinned thread meets no reused node: every node that a search reaches was in the list at some
+//! moment since the pin. A search starts at the head or at a node that is found to be in the list
+//! (a tower may stay longer than its node, so this is checked). The link of a removed node does not
+//! change, so it leads to a node that was in the list at the removal. The same holds on each upper
+//! level, since towers are linked upwards and unlinked downwards.
 
 use super::node::{MAX_HEIGHT, has_left, target};
 use super::{SkipList, Towers, handle};
@@ -19,31 +19,31 @@ use std::cmp::Ordering;
 /// The towers before a key, by level; entry 0 is not used.
 pub(super) type Path = [u64; MAX_HEIGHT];
 
-/// The place of a key: `pred` leads to `next`, its key is smaller, and that of `next` is not. All of it
-/// held at one moment, at which `pred` was unlocked, so what it says is durable.
+/// The place of a key: `pred` leads to `next`, the key of `pred` is smaller, and that of `next` is
+/// not. All of it held at one moment at which `pred` was unlocked, so it is durable.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Near {
     pub pred: u64,
     /// Version of `pred` at that moment.
     pub version: u64,
-    /// 0 at the end.
+    /// The next node; 0 at the end.
     pub next: u64,
     /// The value word, if `next` has the key.
     pub found: Option<u64>,
 }
 
-/// What comes after a node.
+/// The successor of a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    /// The node has left the list.
+    /// The node has been removed.
     Left,
-    /// Nothing.
+    /// There is none.
     End,
     /// Another node, with its key and value words.
     To { node: u64, key: u64, value: u64 },
 }
 
-/// Searches of a batch that go on at once.
+/// Number of searches of a batch that advance together.
 const LANES: usize = 16;
 
 impl<K, V, M, T> SkipList<K, V, M, T>
@@ -56,8 +56,8 @@ where
     /// Compares a key's word with a key.
     #[inline(always)]
     pub(super) fn compare(&self, word: u64, key: &K) -> Ordering {
-        // Recovery has seen every word lead to a key; a corrupt one counts as small, so that searches
-        // go on to their end.
+        // Recovery has checked that every word leads to a key. A corrupt one counts as small, so
+        // that searches reach their end.
         K::read(self.pm(), word, |found| found.cmp(key)).unwrap_or(Ordering::Less)
     }
 
@@ -68,8 +68,8 @@ where
         M::Dram::touch(DramRegion::Locks, access, place, 8);
     }
 
-    /// Goes down the towers to the last before what `before` says; notes where it left each level down
-    /// to `lowest`.
+    /// Descends the towers to the last one for which `before` holds. Notes where it left each
+    /// level, down to `lowest`.
     #[inline(always)]
     pub(super) fn descend(
         &self,
@@ -83,7 +83,7 @@ where
         for level in (lowest..=self.top()).rev() {
             loop {
                 let next = target(towers.link(nodes, at, level));
-                // What the level above stopped at need not be compared again.
+                // The key that ended the level above need not be compared again.
                 if next == 0 || next == passed {
                     break;
                 }
@@ -98,7 +98,7 @@ where
         at
     }
 
-    /// The node of the lowest tower on `path` that is in the list.
+    /// Returns the node of the lowest tower on `path` that is in the list.
     #[inline(always)]
     pub(super) fn start(&self, path: &Path, lowest: usize) -> u64 {
         for tower in &path[lowest..=self.top().max(lowest)] {
@@ -110,13 +110,13 @@ where
         self.head
     }
 
-    /// An empty path: the head on every level.
+    /// Returns an empty path: the head on every level.
     #[inline(always)]
     pub(super) fn path(&self) -> Path {
         [self.head_tower; MAX_HEIGHT]
     }
 
-    /// Goes along the bottom list to the last node before `key`, without looking at locks.
+    /// Moves along the bottom list to the last node before `key`, without reading locks.
     #[inline(always)]
     pub(super) fn approach(&self, mut pred: u64, key: &K) -> u64 {
         loop {
@@ -139,7 +139,7 @@ where
         }
     }
 
-    /// Finds the place of `key` from a node before it; `None` if the way ends at a node that has left.
+    /// Finds the place of `key` from a node before it. Returns `None` if it reaches a removed node.
     #[inline(always)]
     pub(super) fn settle(&self, start: u64, key: &K) -> Option<Near> {
         let mut pred = start;
@@ -147,7 +147,7 @@ where
             pred = self.approach(pred, key);
             Self::report_lock(DramAccess::Load, pred);
             self.pm().interleave();
-            // Waits for a writer, whose fence comes before its unlock.
+            // This waits for a writer, whose fence comes before its unlock.
             let version = self.locks.read(handle(pred));
             let link = self.nodes.next(pred);
             if has_left(link) {
@@ -160,7 +160,7 @@ where
                 self.compare(self.nodes.key(next), key)
             };
             let found = order.is_eq().then(|| self.nodes.value(next));
-            // Something smaller may have come between.
+            // A smaller key may have come in between.
             if order.is_ge() && self.locks.validate(handle(pred), version) {
                 return Some(Near {
                     pred,
@@ -172,7 +172,7 @@ where
         }
     }
 
-    /// What comes after `pred`, at one moment at which `pred` was unlocked.
+    /// Returns the successor of `pred` at one moment at which `pred` was unlocked.
     #[inline]
     pub(super) fn step(&self, pred: u64) -> Step {
         loop {
@@ -206,7 +206,7 @@ where
         V::read(self.pm(), near.found?, f)
     }
 
-    /// Looks up a batch: several searches take a step each in turn, so that their misses overlap.
+    /// Looks up a batch: several searches take steps in turn, so that their misses overlap.
     pub(super) fn get_batch<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
         out.clear();
         out.reserve(keys.len());
@@ -251,13 +251,13 @@ where
         lane
     }
 
-    /// Asks for the next tower of a lane.
+    /// Prefetches the next tower of a lane.
     fn look(&self, lane: &mut Lane) {
         lane.next = target(self.towers.link(&self.nodes, lane.at, lane.level));
         self.towers.prefetch(&self.nodes, lane.next);
     }
 
-    /// From the towers to the bottom list.
+    /// Moves a lane from the towers to the bottom list.
     fn land(&self, lane: &mut Lane) {
         lane.at = self.towers.node(lane.at);
         lane.level = 0;
@@ -265,7 +265,7 @@ where
         self.nodes.prefetch(lane.at);
     }
 
-    /// One step, to what was asked for in the step before; false once the way has ended.
+    /// Takes one step, to the node that the step before prefetched. Returns false at the end.
     fn advance(&self, lane: &mut Lane, key: &K) -> bool {
         if lane.done {
             return false;
@@ -290,9 +290,9 @@ where
             return true;
         }
         if lane.next == 0 {
-            // Just landed.
+            // The lane has just reached the bottom list.
             let link = self.nodes.next(lane.at);
-            // A tower may outlive its node; then the search begins anew.
+            // A tower may outlive its node; then the search begins again.
             lane.lost = has_left(link);
             lane.next = target(link);
         } else if self.compare(self.nodes.key(lane.next), key).is_lt() {
@@ -312,11 +312,11 @@ struct Lane {
     /// The tower, or on level 0 the node, before the key.
     at: u64,
     level: usize,
-    /// What comes after it, asked for.
+    /// The next one, prefetched.
     next: u64,
-    /// Where the level above ended.
+    /// The one that ended the level above.
     passed: u64,
-    /// The node that the towers led to is no longer in the list.
+    /// True if the node of the towers is no longer in the list.
     lost: bool,
     done: bool,
 }

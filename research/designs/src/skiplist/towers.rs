@@ -1,4 +1,4 @@
-//! Where the upper levels are: what the designs differ in.
+//! The place of the upper levels, in which the designs differ.
 //!
 //! | | a tower is | named by |
 //! | --- | --- | --- |
@@ -9,14 +9,15 @@
 //! tower in DRAM | key word | offset of its node | links of levels 1 .. height - 1 |
 //! ```
 //!
-//! The upper levels are volatile in both: they only shorten the way, and recovery links them anew from
-//! the bottom list. So [`InPool`] neither flushes nor fences their links, and believes none of them
-//! after a crash.
+//! The upper levels are volatile in both designs: they only shorten the search, and recovery links
+//! them anew from the bottom list. So [`InPool`] neither flushes nor fences their links, and uses
+//! none of them after a crash.
 //!
 //! # Invariants
-//! 1. A tower in DRAM is handed out once until it comes back, through the epoch collector if it was ever
-//!    linked. Its memory always holds towers and is never unmapped while the list is open.
-//! 2. Towers lie in segments, each twice as large as the one before, and straddle none.
+//! 1. A tower in DRAM is handed out once until it is freed, through the epoch collector if it was
+//!    ever linked. Its memory always holds towers and is never unmapped while the list is open.
+//! 2. Towers lie in segments, each twice as large as the one before, and none crosses a segment's
+//!    end.
 
 use super::node::{MAX_HEIGHT, NODE_BYTES, Nodes};
 use bristlecone_pmem::Media;
@@ -27,42 +28,43 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// The upper levels' links. A tower's name is a multiple of 8; 0 is none.
+/// The links of the upper levels. A tower's name is a multiple of 8; 0 is none.
 pub trait Towers<M: Media>: Send + Sync + Sized + 'static {
-    /// The design, as the root table names it.
+    /// Name of the design in the root table.
     const DESIGN: &'static str;
 
-    /// No towers.
+    /// Returns an instance without towers.
     fn new() -> Self;
 
-    /// Bytes of the block of a node of this height.
+    /// Returns the bytes of the block of a node of this height.
     fn node_bytes(height: usize) -> u64;
 
     /// Makes the tower of a node that is higher than one level. Its links are still to be set.
     fn make(&self, node: u64, key: u64, height: usize) -> u64;
 
-    /// Takes back a tower that was never linked.
+    /// Frees a tower that was never linked.
     fn discard(&self, tower: u64);
 
-    /// Takes back an unlinked tower once pinned searches have left it.
+    /// Frees an unlinked tower once pinned searches have left it.
     fn retire(&self, tower: u64, guard: &Guard);
 
-    /// Word of the tower's key.
+    /// Returns the word of the tower's key.
     fn key(&self, nodes: &Nodes<M>, tower: u64) -> u64;
 
-    /// The tower's node.
+    /// Returns the tower's node.
     fn node(&self, tower: u64) -> u64;
 
-    /// The tower's link of an upper level, with its mark.
+    /// Returns the tower's link of an upper level, with its mark.
     fn link(&self, nodes: &Nodes<M>, tower: u64, level: usize) -> u64;
 
-    /// Sets it.
+    /// Sets the tower's link of an upper level.
     fn set_link(&self, nodes: &Nodes<M>, tower: u64, level: usize, to: u64);
 
-    /// Asks for what a search reads of a tower.
+    /// Prefetches what a search reads of a tower.
     fn prefetch(&self, nodes: &Nodes<M>, tower: u64);
 
-    /// Towers handed out, where they are counted, and DRAM bytes taken.
+    /// Returns the number of towers handed out, where they are counted, and the bytes taken in
+    /// DRAM.
     fn usage(&self) -> (Option<u64>, u64);
 }
 
@@ -112,8 +114,8 @@ impl<M: Media> Towers<M> for InPool {
 
     #[inline(always)]
     fn set_link(&self, nodes: &Nodes<M>, tower: u64, level: usize, to: u64) {
-        // Not flushed: recovery sets every link of the upper levels anew.
-        // ORDERING: Release; pairs with the Acquire load of `link`.
+        // Not flushed, since recovery sets every link of the upper levels anew. ORDERING: Release;
+        // pairs with the Acquire load of `link`.
         nodes
             .upper(tower, level)
             .store(nodes.pm(), to, Ordering::Release);
@@ -129,9 +131,9 @@ impl<M: Media> Towers<M> for InPool {
     }
 }
 
-/// Words in the first segment.
+/// Number of words in the first segment.
 const FIRST: usize = 1024;
-/// Segments: more words than an address space has.
+/// Number of segments: more words than an address space has.
 const SEGMENTS: usize = 40;
 /// Words of a tower before its links.
 const HEADER: usize = 2;
@@ -141,11 +143,11 @@ const NODE_BITS: u32 = 56;
 type Segment = Box<[AtomicU64]>;
 
 struct Space {
-    /// First word that was never handed out.
+    /// The first word that was never handed out.
     next: u64,
-    /// Towers that came back, by height.
+    /// Freed towers, by height.
     free: [Vec<u64>; MAX_HEIGHT + 1],
-    /// Towers handed out.
+    /// Number of towers handed out.
     live: u64,
 }
 
@@ -155,7 +157,7 @@ struct Arena {
     space: Mutex<Space>,
 }
 
-/// The segment of a word, and the word's place in it.
+/// Returns the segment of a word, and the word's place in it.
 #[inline(always)]
 fn split(word: u64) -> (usize, usize) {
     // Segment s begins at FIRST * (2^s - 1).
@@ -210,7 +212,7 @@ impl Arena {
     }
 
     fn free(&self, tower: u64) {
-        // ORDERING: Relaxed; no one else has the tower.
+        // ORDERING: Relaxed; no other thread has the tower.
         let height = self.word(tower, 1).load(Ordering::Relaxed) >> NODE_BITS;
         let mut space = lock(&self.space);
         space.live -= 1;

@@ -1,7 +1,8 @@
-//! Checking every invariant, and measuring.
+//! Checks of every invariant, and measurements.
 
 use super::node::{MAX_HEIGHT, has_left, target};
 use super::{SkipList, Towers};
+use crate::common::check_leaks;
 use crate::index::{IndexStats, VerifyReport, Violation};
 use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::VersionLocks;
@@ -17,13 +18,13 @@ where
     M: Media,
     T: Towers<M>,
 {
-    /// Compares two keys' words.
+    /// Returns the order of two key words.
     pub(super) fn compare_words(&self, a: u64, b: u64) -> Ordering {
         K::read(self.pm(), a, |a| self.compare(b, a).reverse()).unwrap_or(Ordering::Less)
     }
 
-    /// Checks the invariants of the module's head, and that every block that is live is reached and every
-    /// block that is reached is live, once.
+    /// Checks the invariants of the module's head. Also checks that every live block is reached
+    /// exactly once, and no other block.
     pub(super) fn check(&self) -> Result<VerifyReport, Violation> {
         let mut report = VerifyReport::default();
         let mut blocks: HashSet<u64> = HashSet::new();
@@ -77,17 +78,12 @@ where
         report.leaves = report.entries;
         self.check_towers(&heights)?;
         let (live, reached) = (self.heap.live_blocks(), blocks.len() as u64);
-        if live != reached {
-            return Err(Violation::leak(format!(
-                "{live} blocks are in use but {reached} are reached: {} leaked",
-                live.abs_diff(reached)
-            )));
-        }
+        check_leaks(live, reached)?;
         Ok(report)
     }
 
-    /// Every level leads, in order, to nodes of the list that are high enough and that the level below
-    /// leads to as well.
+    /// Checks that every level leads, in order, to nodes of the list that are high enough and that
+    /// the level below has too.
     fn check_towers(&self, heights: &HashMap<u64, (u64, u64)>) -> Result<(), Violation> {
         let (towers, nodes) = (&self.towers, &self.nodes);
         let mut below: Option<HashSet<u64>> = None;
@@ -148,7 +144,7 @@ where
         Ok(())
     }
 
-    /// Shape and size: each node counts as a leaf, each tower as an inner node.
+    /// Returns shape and size: each node counts as a leaf, and each tower as an inner node.
     pub(super) fn measure(&self) -> IndexStats {
         let mut entries = 0;
         self.scan_up(&(..), |_, _| {

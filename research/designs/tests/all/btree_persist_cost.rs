@@ -1,4 +1,4 @@
-//! What operations of the B+-trees in persistent memory cost in flushed lines and fences: goldens that a change
+//! Costs of the B+-trees in persistent memory in flushed lines and fences: goldens that a change
 //! must not raise unnoticed. Counted on `Counting<Dram>`.
 
 use bristlecone_designs::cddstree::{CddsOptions, CddsTree};
@@ -34,7 +34,7 @@ where
     I::create(&pool(), "index", &options).expect("a new root")
 }
 
-/// Lines and fences that `f` issues.
+/// Returns the lines and fences that `f` issues.
 fn cost<K, V, I>(index: &I, f: impl FnOnce(&I)) -> (u64, u64)
 where
     K: KeyRepr + ?Sized,
@@ -48,7 +48,8 @@ where
     (lines, fences)
 }
 
-/// Lines of the log of one node: its words, where they belong and the slot's head; and disarming.
+/// Returns the lines of the log of one node (its words, their places and the slot's head) and of
+/// disarming it.
 const fn log_lines(node_bytes: u64) -> u64 {
     (node_bytes + 8 + 16).div_ceil(64) + 1
 }
@@ -103,8 +104,8 @@ fn lcb_logs_the_node_and_flushes_what_changed() {
     }
 }
 
-/// Fig. 1c of the NV-Tree paper has 14.8, 24.6, 44.7 and 85.26 lines per random insertion into nodes of 512 to
-/// 4096 bytes, splits included.
+/// Fig. 1c of the NV-Tree paper has 14.8, 24.6, 44.7 and 85.26 lines per random insertion into
+/// nodes of 512 to 4096 bytes, splits included.
 #[test]
 fn lcb_insertions_cost_what_the_paper_measured() {
     for (node_bytes, paper) in [(512, 14.8), (1024, 24.6), (2048, 44.7), (4096, 85.26)] {
@@ -128,7 +129,8 @@ fn lcb_insertions_cost_what_the_paper_measured() {
     }
 }
 
-/// Lines of a redo record of three runs (the header word, keys, values) with so many words in all; and disarming.
+/// Returns the lines of a redo record of three runs (the header word, keys, values) with `words`
+/// words in all, and of disarming it.
 const fn redo_lines(words: u64) -> u64 {
     (8 + 3 * 16 + words * 8).div_ceil(64) + 1
 }
@@ -179,7 +181,8 @@ fn wal_logs_what_changes_and_flushes_it() {
     }
 }
 
-/// Table 2 of UCSC-CRSS-20-01: 12 lines and 4 fences an insertion, in nodes of 512 bytes, splits included.
+/// Table 2 of UCSC-CRSS-20-01: 12 lines and 4 fences per insertion, in nodes of 512 bytes, splits
+/// included.
 #[test]
 fn wal_insertions_cost_what_the_paper_measured() {
     let tree: Wal<u64, u64> = made(512);
@@ -197,8 +200,9 @@ fn wal_insertions_cost_what_the_paper_measured() {
     assert!((3.8..4.5).contains(&fences), "{fences}");
 }
 
-/// A change of numbers is fenced by what its record takes; one that leads to records of keys and values has
-/// them fenced before its own record counts, if that is too short for a fence in between.
+/// The fences of a change of numbers are those of its record. If a change leads to records of keys
+/// and values, they are fenced before its own record counts, by a fence of their own if that record
+/// is short.
 #[test]
 fn wal_fences_records_before_it_leads_to_them() {
     let (key, value) = ([7u8; 20], [9u8; 100]);
@@ -214,8 +218,8 @@ fn wal_fences_records_before_it_leads_to_them() {
     assert_eq!(update, (2 + 1 + 2, 4));
 }
 
-/// A tree that flushes in groups flushes runs of two lines and more of a node that changes, and whole new nodes;
-/// it fences nothing.
+/// A tree that flushes in groups flushes runs of two or more lines of a changed node, and whole new
+/// nodes. It never fences.
 #[test]
 fn group_flushing_flushes_neighbours_and_fences_nothing() {
     let options = |group_flush| BTreeOptions {
@@ -248,7 +252,7 @@ fn group_flushing_flushes_neighbours_and_fences_nothing() {
     );
     assert_eq!(tree.verify().expect("whole").entries, 32);
 
-    // One thread is no load, unless that is what counts as one.
+    // One thread is no load, unless the options say so.
     let insert = |tree: &Lcb<u64, u64>| {
         cost(tree, |tree| {
             for n in 0..2_000u64 {
@@ -270,7 +274,8 @@ fn group_flushing_flushes_neighbours_and_fences_nothing() {
     );
 }
 
-/// Lines that inserting 30,000 keys at random places into a tree of as many flushes, per insertion.
+/// Returns the lines per insertion that inserting 30,000 keys at random places into a tree of as
+/// many flushes.
 fn lines_of_an_insertion<I: DurableIndex<u64, u64, Medium>>(index: &I) -> f64 {
     let scattered = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let insert = |index: &I, keys: std::ops::Range<u64>| {
@@ -283,8 +288,8 @@ fn lines_of_an_insertion<I: DurableIndex<u64, u64, Medium>>(index: &I) -> f64 {
     lines as f64 / 30_000.0
 }
 
-/// Section 6.2 and Fig. 5b of the NV-Tree paper: 76 to 96 % fewer lines than CDDS-Tree, 80 to 97 % fewer than
-/// LCB+-Tree, most with nodes of 4096 bytes.
+/// Section 6.2 and Fig. 5b of the NV-Tree paper: 76 to 96 % fewer lines than CDDS-Tree, 80 to 97 %
+/// fewer than LCB+-Tree, most with nodes of 4096 bytes.
 #[test]
 fn nvtree_flushes_a_fraction_of_what_sorted_leaves_do() {
     for (node_bytes, of_cdds, of_lcb) in [(1024, 0.76, 0.80), (4096, 0.90, 0.95)] {
@@ -334,7 +339,8 @@ fn unsorted_inserts_with_two_fences() {
     }
 }
 
-/// The elements' lines, of which an update's two elements may touch two, then the counter's. A fence each.
+/// An append costs the elements' lines, of which an update's two elements may touch two, then the
+/// counter's line, with a fence each.
 fn appends_cost_two_fences<I: DurableIndex<u64, u64, Medium>>(tree: &I) {
     let mut of_updates = [0; 4];
     for key in 0..8 {
@@ -372,8 +378,8 @@ fn append_only_leaves_take_two_fences() {
     appends_cost_two_fences(&made::<u64, u64, NvtATree<u64, u64, Medium>>(1024));
 }
 
-/// Split, replace, merge: the new leaves' lines and a fence, the link's line and a fence; then the operation
-/// that met the full leaf.
+/// Split, replace and merge cost the new leaves' lines and a fence, and the link's line and a
+/// fence. The operation that met the full leaf follows.
 #[test]
 fn nvtree_reshapes_with_two_fences() {
     let tree = nvtree(1024);
@@ -416,7 +422,8 @@ fn nvtree_reshapes_with_two_fences() {
 #[test]
 fn records_share_the_fences() {
     let (key, value) = ([7u8; 20], [9u8; 100]);
-    // A record of 28 bytes lies in one line of its 32-byte block, one of 108 bytes in two of its 128-byte block.
+    // A record of 28 bytes lies in one line of its 32-byte block, one of 108 bytes in two of its
+    // 128-byte block.
     let unsorted: Unsorted<[u8], [u8]> = made(512);
     let insert = cost::<[u8], [u8], _>(&unsorted, |tree| {
         tree.insert(&key, &value).expect("a new key");
@@ -445,7 +452,8 @@ fn splits_and_unlinking_take_four_fences() {
         tree.insert(&(key * 2), &key).expect("a new key");
     }
     let node = 16;
-    // The root becomes a parent: two new nodes, its log, its lines 0 and 8. Then the key's insertion.
+    // The root becomes a parent: two new nodes, its log, its lines 0 and 8. Then the key's
+    // insertion.
     let split_root = 2 * node + log_lines(1024) + 2;
     let cost_of = cost(&tree, |tree| tree.insert(&200, &0).expect("a new key"));
     assert_eq!(tree.stats().leaves, 2);
@@ -466,8 +474,8 @@ fn splits_and_unlinking_take_four_fences() {
         unsorted.insert(&key, &key).expect("a new key");
     }
     let cost_of = cost(&unsorted, |tree| tree.insert(&200, &0).expect("a new key"));
-    // Two new nodes; 3 + 1 words of the root in the log (with head and places: 9 words, 2 lines) and its
-    // disarming; its two lines; the key's insertion.
+    // Two new nodes; 3 + 1 words of the root in the log (with head and places: 9 words, 2 lines)
+    // and its disarming; its two lines; the key's insertion.
     assert_eq!(cost_of, (2 * 8 + 3 + 2 + 2, 4 + 2));
 }
 
@@ -490,8 +498,8 @@ fn bulk_load_writes_every_line_once() {
     );
 }
 
-/// A volatile tree issues what the allocator's chunks cost, nothing else, is a tree all the same, and does
-/// not pretend to be there when it is opened.
+/// A volatile tree flushes and fences only for the allocator's chunks. It works as a tree, and
+/// opening it fails.
 #[test]
 fn volatile_trees_issue_nothing_and_are_not_opened_again() {
     fn check<I: DurableIndex<u64, u64, Medium, Options = BTreeOptions>>() {

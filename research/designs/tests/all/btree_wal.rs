@@ -1,12 +1,12 @@
-//! The scenarios, run on btree-WAL: the smallest, usual and largest nodes, both kinds of keys and values, high
-//! trees, every way of searching a node.
+//! The scenarios, run on btree-WAL: the smallest, default and largest nodes, both kinds of keys and
+//! values, high trees, every way of searching a node.
 
 use crate::common::{Chosen, File, Of, WideOf, scenario_suite};
 use bristlecone_designs::designs::Wal;
 use bristlecone_designs::{BTreeOptions, Search};
 use bristlecone_pmem::media::Mapped;
 
-/// Nodes of `BYTES` bytes that take `MOST` entries at most, recovered by 2 threads.
+/// Nodes of `BYTES` bytes with at most `MOST` entries, recovered by 2 threads.
 struct Sized<const BYTES: u32, const MOST: usize>;
 
 impl<const BYTES: u32, const MOST: usize> Chosen for Sized<BYTES, MOST> {

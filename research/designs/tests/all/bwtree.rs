@@ -1,4 +1,5 @@
-//! The scenarios, run on the volatile Bw-Tree: several node sizes and chain lengths, both kinds of keys and values.
+//! The scenarios, run on the volatile Bw-Tree: several node sizes and chain lengths, both kinds of
+//! keys and values.
 
 use crate::common::{Chosen, File, Of, scenario_suite};
 use bristlecone_designs::BwOptions;
@@ -7,7 +8,7 @@ use bristlecone_pmem::media::Dram;
 #[cfg(feature = "every-layout")]
 use bristlecone_pmem::media::Mapped;
 
-/// Nodes of `BYTES` bytes that take `MOST` entries at most, and chains of `CHAIN` deltas.
+/// Nodes of `BYTES` bytes with at most `MOST` entries, and chains of `CHAIN` deltas.
 struct Sized<const BYTES: u32, const MOST: usize, const CHAIN: u8>;
 
 impl<const BYTES: u32, const MOST: usize, const CHAIN: u8> Chosen for Sized<BYTES, MOST, CHAIN> {
@@ -43,7 +44,7 @@ scenario_suite!(strings_to_numbers, Of<Sized<256, ALL, 4>, [u8], u64, Mapped>: [
 mod pooled {
     use super::*;
 
-    // A replaced value is freed when its leaf is consolidated; here that is at once.
+    // A replaced value is freed when its leaf is consolidated, which is at once here.
     crate::common::scenario_tests!(@ Of<Sized<1024, ALL, 1>, [u8], [u8], File>:
         full_pool => full_pool::refuses_and_goes_on,
         full_pool_concurrent => full_pool::many_threads,

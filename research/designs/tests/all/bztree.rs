@@ -22,5 +22,5 @@ impl<const BYTES: u32> Chosen for Sized<BYTES> {
 scenario_suite!(numbers_1024, Of<Bz, u64, u64, File>: [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact]);
 scenario_suite!(numbers_256, Of<Sized<256>, u64, u64, Dram>: [base, reverse, bulk]);
 scenario_suite!(strings_1024, Of<Bz, [u8], [u8], File>: [base, reverse, bulk, pooled, durable, durable_bulk]);
-// Two of its records fill a leaf: nothing to leave free in a load.
+// Two of its records fill a leaf, so a load has nothing to leave free.
 scenario_suite!(strings_256, Of<Sized<256>, [u8], [u8], Dram>: [base]);

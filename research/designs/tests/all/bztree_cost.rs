@@ -1,9 +1,10 @@
-//! What each operation on a BzTree costs in flushed lines and fences: goldens that a change must not raise unnoticed.
+//! Costs of each operation on a BzTree in flushed lines and fences: goldens that a change must not
+//! raise unnoticed.
 //!
-//! Counted on `Counting<Mapped>`: on volatile media swaps flush nothing. A swap flushes its descriptor (a line for
-//! each two words), its words' lines, the decision, the words' lines again, with a fence each. The status and the
-//! first metadata share a line, so that operations on later entries take more lines; the figures are the least
-//! and the most of a leaf.
+//! Counted on `Counting<Mapped>`, since swaps on volatile media flush nothing. A swap flushes its
+//! descriptor (a line for each two words), its words' lines, the decision, and the words' lines
+//! again, with a fence each. The status and the first metadata share a line, so that operations on
+//! later entries take more lines; the figures are the minimum and the maximum of a leaf.
 
 use bristlecone_designs::{
     BzOptions, BzTree, DurableIndex, InsertError, OrderedIndex, ReverseScan,
@@ -24,7 +25,7 @@ fn tree() -> (TempDir, Arc<Pool<Medium>>, Tree) {
     (folder, pool, tree)
 }
 
-/// Lines and fences that `f` issues.
+/// Returns the lines and fences that `f` issues.
 fn cost(pool: &Pool<Medium>, f: impl FnOnce()) -> (u64, u64) {
     let before = pool.pm().counts();
     f();
@@ -32,7 +33,7 @@ fn cost(pool: &Pool<Medium>, f: impl FnOnce()) -> (u64, u64) {
     (lines, fences)
 }
 
-/// Least and most of what `f` paid, by lines and by fences.
+/// Returns the minimum and maximum of the lines, and of the fences.
 fn range(paid: &[(u64, u64)]) -> [(u64, u64); 2] {
     let of = |f: fn(&(u64, u64)) -> u64| {
         let all = || paid.iter().map(f);
@@ -45,7 +46,7 @@ fn range(paid: &[(u64, u64)]) -> [(u64, u64); 2] {
 #[test]
 fn operations_on_records() {
     let (_folder, pool, tree) = tree();
-    // As many as a leaf takes: none of these splits.
+    // As many as a leaf holds without a split.
     let each = |f: &dyn Fn(u64)| {
         let paid: Vec<_> = (0..20).map(|n| cost(&pool, || f(n * 7))).collect();
         range(&paid)

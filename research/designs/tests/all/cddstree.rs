@@ -1,4 +1,5 @@
-//! The scenarios, run on the CDDS-Tree: every node size, both kinds of keys and values, each medium.
+//! The scenarios, run on the CDDS-Tree: every node size, both kinds of keys and values, each
+//! medium.
 
 use crate::common::{Chosen, File, Of, scenario_suite};
 use bristlecone_designs::cddstree::CddsOptions;

@@ -1,8 +1,8 @@
-//! What each operation of the CDDS-Tree costs in flushed lines and fences: goldens that a change must
+//! Costs of each operation on the CDDS-Tree in flushed lines and fences: goldens that a change must
 //! not raise unnoticed.
 //!
-//! Counted on `Counting<Dram>`, so the figures are what the code issues, whatever the machine. A node of
-//! 1024 bytes has 32 slots, two to a line; every operation ends with the NAW of its version: (1, 1).
+//! Counted on `Counting<Dram>`, so the figures are those of the code on any machine. A node of 1024
+//! bytes has 32 slots, two to a line; every operation ends with the NAW of its version: (1, 1).
 
 use bristlecone_designs::cddstree::{CddsOptions, CddsTree};
 use bristlecone_designs::{BulkLoad, DurableIndex, Fill, InsertError, OrderedIndex};
@@ -19,7 +19,7 @@ fn pool() -> Arc<Pool<Medium>> {
     Pool::create(Path::new("counted"), &PoolOptions::default()).expect("memory")
 }
 
-/// Lines and fences that `f` issues.
+/// Returns the lines and fences that `f` issues.
 fn cost(pool: &Pool<Medium>, f: impl FnOnce()) -> (u64, u64) {
     let before = pool.pm().counts();
     f();
@@ -35,7 +35,7 @@ fn tree(pool: &Arc<Pool<Medium>>, node_bytes: u32) -> Numbers {
     Numbers::create(pool, "index", &options).expect("a new root")
 }
 
-/// Numbers that look random and never repeat.
+/// Maps numbers to others that look random and never repeat.
 fn scattered(n: u64) -> u64 {
     n.wrapping_mul(0x9e37_79b9_7f4a_7c15)
         .rotate_left(29)
@@ -48,10 +48,10 @@ const APPEND: (u64, u64) = (2, 2);
 const REMOVE: (u64, u64) = (2, 1);
 /// A split of the root leaf: two nodes of 16 lines, a root of 16 lines, a fence, the version.
 const SPLIT_ROOT: (u64, u64) = (3 * 16 + 1, 2);
-/// What finds nothing to do writes nothing.
+/// An operation that changes nothing writes nothing.
 const NOTHING: (u64, u64) = (0, 0);
 
-/// Each entry behind the new one is one line and one fence.
+/// Each entry behind the new one costs one line and one fence.
 #[test]
 fn an_insertion_flushes_each_entry_that_it_moves() {
     for ascending in [true, false] {
@@ -73,8 +73,8 @@ fn an_insertion_flushes_each_entry_that_it_moves() {
     }
 }
 
-/// A split under a parent with room: two nodes, the parent's old entry and two new ones, each of these
-/// fenced, the version.
+/// A split under a parent with room costs two nodes, the parent's old entry and its two new ones
+/// with a fence each, and the version.
 #[test]
 fn a_split_below_a_parent() {
     let pool = pool();
@@ -115,14 +115,14 @@ fn replacing_and_removing() {
         });
         assert_eq!(paid, NOTHING, "calls that change nothing");
     }
-    // No slot is reusable but the unused ones: everything behind moves. Slots 7 and 8 are in two lines,
-    // 8 and 9 in one.
+    // Only unused slots are reusable, so everything behind moves. Slots 7 and 8 are in two lines, 8
+    // and 9 in one.
     let paid = cost(&pool, || tree.update(&70, &1).expect("the key is there"));
     assert_eq!(paid, (12 + 3, 12 + 2), "update of slot 7 of 20");
-    // Now slot 7 is dead, and that is the nearest: one entry, the old one, moves there.
+    // Now slot 7 is dead, and it is the nearest: only the old entry moves there.
     let paid = cost(&pool, || assert!(tree.upsert(&70, &2).expect("upsert")));
     assert_eq!(paid, (1 + 3, 1 + 2), "update beside a dead slot");
-    // An insertion takes the dead slot too.
+    // An insertion uses the dead slot too.
     let paid = cost(&pool, || tree.insert(&65, &1).expect("a new key"));
     assert_eq!(paid, APPEND, "insertion into a dead slot");
     for n in 0..20 {
@@ -131,8 +131,8 @@ fn replacing_and_removing() {
     }
 }
 
-/// The removal that empties a leaf ends the leaf's entry instead of its own; if the root has one child left,
-/// the child is the root, at the cost of the version's line.
+/// The removal that empties a leaf ends the leaf's entry and not its own. If the root then has one
+/// child, that becomes the root, at the cost of the version's line.
 #[test]
 fn removing_the_last_entry_of_a_leaf() {
     let pool = pool();
@@ -159,7 +159,7 @@ fn removing_the_last_entry_of_a_leaf() {
     tree.verify().expect("whole");
 }
 
-/// Records add their lines, not fences.
+/// Records add their lines and no fences.
 #[test]
 fn strings() {
     let pool = pool();
@@ -183,8 +183,8 @@ fn strings() {
     assert_eq!(paid, REMOVE, "removal");
 }
 
-/// Lines per random insertion, splits included: in proportion to the node's size (NV-Tree paper, Fig. 1c:
-/// 12.1, 19.0, 34.2, 64.7 for its implementation).
+/// Lines per random insertion, splits included: in proportion to the node's size (NV-Tree paper,
+/// Fig. 1c: 12.1, 19.0, 34.2, 64.7 for its implementation).
 #[test]
 fn random_insertions() {
     const GOLDEN: [(u32, f64); 4] = [(512, 9.1), (1024, 14.7), (2048, 26.3), (4096, 49.4)];

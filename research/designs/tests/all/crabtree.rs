@@ -1,11 +1,13 @@
-//! The scenarios, run on the Crab-tree: strategies, all optimizations, both kinds of keys and values.
+//! The scenarios, run on the Crab-tree: strategies, all optimizations, both kinds of keys and
+//! values.
 
 use crate::common::{Chosen, File, Of, scenario_suite};
 use bristlecone_designs::CrabOptions;
 use bristlecone_designs::crabtree::{Costs, Strategy};
 use bristlecone_designs::designs::Crab;
 
-/// Leaves of `BYTES` bytes, recovered by `THREADS` threads. `WHICH`: each bit switches an optimization on.
+/// Leaves of `BYTES` bytes, recovered by `THREADS` threads. Each bit of `WHICH` switches an
+/// optimization on.
 struct Tuned<const BYTES: u32, const WHICH: u32, const THREADS: usize>;
 
 impl<const BYTES: u32, const WHICH: u32, const THREADS: usize> Chosen
@@ -50,7 +52,7 @@ type Numbers<const WHICH: u32, const THREADS: usize> =
 type Strings<const WHICH: u32, const THREADS: usize> =
     Of<Tuned<256, WHICH, THREADS>, [u8], [u8], File>;
 
-// Other leaf sizes, and each optimization by itself, are gone through by the design's own tests.
+// The design's own tests cover other leaf sizes, and each optimization by itself.
 scenario_suite!(numbers, Numbers<0, 3>: [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, power_cuts, compact]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(numbers_opt, Numbers<7, 1>: [base, pooled, durable]);

@@ -1,8 +1,9 @@
-//! What each operation of Crab-tree costs in flushed lines and fences: goldens that a change must not raise unnoticed,
-//! and the paper's two counted claims.
+//! Costs of each operation on Crab-tree in flushed lines and fences: goldens that a change must not
+//! raise unnoticed, and the paper's two counted claims.
 //!
-//! Counted on `Counting<Dram>` with the cost model's weights given, so the figures are what the code issues, whatever the
-//! machine. A leaf of 1 KB has 63 pairs: three in the header's line, four in each other.
+//! Counted on `Counting<Dram>` with fixed weights in the cost model, so the figures are those of
+//! the code on any machine. A leaf of 1 KB has 63 pairs: three in the header's line, four in each
+//! other.
 
 use bristlecone_designs::crabtree::{Costs, CrabOptions, CrabTree, Strategy};
 use bristlecone_designs::{DurableIndex, FastFair, FastFairOptions, OrderedIndex};
@@ -18,7 +19,7 @@ fn pool() -> Arc<Pool<Medium>> {
     Pool::create(Path::new("counted"), &PoolOptions::default()).expect("memory")
 }
 
-/// An empty Crab_opt.
+/// Returns an empty Crab_opt.
 fn crab(strategy: Strategy, leaf_bytes: u32) -> Crab {
     let options = CrabOptions {
         leaf_bytes,
@@ -29,7 +30,7 @@ fn crab(strategy: Strategy, leaf_bytes: u32) -> Crab {
     Crab::create(&pool(), "index", &options).expect("a new root")
 }
 
-/// Lines and fences that `f` issues.
+/// Returns the lines and fences that `f` issues.
 fn cost<I: DurableIndex<u64, u64, Medium>>(index: &I, f: impl FnOnce(&I)) -> (u64, u64) {
     let pool = Arc::clone(index.pool());
     let before = pool.pm().counts();
@@ -38,20 +39,20 @@ fn cost<I: DurableIndex<u64, u64, Medium>>(index: &I, f: impl FnOnce(&I)) -> (u6
     (lines, fences)
 }
 
-/// Numbers that look random and never repeat.
+/// Maps numbers to others that look random and never repeat.
 fn scattered(n: u64) -> u64 {
     n.wrapping_mul(0x9e37_79b9_7f4a_7c15)
         .rotate_left(29)
         .wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
-/// The line of a pair.
+/// Returns the line of a pair.
 const fn line(pair: u64) -> u64 {
     (pair + 1) / 4
 }
 
-/// Lines of nulls that an insertion in place adds: where the new last pair ends
-/// its line, the nulls behind it are in two others.
+/// Returns the lines of nulls that an insertion in place adds: if the new last pair ends its line,
+/// the nulls behind it are in two others.
 const fn nulls(last: u64) -> u64 {
     if last % 4 == 2 { 2 } else { 0 }
 }
@@ -94,7 +95,7 @@ fn in_place_each_shifted_line_is_fenced() {
     assert_eq!(done, (40, 20));
 }
 
-/// The copy's lines and two of nulls under one fence, the link before it under another.
+/// A copy costs its lines and two of nulls under one fence, and the link before it under another.
 #[test]
 fn a_copy_is_fenced_twice() {
     let tree = crab(Strategy::CopyOnWrite, 1024);
@@ -111,8 +112,8 @@ fn a_copy_is_fenced_twice() {
     assert_eq!(tree.design.crab_stats().splits_by_copy, 1);
 }
 
-/// At 8 KB (section 6): Crab-tree has at most 30 % of FAST/FAIR's fences (paper: 22.5 %), and at least 70 % of the
-/// lines that it flushes are of copies.
+/// At 8 KB (section 6), Crab-tree has at most 30 % of FAST/FAIR's fences (paper: 22.5 %), and at
+/// least 70 % of its flushed lines are those of copies.
 #[test]
 fn fewer_fences_than_fast_fair() {
     const KEYS: u64 = 20_000;

@@ -1,4 +1,4 @@
-//! Every design is there by name, as an engine, in every leaf size that it says it has.
+//! Every design exists by name, as an engine, in every leaf size that it lists.
 
 use bristlecone_designs::designs::{Choice, DESIGNS, VOLATILE, WIDE};
 use bristlecone_designs::engines::maker;

@@ -1,12 +1,12 @@
-//! The scenarios, run on FAST/FAIR and FAST/FAIR SP: small and large nodes, high trees, both kinds of keys and
-//! values.
+//! The scenarios, run on FAST/FAIR and FAST/FAIR SP: small and large nodes, high trees, both kinds
+//! of keys and values.
 
 use crate::common::{Chosen, File, Of, WideOf, scenario_suite};
 use bristlecone_designs::designs::{Fair, FairSp};
 use bristlecone_designs::{FastFairOptions, LeafOptions};
 use bristlecone_pmem::media::Mapped;
 
-/// Nodes of `BYTES` bytes that take `MOST` entries at most, recovered by 2 threads.
+/// Nodes of `BYTES` bytes with at most `MOST` entries, recovered by 2 threads.
 struct Sized<const BYTES: u32, const MOST: usize>;
 
 impl<const BYTES: u32, const MOST: usize> Chosen for Sized<BYTES, MOST> {

@@ -1,7 +1,7 @@
-//! What each operation of FAST/FAIR costs in flushed lines and fences: goldens that a change must not raise
-//! unnoticed.
+//! Costs of each operation on FAST/FAIR in flushed lines and fences: goldens that a change must not
+//! raise unnoticed.
 //!
-//! Counted on `Counting<Dram>`, so the figures are what the code issues, whatever the machine. A node of 512
+//! Counted on `Counting<Dram>`, so the figures are those of the code on any machine. A node of 512
 //! bytes has 30 entries: two in the header's line, four in each other.
 
 use bristlecone_designs::{
@@ -32,7 +32,7 @@ fn sp() -> Sp {
     Sp::create(&pool(), "index", &LeafOptions::default()).expect("a new root")
 }
 
-/// Lines and fences that `f` issues.
+/// Returns the lines and fences that `f` issues.
 fn cost<I: DurableIndex<u64, u64, Medium>>(index: &I, f: impl FnOnce(&I)) -> (u64, u64) {
     let pool = Arc::clone(index.pool());
     let before = pool.pm().counts();
@@ -41,12 +41,12 @@ fn cost<I: DurableIndex<u64, u64, Medium>>(index: &I, f: impl FnOnce(&I)) -> (u6
     (lines, fences)
 }
 
-/// The line of an entry.
+/// Returns the line of an entry.
 const fn line(entry: u64) -> u64 {
     (4 + 2 * entry) / 8
 }
 
-/// Each line that is shifted is one flush and one fence, in either direction.
+/// Each shifted line costs one flush and one fence, in either direction.
 fn a_shift_costs_its_lines<I: DurableIndex<u64, u64, Medium>>(index: &I) {
     // Ascending: nothing moves.
     for n in 0..15 {
@@ -100,8 +100,8 @@ fn shifts() {
     a_shift_costs_its_lines(&sp());
 }
 
-/// Splits: the lines of the new node (and of a new root) under one fence, the link, the cut, and the parent's
-/// shift (or the root word).
+/// A split costs the lines of the new node (and of a new root) under one fence, the link, the cut,
+/// and the parent's shift (or the root word).
 #[test]
 fn splits() {
     let tree = numbers(512);
@@ -134,7 +134,8 @@ fn splits() {
     );
 }
 
-/// The removal that empties a leaf: its entry, then the parent's, then the link; a root with one child goes.
+/// The removal that empties a leaf costs its entry, then the parent's, then the link. A root with
+/// one child is removed.
 #[test]
 fn removing_the_last_entry_of_a_leaf() {
     let mut tree = numbers(512);
@@ -149,8 +150,8 @@ fn removing_the_last_entry_of_a_leaf() {
     assert_eq!((tree.stats().depth, tree.stats().leaves), (1, 1));
 }
 
-/// Lines and fences per random insertion, splits included. UCSC-CRSS-20-01, Table 2, has 6 and 10 in nodes of 512
-/// bytes for entries of 32 bytes (keys and values of 16); these have 16.
+/// Lines and fences per random insertion, splits included. UCSC-CRSS-20-01, Table 2, has 6 and 10
+/// in nodes of 512 bytes for entries of 32 bytes (keys and values of 16); these have 16.
 #[test]
 fn random_insertions() {
     fn per_insertion<I: DurableIndex<u64, u64, Medium>>(index: &I) -> (f64, f64) {

@@ -1,5 +1,5 @@
-//! An index is opened as what it is, or not at all; how it is recovered makes no difference. For
-//! every design there is.
+//! Every design: an index can only be opened with its own kinds, and the way of recovery makes no
+//! difference.
 
 use crate::common::{File, PoolHome};
 use bristlecone_designs::designs::{Choice, DESIGNS, Design, Task, with_design};
@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 type Home = PoolHome<File>;
 type Numbers = Box<dyn Engine<u64, u64>>;
 
-/// Every design in every leaf size.
+/// Returns every design in every leaf size.
 fn all() -> impl Iterator<Item = Choice<'static>> {
     DESIGNS.iter().flat_map(|design| {
         design.node_bytes.iter().map(|bytes| Choice {
@@ -35,7 +35,7 @@ fn make(home: &Home, choice: &Choice<'_>) {
     index.close().expect("close");
 }
 
-/// Tries to open it as a design's index of numbers.
+/// Tries to open the index as a design's index of numbers.
 fn open(home: &Home, choice: &Choice<'_>) -> Result<(), TreeError> {
     let index = numbers(choice).open(&home.pool, "index")?;
     assert_eq!(index.get(&1), Some(2));
@@ -57,7 +57,7 @@ fn wrong_kind<T>(asked: &str, found: &str, answer: Result<T, TreeError>) {
     );
 }
 
-/// What messages call an index of numbers.
+/// Returns the name of an index of numbers in messages.
 fn named(choice: &Choice<'_>) -> String {
     let bytes = choice.node_bytes.expect("given above");
     format!("{} of u64 to u64 in {bytes}-byte nodes", choice.name)
@@ -80,7 +80,7 @@ fn another_design_or_leaf_size_is_refused_and_named() {
     }
 }
 
-/// Opens an index of numbers as one of byte strings and numbers, which no engines are compiled for.
+/// Opens an index of numbers as one of byte strings and numbers, for which no engines are compiled.
 struct Mixed<'a>(&'a Home, &'a Choice<'a>);
 
 impl Mixed<'_> {
@@ -142,7 +142,7 @@ fn recover(home: &Home, choice: &Choice<'_>, expected: &BTreeMap<u64, u64>, at: 
     let index = index.unwrap_or_else(|e| panic!("{at}: {e}"));
     let report = index.recovery();
     assert!(!report.clean, "{at}: {report:?}");
-    // All but BzTree, whose recovery looks at its descriptors alone, walk their leaves.
+    // All but BzTree walk their leaves; BzTree's recovery reads only its descriptors.
     let (entries, leaves) = match choice.name {
         "bztree" => (0, 0),
         _ => (expected.len() as u64, index.stats().leaves),
@@ -160,7 +160,7 @@ fn recover(home: &Home, choice: &Choice<'_>, expected: &BTreeMap<u64, u64>, at: 
         .unwrap_or_else(|v| panic!("{at}, after work: {v}"));
 }
 
-/// Grows an index and shrinks it again; both are recovered by any number of threads.
+/// Grows an index and shrinks it again; recoveries with any number of threads find both.
 fn grow_and_shrink(choice: &Choice<'_>) {
     let home = Home::new();
     let index = numbers(choice).create(&home.pool, "index");
@@ -168,8 +168,8 @@ fn grow_and_shrink(choice: &Choice<'_>) {
     for n in 0..60_000 {
         index.insert(&key(n), &n).expect("a new key");
     }
-    // In order of the keys, so that whole stretches of leaves go, those among them that recovery
-    // might start from.
+    // In the order of the keys, so that whole stretches of leaves are removed, among them leaves
+    // that recovery might start from.
     let goes = |k: &u64| !(k >> 60).is_multiple_of(4);
     for stage in ["grown", "shrunk"] {
         let expected = content(&index);

@@ -1,10 +1,11 @@
-//! The scenarios, run on the LCB+-Tree, and on NVT-A, which has its inner nodes: every node size, both kinds of keys and values, each medium.
+//! The scenarios, run on the LCB+-Tree, and on NVT-A, which has its inner nodes: every node size,
+//! both kinds of keys and values, each medium.
 
 use crate::common::{Chosen, File, Of, scenario_suite};
 use bristlecone_designs::BTreeOptions;
 use bristlecone_designs::designs::{Lcb, NvtA};
 
-/// Nodes of `BYTES` bytes that take `MOST` entries at most, recovered by 2 threads.
+/// Nodes of `BYTES` bytes with at most `MOST` entries, recovered by 2 threads.
 struct Sized<const BYTES: u32, const MOST: usize>;
 
 impl<const BYTES: u32, const MOST: usize> Chosen for Sized<BYTES, MOST> {

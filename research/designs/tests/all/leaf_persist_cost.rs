@@ -1,9 +1,9 @@
-//! What operations of FPTree and wB+-Tree cost in flushed lines and fences: goldens that a change must not raise
+//! Costs of FPTree and wB+-Tree in flushed lines and fences: goldens that a change must not raise
 //! unnoticed, nor lower below what the design needs. Counted on `Counting<Dram>`.
 //!
-//! In a leaf of 256 bytes, 32 are header, so that 2 of 14 entries are in line 0. The LB+-Tree paper (sections
-//! 2.4 and 4.1) has FPTree write the entry's line and the header's, and wB+-Tree the header's twice: two NAW
-//! sections.
+//! In a leaf of 256 bytes, 32 are header, so that 2 of 14 entries are in line 0. In the LB+-Tree
+//! paper (sections 2.4 and 4.1) FPTree writes the entry's line and the header's, and wB+-Tree the
+//! header's twice: two NAW sections.
 
 use bristlecone_designs::fptree::FpTree;
 use bristlecone_designs::wbtree::WbTree;
@@ -20,7 +20,7 @@ fn made<I: DurableIndex<u64, u64, Medium, Options = LeafOptions>>() -> I {
     I::create(&pool, "index", &LeafOptions::default()).expect("a new root")
 }
 
-/// Lines and fences that `f` issues.
+/// Returns the lines and fences that `f` issues.
 fn cost<I: DurableIndex<u64, u64, Medium>>(index: &I, f: impl FnOnce(&I)) -> (u64, u64) {
     let pool = Arc::clone(index.pool());
     let before = pool.pm().counts();
@@ -29,7 +29,7 @@ fn cost<I: DurableIndex<u64, u64, Medium>>(index: &I, f: impl FnOnce(&I)) -> (u6
     (lines, fences)
 }
 
-/// What a design pays in a leaf of 256 bytes.
+/// Costs of a design in leaves of 256 bytes.
 struct Golden {
     /// An insertion into line 0, and elsewhere.
     insert: [(u64, u64); 2],
@@ -89,7 +89,7 @@ fn wbtree_inserts_with_two_naw_sections() {
     });
 }
 
-/// Lines of a random insertion that does not split, in the steady state.
+/// Returns the lines of a random insertion that does not split, in the steady state.
 fn random_insertions<I: DurableIndex<u64, u64, Medium, Options = LeafOptions>>() -> f64 {
     let tree: I = made();
     let scattered = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -101,7 +101,7 @@ fn random_insertions<I: DurableIndex<u64, u64, Medium, Options = LeafOptions>>()
         let (paid, _) = cost(&tree, |tree| {
             tree.insert(&scattered(n), &n).expect("a new key");
         });
-        // A split costs 8 lines or more.
+        // A split costs at least 8 lines.
         if paid < 8 {
             (lines, counted) = (lines + paid, counted + 1);
         }
@@ -110,7 +110,8 @@ fn random_insertions<I: DurableIndex<u64, u64, Medium, Options = LeafOptions>>()
     lines as f64 / f64::from(counted)
 }
 
-/// Few insertions find room in line 0, which fills first; what is paid beyond it, and no more, is paid by nearly all.
+/// Few insertions find room in line 0, which fills first. Nearly all pay what is paid beyond it,
+/// and no more.
 #[test]
 fn random_insertions_cost_what_the_layout_says() {
     let fp = random_insertions::<FpTree<u64, u64, Medium>>();

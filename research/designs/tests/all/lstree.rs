@@ -1,5 +1,5 @@
-//! The scenarios, run on the log-structured B+-tree: leaf sizes, logs by leaf and by thread, both kinds of keys and
-//! values.
+//! The scenarios, run on the log-structured B+-tree: leaf sizes, logs by leaf and by thread, both
+//! kinds of keys and values.
 
 use crate::common::{Chosen, File, Of, scenario_suite};
 use bristlecone_designs::designs::Ls;

@@ -1,8 +1,9 @@
-//! What each operation of the log-structured B+-tree costs in flushed lines and fences: goldens that a change must
-//! not raise unnoticed.
+//! Costs of each operation on the log-structured B+-tree in flushed lines and fences: goldens that
+//! a change must not raise unnoticed.
 //!
-//! Counted on `Counting<Dram>`, so the figures are what the code issues, whatever the machine. A delta of numbers
-//! has 32 bytes, two to a line, eight to a media line of 256 bytes; a base has 24 and 16 for each pair.
+//! Counted on `Counting<Dram>`, so the figures are those of the code on any machine. A delta of
+//! numbers has 32 bytes, two to a line, eight to a media line of 256 bytes; a base has 24 and 16
+//! for each pair.
 
 use bristlecone_designs::lstree::{LsOptions, LsTree};
 use bristlecone_designs::{BulkLoad, DurableIndex, Fill, InsertError, OrderedIndex};
@@ -19,7 +20,7 @@ fn pool() -> Arc<Pool<Medium>> {
     Pool::create(Path::new("counted"), &PoolOptions::default()).expect("memory")
 }
 
-/// Lines and fences that `f` issues.
+/// Returns the lines and fences that `f` issues.
 fn cost(pool: &Pool<Medium>, f: impl FnOnce()) -> (u64, u64) {
     let before = pool.pm().counts();
     f();
@@ -31,21 +32,21 @@ fn tree(pool: &Arc<Pool<Medium>>) -> Numbers {
     Numbers::create(pool, "index", &LsOptions::default()).expect("a new root")
 }
 
-/// Numbers that look random and never repeat.
+/// Maps numbers to others that look random and never repeat.
 fn scattered(n: u64) -> u64 {
     n.wrapping_mul(0x9e37_79b9_7f4a_7c15)
         .rotate_left(29)
         .wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
-/// Whatever is done to a number: its delta's line.
+/// Any change of a number: its delta's line.
 const DELTA: (u64, u64) = (1, 1);
-/// A chain that has as many deltas as its place in the table has room for (16, of 512-byte leaves) becomes a base: of
-/// 17 pairs, 296 bytes.
+/// A chain with as many deltas as its table entry has room for (16, of 512-byte leaves) becomes a
+/// base of 17 pairs, 296 bytes.
 const BASE_OF_17: (u64, u64) = (5, 1);
 /// The 33rd pair splits a leaf: one record of 24 + 33 x 16 bytes.
 const SPLIT: (u64, u64) = (9, 1);
-/// What finds nothing to do writes nothing.
+/// An operation that changes nothing writes nothing.
 const NOTHING: (u64, u64) = (0, 0);
 
 #[test]
@@ -89,7 +90,8 @@ fn a_split_is_one_record() {
     let paid = cost(&pool, || tree.insert(&7, &7).expect("a new key"));
     assert_eq!(paid, SPLIT);
     assert_eq!(tree.stats().leaves, 2);
-    // Nothing is written to take an emptied leaf out, but that it is empty: the last removal's own record.
+    // To unlink an emptied leaf, only the last removal's own record is written, which says that it
+    // is empty.
     for n in 0..32 {
         if n < 8 {
             let paid = cost(&pool, || assert!(tree.remove(&(n * 2)).expect("removal")));
@@ -102,9 +104,9 @@ fn a_split_is_one_record() {
     assert_eq!(tree.verify().expect("whole").leaves, 1);
 }
 
-/// Fill Random: lines, fences and bytes of an insertion, splits and collection and all. The paper has 16-byte keys and
-/// values and counts what the device writes for what it is given, 1.4 to 1.7 times; this is what the tree gives it for
-/// 16 bytes of key and value.
+/// Fill Random: lines, fences and bytes of an insertion, with splits and collection. The paper has
+/// 16-byte keys and values and counts what the device writes per byte that it is given, 1.4 to 1.7.
+/// This is what the tree gives it for 16 bytes of key and value.
 #[test]
 fn fill_random() {
     for (percent, most_lines, most_bytes) in
@@ -155,7 +157,8 @@ fn strings() {
     assert_eq!(paid, (2, 1), "insertion");
     let paid = cost(&pool, || tree.update(b"first", b"other").expect("there"));
     assert_eq!(paid, (1, 1), "update");
-    // A chunk for blocks of this size: 1 line, 1 fence. Then the block's 5 lines, a fence, the delta.
+    // A chunk for blocks of this size: 1 line, 1 fence. Then the block's 5 lines, a fence, the
+    // delta.
     tree.insert(b"second", &long).expect("a new key");
     let paid = cost(&pool, || tree.update(b"first", &long).expect("there"));
     assert_eq!(paid, (5 + 1, 2), "update to a long value");

@@ -1,6 +1,7 @@
-//! The integration tests in one program, a module for each subject: what they share is compiled and linked once.
-//! `cargo test -p bristlecone-designs --test all fptree::` runs one module. Damaged files are a program of their own,
-//! `hostile`, so that it can be run under a sanitizer by itself.
+//! The integration tests in one program, with a module for each subject, so that shared code is
+//! compiled and linked once. `cargo test -p bristlecone-designs --test all fptree::` runs one
+//! module. Damaged files are a program of their own, `hostile`, which can be run under a sanitizer
+//! by itself.
 
 mod btree_persist_cost;
 mod btree_wal;

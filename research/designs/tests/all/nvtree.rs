@@ -1,4 +1,5 @@
-//! The scenarios, run on NV-Tree: leaf sizes, strategies, both kinds of keys and values, each medium.
+//! The scenarios, run on NV-Tree: leaf sizes, strategies, both kinds of keys and values, each
+//! medium.
 
 use crate::common::{Chosen, File, Of, scenario_suite};
 use bristlecone_designs::designs::Nv;

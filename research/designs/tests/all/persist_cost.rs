@@ -1,9 +1,9 @@
-//! What each operation costs in flushed lines and fences: goldens that a change must not raise
+//! Costs of each operation in flushed lines and fences: goldens that a change must not raise
 //! unnoticed.
 //!
-//! Counted on `Counting<Dram>`, so the figures are what the code issues, whatever the machine. A leaf
-//! of 256 bytes has its header and three entries in line 0, and 11 entries in lines 1 to 3 (paper,
-//! section 3.1).
+//! Counted on `Counting<Dram>`, so the figures are those of the code on any machine. A leaf of 256
+//! bytes has its header and three entries in line 0, and 11 entries in lines 1 to 3 (paper, section
+//! 3.1).
 
 use bristlecone_designs::DurableIndex;
 use bristlecone_designs::lbtree::{LbOptions, LbTree};
@@ -22,7 +22,7 @@ fn pool() -> Arc<Pool<Medium>> {
     Pool::create(Path::new("counted"), &PoolOptions::default()).expect("memory")
 }
 
-/// Lines and fences that `f` issues.
+/// Returns the lines and fences that `f` issues.
 fn cost(pool: &Pool<Medium>, f: impl FnOnce()) -> (u64, u64) {
     let before = pool.pm().counts();
     f();
@@ -30,7 +30,7 @@ fn cost(pool: &Pool<Medium>, f: impl FnOnce()) -> (u64, u64) {
     (lines, fences)
 }
 
-/// Numbers that look random and never repeat.
+/// Maps numbers to others that look random and never repeat.
 fn scattered(n: u64) -> u64 {
     n.wrapping_mul(0x9e37_79b9_7f4a_7c15)
         .rotate_left(29)
@@ -42,7 +42,7 @@ struct Insertions {
     lines: f64,
     /// Average fences per insertion that did not split.
     fences: f64,
-    /// How many insertions had each cost.
+    /// Number of insertions with each cost.
     histogram: BTreeMap<(u64, u64), u64>,
 }
 
@@ -63,7 +63,7 @@ fn random_insertions(entry_moving: bool) -> Insertions {
         let paid = cost(&pool, || tree.insert(&scattered(n), &n).expect("a new key"));
         *histogram.entry(paid).or_insert(0u64) += 1;
     }
-    // Without a split nothing but the entry's line and the header's is written.
+    // Without a split, only the entry's line and the header's are written.
     let (plain, splits): (Vec<_>, Vec<_>) =
         histogram.iter().partition(|((lines, _), _)| *lines <= 2);
     let count = |part: &[(&(u64, u64), &u64)]| part.iter().map(|(_, n)| **n).sum::<u64>();
@@ -81,7 +81,8 @@ fn random_insertions(entry_moving: bool) -> Insertions {
     }
 }
 
-/// Theorem 3.5: at most 1.31 lines per insertion that does not split, and what entry moving saves.
+/// Theorem 3.5: at most 1.31 lines per insertion that does not split, and the savings of entry
+/// moving.
 #[test]
 fn entry_moving_saves_lines() {
     let moving = random_insertions(true);
@@ -108,8 +109,8 @@ fn entry_moving_saves_lines() {
     assert!(moving.fences <= traditional.fences, "fences follow lines");
 }
 
-/// Insertions into one leaf, from its first key to its split. Line 0 takes three; the fourth has to
-/// write another line and takes line 0's entries along, so the next three are cheap again.
+/// Insertions into one leaf, from its first key to its split. Line 0 takes three. The fourth has to
+/// write another line and moves line 0's entries there, so the next three are cheap again.
 const FIRST_LEAF: [(u64, u64); 14] = [
     (1, 1),
     (1, 1),
@@ -129,11 +130,11 @@ const FIRST_LEAF: [(u64, u64); 14] = [
 /// A split whose key goes to the new leaf: its four lines and the old leaf's sibling line, a fence,
 /// the header's line, a fence.
 const SPLIT_TO_THE_RIGHT: (u64, u64) = (6, 2);
-/// A split whose key goes to the old leaf: the same, then an insert into it. Its slot counts in the
-/// durable header until the switch, so it cannot be part of that (and which lines are free then
-/// depends on what was moved out).
+/// A split whose key goes to the old leaf: the same, then an insertion into it. Until the switch
+/// the key's slot counts in the durable header, so the insertion cannot be part of the split (and
+/// the lines that are free then depend on what was moved out).
 const SPLIT_TO_THE_LEFT: [(u64, u64); 2] = [(7, 3), (8, 4)];
-/// Without entry moving, everything but the first three inserts writes two lines.
+/// Without entry moving, all inserts but the first three write two lines.
 const FIRST_LEAF_TRADITIONAL: [(u64, u64); 14] = {
     let mut costs = [(2, 2); 14];
     costs[0] = (1, 1);
@@ -141,19 +142,20 @@ const FIRST_LEAF_TRADITIONAL: [(u64, u64); 14] = {
     costs[2] = (1, 1);
     costs
 };
-/// Update, upsert of a key that is there: the value word.
+/// Update, or upsert of a key that is present: the value word.
 const REPLACE: (u64, u64) = (1, 1);
 /// A removal: the header.
 const REMOVE: (u64, u64) = (1, 1);
 /// The removal that empties a leaf also unlinks it: sibling line, fence, header line, fence.
 const REMOVE_LAST_OF_LEAF: (u64, u64) = (3, 3);
-/// And where the leaf is one of the few that recovery may start from, that is taken back first.
+/// If recovery may start from the leaf, that position is removed first.
 const REMOVE_LAST_OF_RECORDED_LEAF: (u64, u64) = (4, 3);
-/// Two records of one line each are flushed with the entry or, in the header's line, fenced alone.
+/// Two records of one line each are flushed with the entry, or fenced alone if the entry is in the
+/// header's line.
 const INSERT_STRINGS: [(u64, u64); 4] = [(3, 2), (3, 2), (3, 2), (4, 2)];
 /// The new value's record, a fence, the value word.
 const REPLACE_STRING: (u64, u64) = (2, 2);
-/// What finds nothing to do writes nothing.
+/// An operation that changes nothing writes nothing.
 const NOTHING: (u64, u64) = (0, 0);
 
 #[test]
@@ -185,8 +187,8 @@ fn insertions_into_one_leaf() {
     }
 }
 
-/// Insertions into leaves that bulk loading left 70 % full: it packs them as splits do, so that entry
-/// moving finds room in the header's line and the traditional design in another.
+/// Insertions into leaves that bulk loading left 70 % full: it packs them as splits do, so that
+/// entry moving finds room in the header's line, and the traditional design in another.
 #[test]
 fn insertions_after_a_bulk_load() {
     for (entry_moving, golden) in [(true, (1, 1)), (false, (2, 2))] {
@@ -292,10 +294,11 @@ fn strings() {
     assert_eq!(paid, REMOVE, "removal");
 }
 
-/// A batch of inserts that do not split shares its fences: one for the entries, one for the headers.
+/// A batch of inserts that do not split shares its fences: one for the entries, one for the
+/// headers.
 #[test]
 fn a_batch_shares_fences() {
-    /// Pairs in a batch.
+    /// Number of pairs in a batch.
     const BATCH: u64 = 32;
     let pool = pool();
     let tree = Numbers::create(&pool, "index", &LbOptions::default()).expect("a new root");

@@ -1,5 +1,5 @@
-//! The suite itself, tried on an index that is correct by its simplicity, and on copies of it with
-//! one fault each, which the suite must find.
+//! Tests of the suite itself, with an index that is correct by its simplicity, and copies of it
+//! with one fault each, which the suite must find.
 
 use crate::common::reference::{Reference, ReferenceHarness};
 use crate::common::scenarios::{batches, boundary, bulk, emptied, model, splits, stress};
@@ -76,7 +76,7 @@ impl<const FAULT: u8> OrderedIndex<u64, u64> for Faulty<FAULT> {
     ) {
         match FAULT {
             SCAN_BY_POSITION => {
-                // Each step finds its place anew by how many keys have been seen.
+                // Each step finds its place again by the number of keys seen.
                 for position in 0.. {
                     let mut found = None;
                     let mut n = 0;

@@ -1,4 +1,4 @@
-//! What went wrong when LB+-Trees were opened, a test each.
+//! Faults of opening LB+-Trees, with a test for each.
 
 use bristlecone_designs::DurableIndex;
 use bristlecone_designs::index::OrderedIndex;
@@ -18,8 +18,8 @@ fn options() -> PoolOptions {
     options
 }
 
-/// A pool at `path` with keys `0..KEYS`, closed cleanly; if `crashed` is given, the image of a crash
-/// just before goes there.
+/// Makes a pool at `path` with keys `0..KEYS`, closed cleanly. The image of a crash just before
+/// goes to `crashed`, if that is given.
 fn make(path: &Path, crashed: Option<&Path>) {
     let pool = Pool::<Mapped>::create(path, &options()).unwrap();
     let tree = Tree::create(&pool, "t", &LbOptions::default()).unwrap();
@@ -41,8 +41,8 @@ fn open(path: &Path, threads: usize) -> Tree {
     Tree::open(&pool, "t", &options).unwrap()
 }
 
-/// As many threads were started as the caller named, however little there was to walk; a number
-/// that the system could not grant was a panic.
+/// As many threads were started as the caller named, however few leaves there were to walk. A
+/// number that the system could not grant was a panic.
 #[test]
 fn no_more_threads_recover_than_there_are_segments() {
     let dir = tempfile::tempdir().unwrap();
@@ -54,8 +54,8 @@ fn no_more_threads_recover_than_there_are_segments() {
     assert_eq!(tree.verify().unwrap().entries, KEYS);
 }
 
-/// A snapshot whose checksum was right was trusted with its leaf handles: one that led past the
-/// mapping was a segmentation fault at the first lookup. Now it costs a rebuild.
+/// The leaf handles of a snapshot with a right checksum were trusted. One that led past the mapping
+/// was a segmentation fault at the first lookup. Now it costs a rebuild.
 #[test]
 fn a_snapshot_cannot_lead_outside_the_pool() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,9 @@
-//! Scans tell early what they are about to visit, in the order that the keys have.
+//! Scans prefetch the entries that they will visit, in the order of the keys.
 //!
-//! A scan of byte strings waited for each record in turn, first to sort a leaf's keys, then for what the values led to: one
-//! cache miss after the other. It now sorts by the bytes that follow what a leaf's keys begin with, which has to
-//! come to the same order where these bytes are alike, end early, or are zeros; and tells of values before it visits them.
+//! A scan of byte strings waited for each record in turn, first to sort a leaf's keys, then for
+//! what the values led to: one cache miss after the other. It now sorts by the bytes that follow
+//! the common prefix of a leaf's keys. The order must be the same where these bytes are alike, end
+//! early, or are zeros. It also announces values before it visits them.
 
 use bristlecone_designs::nvtree::{NvOptions, NvTree};
 use bristlecone_designs::{
@@ -43,7 +44,8 @@ fn is_empty((start, end): &(Bound<Vec<u8>>, Bound<Vec<u8>>)) -> bool {
     }
 }
 
-/// Scans some ranges both ways and compares with a map; all values are told of before they are visited.
+/// Scans some ranges both ways and compares them with a map. All values are announced before they
+/// are visited.
 fn scans_alike<I>(options: I::Options, what: &str)
 where
     I: DurableIndex<[u8], u64, Dram> + ReverseScan<[u8], u64>,

@@ -1,5 +1,5 @@
-//! The scenarios, run on the skip lists: towers in the pool and in DRAM, both kinds of keys and values,
-//! each medium.
+//! The scenarios, run on the skip lists: towers in the pool and in DRAM, both kinds of keys and
+//! values, each medium.
 
 use crate::common::{File, Of, scenario_suite};
 use bristlecone_designs::designs::{DividedSkip, NvmSkip};

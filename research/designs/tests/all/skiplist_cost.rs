@@ -1,9 +1,9 @@
-//! What each operation on a skip list costs in flushed lines and fences: goldens that a change must not
-//! raise unnoticed.
+//! Costs of each operation on a skip list in flushed lines and fences: goldens that a change must
+//! not raise unnoticed.
 //!
-//! Counted on `Counting<Dram>`, so the figures are what the code issues, whatever the machine. Upper links
-//! are never flushed, wherever they are, so both designs cost the same but for nodes with links in
-//! them that lie across two lines.
+//! Counted on `Counting<Dram>`, so the figures are those of the code on any machine. Upper links
+//! are never flushed, wherever they are, so both designs cost the same, except for nodes with links
+//! in them that lie across two lines.
 
 use bristlecone_designs::skiplist::{InDram, InPool, SkipList, SkipOptions, Towers};
 use bristlecone_designs::{
@@ -30,7 +30,7 @@ const INSERT_STRINGS: (u64, u64) = (4, 2);
 const INSERT_STRINGS_ACROSS: (u64, u64) = (5, 2);
 /// The new value's record, a fence, the value word.
 const REPLACE_STRING: (u64, u64) = (2, 2);
-/// What finds nothing to do, or reads, writes nothing.
+/// An operation that changes nothing, or reads, writes nothing.
 const NOTHING: (u64, u64) = (0, 0);
 
 fn pool() -> Arc<Pool<Medium>> {
@@ -43,7 +43,7 @@ fn list<K: KeyRepr + ?Sized, V: Repr + ?Sized, T: Towers<Medium>>(
     SkipList::create(pool, "index", &SkipOptions::default()).expect("a new root")
 }
 
-/// Lines and fences that `f` issues.
+/// Returns the lines and fences that `f` issues.
 fn cost(pool: &Pool<Medium>, f: impl FnOnce()) -> (u64, u64) {
     let before = pool.pm().counts();
     f();
@@ -51,15 +51,15 @@ fn cost(pool: &Pool<Medium>, f: impl FnOnce()) -> (u64, u64) {
     (lines, fences)
 }
 
-/// Numbers that look random and never repeat.
+/// Maps numbers to others that look random and never repeat.
 fn scattered(n: u64) -> u64 {
     n.wrapping_mul(0x9e37_79b9_7f4a_7c15)
         .rotate_left(29)
         .wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
-/// Inserts `0..count` by `insert`, which tells what it paid; how many paid more than `golden`, and the
-/// chunks that were marked on the way (one line, one fence each).
+/// Inserts `0..count` by `insert`, which returns the cost. Returns how many paid more than
+/// `golden`, and how many chunks were marked on the way (one line, one fence each).
 fn inserts(
     count: u64,
     golden: (u64, u64),
@@ -114,7 +114,7 @@ fn numbers<T: Towers<Medium>>(most_across: u64) {
         let paid = cost(&pool, || {
             assert!(list.remove(&scattered(n)).expect("removal"));
         });
-        // Now and then a chunk that is empty goes back: one line, one fence each.
+        // Now and then an empty chunk is freed: one line, one fence each.
         let chunks = paid.1 - REMOVE.1;
         assert_eq!(paid, (REMOVE.0 + chunks, REMOVE.1 + chunks), "removal {n}");
     }
@@ -144,7 +144,7 @@ fn strings<T: Towers<Medium>>() {
     }
 }
 
-/// A load writes each line once and fences twice, besides what its chunks cost.
+/// A load writes each line once and fences twice, besides the cost of its chunks.
 fn load<T: Towers<Medium>>(bytes_most: u64) {
     const KEYS: u64 = 20_000;
     let pool = pool();

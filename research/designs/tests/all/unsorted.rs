@@ -1,11 +1,12 @@
-//! The scenarios, run on persistent unsorted: every node size, both kinds of keys and values, each medium.
+//! The scenarios, run on persistent unsorted: every node size, both kinds of keys and values, each
+//! medium.
 
 use crate::common::{Chosen, File, Of, WideOf, scenario_suite};
 use bristlecone_designs::BTreeOptions;
 use bristlecone_designs::designs::Unsorted;
 use bristlecone_pmem::media::Mapped;
 
-/// Nodes of `BYTES` bytes that take `MOST` entries at most, recovered by 3 threads.
+/// Nodes of `BYTES` bytes with at most `MOST` entries, recovered by 3 threads.
 struct Sized<const BYTES: u32, const MOST: usize>;
 
 impl<const BYTES: u32, const MOST: usize> Chosen for Sized<BYTES, MOST> {

@@ -1,5 +1,6 @@
-//! What insertions of 16-byte keys and values cost in flushed lines and fences, beside Table 2 of UCSC-CRSS-20-01,
-//! and what replacing a 16-byte value costs. Counted on `Counting<Dram>`; nodes of 512 bytes, entries of 32.
+//! Costs of inserting 16-byte keys and values in flushed lines and fences, beside Table 2 of
+//! UCSC-CRSS-20-01, and of replacing a 16-byte value. Counted on `Counting<Dram>`; nodes of 512
+//! bytes, entries of 32.
 
 use bristlecone_designs::{
     BTreeOptions, BTreeWal, DurableIndex, FastFair, FastFairOptions, FastFairSp, LeafOptions,
@@ -30,7 +31,7 @@ fn made<I: DurableIndex<u128, u128, Medium>>(options: &I::Options) -> I {
     I::create(&pool, "index", options).expect("a new root")
 }
 
-/// Lines and fences that `f` issues.
+/// Returns the lines and fences that `f` issues.
 fn cost<I: DurableIndex<u128, u128, Medium>>(index: &I, f: impl FnOnce(&I)) -> (u64, u64) {
     let pool = Arc::clone(index.pool());
     let before = pool.pm().counts();
@@ -39,14 +40,14 @@ fn cost<I: DurableIndex<u128, u128, Medium>>(index: &I, f: impl FnOnce(&I)) -> (
     (lines, fences)
 }
 
-/// A key whose halves both look random.
+/// Maps a number to a key whose halves both look random.
 fn scattered(n: u64) -> u128 {
     let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     u128::from(mixed) << 64 | u128::from(mixed.rotate_left(29) ^ n)
 }
 
-/// Lines and fences per random insertion into a tree of 60,000 keys, splits included, as the paper's *Fill
-/// Random* does once the tree was loaded with twice as many keys as it inserts.
+/// Returns the lines and fences per random insertion into a tree of 60,000 keys, splits included,
+/// as in the paper's *Fill Random* once the tree was loaded with twice as many keys as it inserts.
 fn of_an_insertion<I: DurableIndex<u128, u128, Medium>>(options: &I::Options) -> (f64, f64) {
     const INSERTED: u64 = 30_000;
     let index: I = made(options);
@@ -63,19 +64,21 @@ fn of_an_insertion<I: DurableIndex<u128, u128, Medium>>(options: &I::Options) ->
     (of_one(lines), of_one(fences))
 }
 
-/// Within a quarter of what the paper has.
+/// Checks that a figure is within a quarter of the paper's.
 fn near(what: &str, measured: f64, paper: f64) {
     println!("{what}: {measured:.2}; the paper: {paper}");
     assert!((measured / paper - 1.0).abs() <= 0.25, "{what}: {measured}");
 }
 
-/// Table 2: *clwb/sfence* per operation, 12/4 for btree-WAL, 6/10 for FAST/FAIR, 5/5 for persistent unsorted.
+/// Table 2: *clwb/sfence* per operation, 12/4 for btree-WAL, 6/10 for FAST/FAIR, 5/5 for persistent
+/// unsorted.
 ///
-/// The paper does not say what FAST/FAIR's 10 fences for 6 lines are: a shift flushes line by line, each with the
-/// fence that orders it before the next, and whatever has several lines (a new node) takes one fence too, so
-/// that fences come to less than lines. The published code of FAST/FAIR fences before a flush and after
-/// it, which is twice ours; with that, both trees that publish in place agree. The one that logs is said to have
-/// "1 memory barrier for every 3 cache-line flushes", and has.
+/// The paper does not say what FAST/FAIR's 10 fences for 6 lines are. A shift flushes line by line,
+/// each with the fence that orders it before the next, and several lines at once (a new node) take
+/// one fence too, so that there are fewer fences than lines. The published code of FAST/FAIR fences
+/// before a flush and after it, which is twice ours; with that, both trees that publish in place
+/// agree. The paper says that the tree with a log has "1 memory barrier for every 3 cache-line
+/// flushes", and it has.
 #[test]
 fn insertions_beside_table_2() {
     let (lines, fences) = of_an_insertion::<Wal>(&BTREE);
@@ -96,7 +99,7 @@ fn insertions_beside_table_2() {
     assert!((4.2..4.8).contains(&lines) && (3.5..4.2).contains(&fences));
 }
 
-/// Replacing the value of the entry that was inserted first, while `entries` are there.
+/// Returns the cost of replacing the value of the first inserted entry, with `entries` in the tree.
 fn of_an_update<I: DurableIndex<u128, u128, Medium>>(
     options: &I::Options,
     entries: u64,
@@ -121,7 +124,8 @@ fn updates() {
     assert_eq!(of_an_update::<Wal>(&BTREE, 10), (1 + 1 + 1, 3));
     // The entry in an empty slot, the bitmap.
     assert_eq!(of_an_update::<Unsorted>(&BTREE, 10), (2, 2));
-    // No slot is empty: the old value in the log (its head, place and 2 words), the value, the head again.
+    // No slot is empty: the old value in the log (its head, place and 2 words), the value, the head
+    // again.
     assert_eq!(of_an_update::<Unsorted>(&BTREE, 15), (1 + 1 + 1, 3));
     // One store of 16 bytes.
     assert_eq!(

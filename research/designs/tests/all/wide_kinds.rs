@@ -1,4 +1,5 @@
-//! Keys and values of which one has 16 bytes and the other has not: nodes whose keys and values differ in width.
+//! Keys and values of which one has 16 bytes and the other has not: nodes whose keys and values
+//! differ in width.
 
 use bristlecone_designs::{
     BTreeOptions, BTreeWal, BulkLoad, DurableIndex, FastFair, FastFairOptions, FastFairSp, Fill,
@@ -11,14 +12,14 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// A bijection on u64 that looks random.
+/// Maps u64 one to one to numbers that look random.
 fn mix(x: u64) -> u64 {
     let x = (x ^ x >> 31).wrapping_mul(0x7FB5_D329_728E_A185);
     let x = (x ^ x >> 27).wrapping_mul(0x81DA_DEF4_BC2D_D44D);
     x ^ x >> 33
 }
 
-/// A number as a key or a value, in either half.
+/// Returns a number as a key or a value, in either half.
 fn wide(n: u64) -> u128 {
     match n % 3 {
         0 => u128::from(mix(n)),
@@ -119,8 +120,8 @@ kinds!(nvta, NODE, NvtATree);
 kinds!(fastfair, FAIR, FastFair);
 kinds!(fastfair_sp, LeafOptions::default(), FastFairSp, 1);
 
-/// What the separators of an inner node have in common is compared once; once they are all gone, the next one
-/// need not have it.
+/// The common prefix of an inner node's separators is compared once. When all of them are gone, the
+/// next separator need not have it.
 #[test]
 fn keys_of_another_prefix_follow_those_that_are_gone() {
     let pool =

@@ -1,4 +1,4 @@
-//! `crash`: which states a power cut can leave, and whether recovery makes every one of them whole.
+//! `crash`: explores the states that a power cut can leave, and recovers each of them.
 
 use crate::args::Crash;
 use bristlecone_command::failure::{Failure, Outcome};
@@ -16,16 +16,16 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Operations in a workload, unless told.
+/// Default number of operations in a workload.
 const OPS: usize = 60;
-/// Operations of each of several threads, unless told.
+/// Default number of operations of each of several threads.
 const OPS_OF_A_THREAD: usize = 4;
-/// Schedules of several threads, unless told.
+/// Default number of schedules of several threads.
 const SCHEDULES: u64 = 2_000;
-/// Most seconds for a mutant, unless told.
+/// Default time limit of a mutant, in seconds.
 const LIMIT: f64 = 60.0;
 
-/// What `--json` prints of an exploration.
+/// The JSON object of an exploration.
 #[derive(Debug, Serialize)]
 struct Explored {
     index: String,
@@ -38,7 +38,7 @@ struct Explored {
     images: u64,
     nested_images: u64,
     exhaustive_share: f64,
-    /// None where no crash in recovery was tried.
+    /// `None` if no crash in recovery was tried.
     nested_exhaustive_share: Option<f64>,
     violations: u64,
     leaks: u64,
@@ -47,7 +47,7 @@ struct Explored {
     replay: Option<String>,
 }
 
-/// What `--json` prints of mutants.
+/// The JSON object of mutation testing.
 #[derive(Debug, Serialize)]
 struct Mutated {
     index: String,
@@ -56,7 +56,7 @@ struct Mutated {
     orderings: usize,
     killed: usize,
     survivors: Vec<String>,
-    /// Fences that nothing needs under this model, where stores become durable in order.
+    /// Fences that nothing needs under this model, in which stores become durable in order.
     unneeded: Vec<String>,
     /// Sites that do nothing under this model.
     without_effect: usize,
@@ -90,7 +90,7 @@ pub fn run(args: &Crash) -> Outcome {
     let mut reports = Vec::new();
     let started = Instant::now();
     for (i, (subject, model)) in pairs(&chosen, &models).enumerate() {
-        // What earlier runs left of the budget is shared by the rest.
+        // The remaining runs share the rest of the budget.
         let budget = args.budget.map(|seconds| {
             let left = Duration::from_secs_f64(seconds).saturating_sub(started.elapsed());
             left / (runs - i) as u32
@@ -119,7 +119,7 @@ fn pairs<'a>(
         .flat_map(|subject| models.iter().map(move |model| (subject, *model)))
 }
 
-/// One object, or an array if there are several.
+/// Prints one object, or an array of several.
 fn print_json<T: Serialize>(reports: &[T]) -> Outcome {
     match reports {
         [one] => bristlecone_command::print_json(one),
@@ -141,7 +141,7 @@ fn subjects(names: &[String]) -> Outcome<Vec<Arc<dyn Subject>>> {
             )));
         }
         for one in found {
-            // Named twice, explored once.
+            // A subject that is named twice is explored once.
             if chosen.iter().all(|known| known.name() != one.name()) {
                 chosen.push(Arc::from(one));
             }
@@ -150,7 +150,8 @@ fn subjects(names: &[String]) -> Outcome<Vec<Arc<dyn Subject>>> {
     Ok(chosen)
 }
 
-/// The designs that threads may share, for a run with threads; others are left out, if that leaves any.
+/// For a run with threads, returns the subjects that threads may share, or all subjects if there
+/// are none.
 fn concurrent_only(args: &Crash, chosen: Vec<Arc<dyn Subject>>) -> Outcome<Vec<Arc<dyn Subject>>> {
     if args.nested || args.workload != "all" {
         eprintln!(
@@ -213,7 +214,7 @@ fn share(of: u64, all: u64) -> f64 {
     if all == 0 {
         return 1.0;
     }
-    // Four digits are plenty, and print well.
+    // Four digits suffice, and print well.
     (of as f64 / all as f64 * 1e4).round() / 1e4
 }
 
@@ -398,7 +399,7 @@ fn summary(
     }
 }
 
-/// The design that a token names.
+/// Returns the subject that a token names.
 fn replayed(name: &str) -> Outcome<Box<dyn Subject>> {
     subjects::named(name).ok_or_else(|| {
         Failure::Usage(format!(
@@ -479,7 +480,7 @@ fn mutate(args: &Crash, chosen: &[Arc<dyn Subject>], models: &[Model], kinds: &[
     if args.json {
         print_json(&all)?;
     }
-    // A mutant that was given up proves nothing, so that is not success either.
+    // An undecided mutant proves nothing, so it is no success either.
     let undecided: usize = all.iter().map(|report| report.undecided.len()).sum();
     if undecided > 0 {
         return Err(Failure::new(format!(

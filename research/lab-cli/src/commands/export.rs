@@ -1,4 +1,4 @@
-//! `export`: an index as a file, damaged or not.
+//! `export`: writes an index, damaged or not, to a file.
 
 use crate::args::Export;
 use crate::index::Index;
@@ -23,13 +23,13 @@ pub fn run(args: &Export) -> Outcome {
     export::run(args, || Ok(Box::new(Salvage::open(args)?)))
 }
 
-/// An index with what is damaged in it.
+/// An index, with its damage.
 struct Salvage {
     index: Index,
     damage: Damage,
-    /// Damaged blocks that were named with their keys.
+    /// Number of damaged blocks that were reported with their keys.
     named: BTreeSet<u64>,
-    /// What is wrong with it as a whole.
+    /// The fault of its structure as a whole.
     violation: Option<String>,
 }
 
@@ -45,7 +45,7 @@ impl Salvage {
 
     fn whole(pool: &Arc<Pool<Auto>>, args: &ExportArgs) -> Outcome<Self> {
         let index = Index::open_in(pool, &args.pool).map_err(|e| {
-            // Damaged so that it can be opened only if damage is passed over?
+            // Checks whether the index can only be opened past its damage.
             match Index::survey(pool, &args.pool) {
                 (Ok(_), damage) if !damage.blocks.is_empty() => {
                     refuse(args, &without_path(&e, &args.pool))
@@ -54,7 +54,7 @@ impl Salvage {
             }
         })?;
         match index.verify() {
-            // What is lost is space.
+            // Only space is lost.
             Err(violation) if !violation.leak => return Err(refuse(args, &violation)),
             _ => {}
         }
@@ -85,7 +85,8 @@ impl Source for Salvage {
         false
     }
 
-    /// Those that it counts, or that opening it came across if damage kept it from counting some.
+    /// Returns the number of entries that it counts, or that opening it found if damage kept it
+    /// from counting.
     fn entries(&self) -> u64 {
         let index = &self.index;
         index.stats().entries.max(index.recovery().entries)

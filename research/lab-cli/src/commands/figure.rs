@@ -1,4 +1,4 @@
-//! `figure`: the papers' figures and tables, regenerated beside what they claim.
+//! `figure`: the papers' figures and tables, regenerated beside their claims.
 
 use crate::args::Figure;
 use bristlecone_command::failure::{Failure, Outcome};

@@ -1,4 +1,4 @@
-//! `model`: what an index would cost on a memory that is not at hand.
+//! `model`: simulates an index on a described memory device.
 
 use crate::args::Model;
 use bristlecone_command::failure::{Failure, Outcome};
@@ -42,7 +42,7 @@ fn failed(error: ModelError) -> Failure {
     }
 }
 
-/// The report for a person.
+/// Prints the report for a person.
 fn table(r: &ModelReport) -> String {
     let mut text = format!(
         "{}, leaves of {} bytes, on {}: {} of {} keys ({:.0} % full), {} operations, threads: {}, seed {}\n\n",

@@ -9,7 +9,7 @@ use bristlecone_command::text::{bytes, program, shell_path};
 use bristlecone_command::{import, progress, scan};
 use std::io::{self, Write};
 
-/// Makes a pool with an empty index and tells what it survives.
+/// Creates a pool with an empty index, and prints what it survives.
 pub fn create(args: &Create) -> Outcome {
     let index = Index::create(&args.pool, How::write(args.write), &args.index.durable()?)?;
     let (medium, design, node_bytes) = (index.info().medium, index.design(), index.node_bytes());
@@ -65,7 +65,7 @@ pub fn import(args: &Import) -> Outcome {
 pub fn compact(args: &Compact) -> Outcome {
     let args = &args.compact;
     let report = progress::waiting("compacting", || {
-        // What is not open keeps its space.
+        // Only an open index gives its space back.
         let index = Index::open(&args.pool, How::write(args.write))?;
         let report = index.pool().compact().map_err(|e| about(&args.pool, &e))?;
         Box::new(index).close()?;
@@ -86,7 +86,7 @@ pub fn compact(args: &Compact) -> Outcome {
 pub fn backup(args: &Backup) -> Outcome {
     let args = &args.backup;
     let pool = open_pool(&args.pool, How::read(args.medium))?;
-    // A pool that cannot be opened is not worth a copy.
+    // The pool is opened first, since a damaged one is not worth a copy.
     let _opened = Index::open_in(&pool, &args.pool)?;
     let written = progress::waiting("copying", || pool.backup(&args.file))
         .map_err(|e| Failure::new(e.to_string()))?;

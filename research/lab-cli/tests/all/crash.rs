@@ -1,4 +1,4 @@
-//! The crash-state explorer from the command line: what it reports, what it finds, what it refuses.
+//! The crash-state explorer from the command line: its reports, its findings, its refusals.
 
 use crate::common::{Bench, Ran};
 use serde_json::Value;
@@ -38,7 +38,7 @@ fn fields(report: &Value) {
     assert_eq!(replay.is_string(), found, "{report}");
 }
 
-/// Explores with a fault planted; the token of the first violation.
+/// Explores with a planted fault. Returns the token of the first violation.
 #[track_caller]
 fn found(b: &Bench, args: &[&str], parts: &[&str]) -> String {
     let ran = crash(b, &[args, &["--json"]].concat()).ends(1, parts);
@@ -73,7 +73,8 @@ fn a_small_exploration_reports_every_field_and_finds_nothing() {
     assert_eq!(ran.text().lines().count(), 1, "all else is for a person");
     assert!(ran.stderr.contains("0 violations"), "{}", ran.stderr);
     let again = crash(&b, &args).ok().json();
-    // Which images are checked for more depends on how the workers share them, so their number varies.
+    // The choice of the images with further checks depends on how the workers share them, so their
+    // number varies.
     for same in ["crash_points", "exhaustive_share"] {
         assert_eq!(report[same], again[same], "the seed decides");
     }
@@ -153,7 +154,7 @@ fn designs_for_one_thread_are_left_out_or_refused_with_threads() {
 #[test]
 fn a_planted_fault_is_found_and_its_token_recovers_that_image() {
     let b = Bench::new();
-    // Nothing but recovery differs, so the same image exists without the fault.
+    // Only recovery differs, so the same image exists without the fault.
     let planted = "--index pool --workload drain --ops 30 --plant pool-unowned-kept";
     let planted: Vec<&str> = planted.split(' ').collect();
     let token = found(&b, &planted, &["space leaked", "operations:", "crash "]);
@@ -161,14 +162,14 @@ fn a_planted_fault_is_found_and_its_token_recovers_that_image() {
     let well = token.replace("plant:pool-unowned-kept", "-");
     assert_ne!(token, well);
     crash(&b, &["--replay", &well]).ends(0, &["recovered well"]);
-    // More stores kept than there are, and a word with none.
+    // One token keeps more stores than there are, and one names a word without any.
     let (most, _) = token.rsplit_once(':').expect("a decision");
     let decided = token.strip_suffix("~-").expect("no crash in recovery");
     for odd in [format!("{most}:60000~-"), format!("{decided}_ffffffff:0~-")] {
         crash(&b, &["--replay", &odd]).ends(1, &["no such image", "other stores are pending"]);
     }
 
-    // With the right line flushed, the store that this image lost cannot be lost.
+    // With the right line flushed, a crash cannot lose the store that this image lost.
     let planted = "--index lbtree-256-bytes --workload split --ops 2 --plant lbtree-record-line";
     let planted: Vec<&str> = planted.split(' ').collect();
     let parts = ["stores that the crash lost", "crates/index/src/record.rs:"];
@@ -186,7 +187,7 @@ fn a_crash_in_recovery_is_replayed() {
     let token = found(&b, &planted, &["operation torn", "again in the recovery"]);
     crash(&b, &["--replay", &token]).ends(1, &["operation torn", "again in the recovery"]);
     let right = token.replace(":log-cleared-first", "");
-    // Its log is still there when what was replayed is not durable yet.
+    // The log still exists while the replayed stores are not durable.
     crash(&b, &["--replay", &right]).ends(1, &["no such image", "of recovery"]);
 }
 
@@ -358,7 +359,7 @@ fn malformed_tokens_say_which_part() {
         (image("2000:1", "fffffffff:1"), "decisions"),
         (image("2000:1~-", "2000:1~7~-"), "crash point"),
         ((format!("{TOKEN}~-~-"), 2), "crash in recovery"),
-        // Well-formed, but no such crash.
+        // The token is well-formed, but there is no such crash.
         ((TOKEN.replace("2000:1", "ffffffff:1"), 1), "no such image"),
         ((TOKEN.replace("2000:1", "2000:60000"), 1), "no such image"),
         ((TOKEN.replace("450.0", "99999999.0"), 1), "no such image"),

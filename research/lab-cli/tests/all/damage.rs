@@ -1,5 +1,6 @@
-//! `check` ended at the first damage and advised `export`, which refused the pool or wrote the damaged values as if they
-//! were whole. Now `check` lists all damage, and `export --skip-damaged` saves the rest.
+//! `check` ended at the first damage and advised `export`. That command refused the pool, or wrote
+//! the damaged values as if they were whole. Now `check` lists all damage, and `export
+//! --skip-damaged` saves the rest.
 
 use crate::common::Bench;
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ fn change(pool: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     std::fs::write(pool, bytes).unwrap();
 }
 
-/// Where the bytes of the record of an index are that holds a string: behind their length and checksum.
+/// Returns the place of the bytes of the record that holds a string, behind length and checksum.
 fn record_of(bytes: &[u8], text: &str) -> usize {
     let head = |at: usize| {
         let length = (text.len() as u32).to_le_bytes();
@@ -33,7 +34,7 @@ fn value(i: usize) -> String {
     format!("a value that can be found, {i:05}")
 }
 
-/// A pool `p` of so many entries.
+/// Creates a pool `p` with a number of entries.
 fn filled(b: &Bench, design: &str, entries: usize) {
     b.run(&["create", "p", "--medium", "mapped", "--index", design])
         .ok();
@@ -44,7 +45,7 @@ fn filled(b: &Bench, design: &str, entries: usize) {
     b.run(&["import", "p", "rows.csv"]).ok();
 }
 
-/// The pairs of an exported file.
+/// Returns the pairs of an exported file.
 fn exported(b: &Bench, name: &str) -> BTreeMap<String, String> {
     let text = std::fs::read_to_string(b.path(name)).unwrap();
     let rows = text.lines().map(|line| {
@@ -55,7 +56,7 @@ fn exported(b: &Bench, name: &str) -> BTreeMap<String, String> {
     rows.collect()
 }
 
-/// Whether bytes have these in them.
+/// Returns true if bytes contain a string.
 fn contains(bytes: &[u8], sought: &[u8]) -> bool {
     bytes.windows(sought.len()).any(|window| window == sought)
 }
@@ -175,7 +176,7 @@ fn damaged_keys_do_not_keep_others_from_being_saved() {
     }
 }
 
-/// A pool that was not closed is walked when it is opened, and that ended at a record whose length was damaged.
+/// Opening walks a pool that was not closed. The walk failed at a record with a damaged length.
 #[test]
 fn a_pool_that_damage_keeps_from_opening_is_listed_and_saved_too() {
     for design in ["lbtree", "nvtree"] {
@@ -191,7 +192,7 @@ fn a_pool_that_damage_keeps_from_opening_is_listed_and_saved_too() {
             .args(["import", "p", "rows.csv"])
             .spawn()
             .unwrap();
-        // Rows are stored in their order, and what a process has stored there outlives it.
+        // Rows are stored in their order, and stored rows outlive the process.
         let sought = value(20_000);
         while !contains(&std::fs::read(b.path("p")).unwrap(), sought.as_bytes()) {
             std::thread::sleep(Duration::from_millis(2));

@@ -6,7 +6,7 @@ use bristlecone_designs::designs::{DESIGNS, DesignInfo};
 /// Rows for `import`: enough for several leaves of any design.
 fn rows() -> String {
     let mut rows = "key,value\n".to_owned();
-    // In no order.
+    // The rows are not in order.
     for n in (0..600u32).map(|n| n * 7 % 600) {
         rows += &format!("key{n:04},value {n}\n");
     }
@@ -54,11 +54,12 @@ fn one_pool(design: &DesignInfo, bytes: u32) {
     let check = b.run(&["check", "p", "--json"]).ok().json();
     assert_eq!(check["index"], design.name);
     assert_eq!(check["errors"].as_array().map(Vec::len), Some(0));
-    // A record of each key and value, or of each pair; BzTree has short ones in its nodes, without sums.
+    // There is a record of each key and value, or of each pair. BzTree keeps short ones in its
+    // nodes, without checksums.
     let least = if design.name == "bztree" { 0 } else { 600 };
     assert!((check["records_checked"].as_u64()).is_some_and(|n| n >= least));
 
-    // Out, and into a pool of the usual kind.
+    // The entries go out, and into a pool of the default design.
     b.run(&["export", "p", "out.jsonl"]).ok();
     b.run(&["create", "q"]).ok();
     b.run(&["import", "q", "out.jsonl"]).ok();
@@ -194,7 +195,7 @@ fn every_design_is_measured_and_modelled() {
     }
 }
 
-/// Each is found by its name, and a few images of it are recovered.
+/// Each design is found by its name, and a few of its images are recovered.
 #[test]
 fn every_design_is_explored() {
     for design in DESIGNS {

@@ -3,7 +3,7 @@
 use crate::common::Bench;
 use serde_json::Value;
 
-/// Asserts the fields of one figure's JSON, and that verdicts are there for numbers.
+/// Asserts the fields of one figure's JSON, and that each claim has a verdict.
 #[track_caller]
 fn fields(report: &Value) {
     for field in ["name", "on", "scale"] {
@@ -99,7 +99,8 @@ fn figures_on_the_host_run() {
         .json();
     fields(&report);
     assert_eq!(report["on"], "host");
-    // Three panels, in each LB+-Tree against wB+-Tree, FPTree and itself without entry moving.
+    // There are three panels, each with LB+-Tree against wB+-Tree, FPTree and itself without entry
+    // moving.
     assert_eq!(report["claims"].as_array().unwrap().len(), 9);
 }
 

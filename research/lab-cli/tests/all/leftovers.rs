@@ -1,5 +1,6 @@
-//! A benchmark that was ended by SIGTERM left its pool on `/dev/shm`, which is memory, until the machine was started
-//! again; so did one that was killed. Now signals remove what is temporary, and a run removes what killed ones left.
+//! A benchmark that SIGTERM ended, or that was killed, left its pool on `/dev/shm`, which is
+//! memory, until the next reboot. Now signal handlers remove temporary files, and a run removes the
+//! files of killed ones.
 
 use crate::common::Bench;
 use crate::common::processes::{found, is_in_use, start_and_wait, wait_for};
@@ -56,7 +57,7 @@ fn a_run_that_was_told_to_ignore_hangups_does() {
 fn the_next_run_removes_what_a_killed_one_left_unless_someone_has_it_open() {
     let b = Bench::new();
     let (mut child, left) = start_and_wait(&b, &MICRO, "bristlecone-bench-", "micro.pool");
-    // While it runs, another one leaves it alone.
+    // While it runs, another run leaves its files alone.
     let quick = [
         "bench", "micro", "--keys", "2K", "--ops", "insert", "--path", ".",
     ];

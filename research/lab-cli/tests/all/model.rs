@@ -1,4 +1,4 @@
-//! The device model runs from the command line, gives the same numbers again, and refuses nonsense.
+//! The device model runs from the command line, repeats its numbers, and refuses nonsense.
 
 use crate::common::Bench;
 
@@ -22,7 +22,7 @@ fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
     RUN.iter().chain(more).copied().collect()
 }
 
-/// [`RUN`] with the value of `option` replaced.
+/// Returns [`RUN`] with the value of `option` replaced.
 fn changed<'a>(option: &str, value: &'a str) -> Vec<&'a str> {
     let at = RUN
         .iter()

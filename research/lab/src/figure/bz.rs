@@ -1,7 +1,8 @@
-//! BzTree's evaluation: trees under mixes of reads and upserts, in turns on this machine.
+//! The evaluation of BzTree: trees under mixes of reads and upserts, which take turns on this
+//! machine.
 //!
-//! Every turn, each tree gets the same operations, made before the clock starts; which is first changes from turn to
-//! turn, and ratios are taken turn by turn.
+//! In a turn, each tree gets the same operations, which are made before the clock starts. The first
+//! tree changes from turn to turn, and ratios are taken turn by turn.
 
 use super::tree::sorted_keys;
 use super::trial::SEED;
@@ -22,18 +23,18 @@ use std::time::{Duration, Instant};
 
 /// Turns of each tree.
 pub(super) const TURNS: usize = 15;
-/// Most records that a scan returns (section 7.5).
+/// Largest number of records that a scan returns (section 7.5).
 const SCANNED: usize = 10;
 
-/// A tree and where it is.
+/// A tree and its medium.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contender {
-    /// What a diagram calls it.
+    /// Its name in diagrams.
     pub name: &'static str,
     pub index: &'static str,
     /// `Dram` or `Mapped`.
     pub medium: MediumKind,
-    /// `None` for the design's usual.
+    /// Bytes of a leaf; `None` for the design's default.
     pub node_bytes: Option<u32>,
 }
 
@@ -58,11 +59,11 @@ pub(super) const DURABLE: Contender = Contender {
     ..BZTREE
 };
 
-/// Reads and upserts.
+/// A mix of reads and upserts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mix {
     pub name: &'static str,
-    /// Of a hundred operations.
+    /// Reads among a hundred operations.
     pub reads: u64,
 }
 
@@ -83,28 +84,28 @@ pub(super) const BALANCED: Mix = Mix {
     reads: 50,
 };
 
-/// Which keys operations are about.
+/// The choice of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spread {
-    /// Each record of the tree as likely as another.
+    /// All records of the tree, with equal probability.
     Uniform,
-    /// Some far more often (Zipf, 0.99).
+    /// Some records far more often (Zipf, 0.99).
     Zipfian,
-    /// Writes add one key after the other behind the last; reads look at a thread's last one, or without writes at one
-    /// record after the other.
+    /// Writes append one key after the other. Reads look up a thread's last one, or without writes
+    /// one record after the other.
     Monotonic,
-    /// Writes add random keys; reads look at records that were there from the beginning.
+    /// Writes add random keys. Reads look up records of the load.
     Growing,
 }
 
-/// What a read is.
+/// The kind of read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reads {
     Lookups,
     Scans,
 }
 
-/// What is asked of the trees.
+/// The load of the trees.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub mix: Mix,
@@ -121,13 +122,14 @@ pub(super) enum Act {
     Upsert(u64, u64),
 }
 
-/// A tree that can be given operations.
+/// A tree under test.
 pub(super) trait Tree: Send + Sync {
-    /// Does each thread's operations at once; from the first one's start to the last one's end.
+    /// Does the operations of all threads in parallel. Returns the time from the first start to the
+    /// last end.
     fn run(&self, acts: &Acts) -> Result<Duration, FigureError>;
-    /// Inserts records of random keys.
+    /// Inserts records with random keys.
     fn insert(&self, seed: u64, records: Range<u64>) -> Result<(), FigureError>;
-    /// Bytes that it takes, in its pool and beside it.
+    /// Returns its bytes, in its pool and in DRAM.
     fn bytes(&self) -> u64;
 }
 
@@ -135,8 +137,8 @@ pub(super) trait Tree: Send + Sync {
 pub(super) struct Acts(Vec<Vec<Act>>);
 
 impl Acts {
-    /// Does each thread's operations at once, where each gives what it read; from the first one's start to the last
-    /// one's end.
+    /// Does the operations of all threads in parallel. Each operation returns what it read. Returns
+    /// the time from the first start to the last end.
     pub fn run(
         &self,
         act: impl Fn(Act) -> Result<u64, LabError> + Sync,
@@ -217,8 +219,9 @@ impl<I: OrderedIndex<u64, u64>, M: Media> Tree for Loaded<I, M> {
 }
 
 impl Contender {
-    /// The tree with these sorted keys, in a pool at `path` if it is durable. The loops that are timed are compiled for the two
-    /// designs, as a scan through an engine would take a fifth longer.
+    /// Returns the tree with these sorted keys, in a pool at `path` if it is durable. The timed
+    /// loops are compiled for the two designs, since a scan through an engine would take a fifth
+    /// longer.
     pub fn load(&self, path: &Path, keys: &[u64]) -> Result<Box<dyn Tree>, FigureError> {
         let choice = Choice {
             node_bytes: self.node_bytes,
@@ -251,7 +254,8 @@ impl Contender {
         let mut index = design
             .create::<u64, u64, M>(&pool, "index")
             .map_err(|e| LabError::index("creating the index", e))?;
-        // As what is written later: numbers that fit into a word of a swap, as pointers do.
+        // The values are like those of later writes: numbers that fit into a word of a swap, as
+        // pointers do.
         let pairs = keys.iter().map(|key| (*key, value_of(*key) >> 4));
         index
             .bulk_load(pairs, Fill::USUAL)
@@ -263,12 +267,12 @@ impl Contender {
     }
 }
 
-/// Makes operations: different ones each turn, the same for every tree.
+/// The generator of operations: different ones each turn, but the same for every tree.
 pub(super) struct Source<'a> {
     keys: &'a [u64],
     zipf: Zipf,
     turn: u64,
-    /// The next key behind the last, of `Spread::Monotonic`.
+    /// The next key of `Spread::Monotonic`.
     next: u64,
 }
 
@@ -282,7 +286,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// `ops` operations for each thread.
+    /// Returns `ops` operations for each thread.
     pub fn acts(&mut self, load: &Load, ops: usize) -> Acts {
         self.turn += 1;
         let threads = load.threads as u64;
@@ -303,7 +307,7 @@ impl<'a> Source<'a> {
                     records: self.keys.len() as u64,
                 },
             };
-            // No random key is there.
+            // No random key exists.
             let behind = |n: u64| u64::MAX / 2 + 2 + first + n * threads + thread;
             let start = random.below(self.keys.len() as u64);
             let mut written = 0;
@@ -331,17 +335,18 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Million operations a second, of each contender in each turn.
+/// Million operations a second of each contender in each turn.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rates(Vec<Vec<f64>>);
 
 impl Rates {
-    /// The median of one contender's.
+    /// Returns the median of one contender.
     pub fn mops(&self, contender: usize) -> f64 {
         median(self.0[contender].clone())
     }
 
-    /// The median, over turns, of how many times `this` one's rate is `that` one's; and a note on the spread.
+    /// Returns the median over turns of the ratio of `this` one's rate to `that` one's, and a note
+    /// on its spread.
     pub fn over(&self, this: usize, that: usize) -> (f64, String) {
         let ratios = self.0[this].iter().zip(&self.0[that]);
         let ratios: Vec<f64> = ratios.map(|(this, that)| this / that).collect();
@@ -355,7 +360,8 @@ impl Rates {
     }
 }
 
-/// Gives the trees a load in turns. `steps`: done before, and of how many.
+/// Runs a load on the trees, which take turns. `steps` is the number of steps done before, and of
+/// all.
 pub(super) fn take_turns(
     setting: &mut Setting<'_>,
     trees: &[Box<dyn Tree>],
@@ -369,10 +375,10 @@ pub(super) fn take_turns(
     for turn in 0..TURNS {
         let acts = source.acts(load, each);
         for place in 0..trees.len() {
-            let who = (turn + place) % trees.len();
-            let took = trees[who].run(&acts)?;
+            let index = (turn + place) % trees.len();
+            let took = trees[index].run(&acts)?;
             let done = (each * load.threads) as f64;
-            rates.0[who].push(done * 1e3 / took.as_nanos().max(1) as f64);
+            rates.0[index].push(done * 1e3 / took.as_nanos().max(1) as f64);
             let done = (turn * trees.len() + place + 1) as u64;
             setting.step(load.mix.name, before + done, total);
         }
@@ -380,7 +386,7 @@ pub(super) fn take_turns(
     Ok(rates)
 }
 
-/// Runs each load on fresh trees of `keys` keys, the contenders in turns.
+/// Runs each load on fresh trees of `keys` keys. The contenders take turns.
 pub(super) fn compete(
     setting: &mut Setting<'_>,
     contenders: &[Contender],
@@ -389,7 +395,7 @@ pub(super) fn compete(
     ops: u64,
 ) -> Result<Vec<Rates>, FigureError> {
     let mut sorted = sorted_keys(SEED, keys);
-    // Room behind all of them for the monotonic ones.
+    // This leaves room behind all keys for the monotonic ones.
     sorted.iter_mut().for_each(|key| *key >>= 1);
     sorted.dedup();
     let dir = super::tree::scratch()?;
@@ -408,7 +414,7 @@ pub(super) fn compete(
     Ok(all)
 }
 
-/// The numbers of threads on this machine: one, its processors, and twice those.
+/// Returns the numbers of threads on this machine: one, its processors, and twice its processors.
 pub(super) fn threads() -> Vec<usize> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut threads: Vec<usize> = (0..).map(|i| 1 << i).take_while(|n| *n < cores).collect();
@@ -417,7 +423,7 @@ pub(super) fn threads() -> Vec<usize> {
     threads
 }
 
-/// One panel: a contender's rates by number of threads.
+/// Returns a panel: each contender's rates by number of threads.
 pub(super) fn panel(
     title: &str,
     contenders: &[Contender],

@@ -1,6 +1,7 @@
-//! Lines and cyclomatic complexity of the code that splits a node, in BzTree and in the Bw-Tree (BzTree, section 7.2).
+//! Lines and cyclomatic complexity of the code that splits a node, in BzTree and in the Bw-Tree
+//! (BzTree, section 7.2).
 //!
-//! Counted from the source text of the functions that [`BZTREE`] and [`BWTREE`] name.
+//! They are counted in the source text of the functions that [`BZTREE`] and [`BWTREE`] name.
 
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 
@@ -13,14 +14,14 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// A source file and the functions of it that count.
+/// A source file, and its functions that count.
 struct Source {
     file: &'static str,
     text: &'static str,
     functions: &'static [&'static str],
 }
 
-/// From a full leaf, or inner node, to both halves in the tree.
+/// The functions that split a full leaf or inner node, until both halves are in the tree.
 const BZTREE: &[Source] = &[Source {
     file: "bztree/reshape.rs",
     text: include_str!("../../../designs/src/latchfree/bztree/reshape.rs"),
@@ -58,18 +59,19 @@ const BWTREE: &[Source] = &[
     },
 ];
 
-/// A word, or a mark, of a source text.
+/// A token of a source text.
 #[derive(Clone, Copy, Debug)]
 struct Token<'a> {
     text: &'a str,
     line: usize,
 }
 
-/// What stands for a string or character, whatever is in it.
+/// Stands for any string or character literal.
 const LITERAL: &str = "\"\"";
 
 impl Token<'_> {
-    /// True if a value ends here, so that `&&` or `||` after it is an operator, not a reference or a closure.
+    /// Returns true if a value ends here, so that a following `&&` or `||` is an operator and not a
+    /// reference or a closure.
     fn ends_value(self) -> bool {
         let word = self.text.starts_with(is_word);
         let keyword = ["return", "move", "in", "else", "match", "if", "while"].contains(&self.text);
@@ -81,7 +83,8 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Bytes of the comment or literal that `rest` begins with, and whether it is a literal.
+/// Returns the bytes of the comment or literal that `rest` begins with, and whether it is a
+/// literal.
 fn skipped(rest: &str) -> Option<(usize, bool)> {
     let until = |from: usize, end: &str| {
         let found = rest[from..].find(end);
@@ -154,18 +157,18 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-/// What was counted of a function, or of several.
+/// The counts of one function, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
-    /// Lines with code in them.
+    /// Lines with code.
     lines: u64,
-    /// Places where the way divides.
+    /// Branches.
     decisions: u64,
-    /// Those of them that are a `?`.
+    /// Branches that are a `?`.
     passed_on: u64,
 }
 
-/// Counts the function of that name; an error if there is none, or more than one.
+/// Counts the function of that name. It is an error if there is none, or more than one.
 fn count(tokens: &[Token<'_>], name: &str) -> Result<Counted, String> {
     let named = |pair: &[Token<'_>]| pair[0].text == "fn" && pair[1].text == name;
     let mut places = tokens.windows(2).enumerate();
@@ -198,12 +201,12 @@ fn count(tokens: &[Token<'_>], name: &str) -> Result<Counted, String> {
                 more += 1;
                 counted.passed_on += 1;
             }
-            // Not that of `for<'a>`.
+            // This is not the `for` of `for<'a>`.
             "for" if after != "<" => more += 1,
             "&&" | "||" if before.ends_value() => more += 1,
-            // Of `let`: what an `if` ends with is a block.
+            // This is the `else` of a `let`, since an `if` ends with a block.
             "else" if before.text != "}" => more += 1,
-            // Of its arms, one is where the way goes on.
+            // A `match` with n arms adds n - 1 branches.
             "match" => less += 1,
             _ => {}
         }
@@ -218,7 +221,7 @@ fn missing(what: String) -> FigureError {
     }
 }
 
-/// All functions of a tree, and what to say of each.
+/// Returns the counts of all functions of a tree, and a note on each.
 fn count_all(sources: &[Source]) -> Result<(Counted, String), FigureError> {
     let (mut all, mut words) = (Counted::default(), Vec::new());
     for source in sources {
@@ -249,7 +252,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             Expect::at_most(most),
         )
     };
-    // "Half", where the paper has a quarter of the lines.
+    // The claim asks for half, while the paper has a quarter of the lines.
     let [bz_own, bw_own] = [bz, bw].map(|of| of.decisions - of.passed_on + 1);
     let claims = vec![
         claim("lines", 0, "200 over 750", 0.5),

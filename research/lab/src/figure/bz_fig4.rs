@@ -1,5 +1,5 @@
-//! BzTree and Bw-Tree under mixes of reads and upserts: random keys, skewed and ascending ones, scans, and
-//! what persistence costs (BzTree, figures 4, 5 and 7, and 6 on the host).
+//! BzTree and Bw-Tree under mixes of reads and upserts: random keys, skewed and ascending ones,
+//! scans, and the cost of persistence (BzTree, figures 4, 5 and 7, and 6 on the host).
 
 use super::bz::{
     BALANCED, BWTREE, BZTREE, Contender, DURABLE, Load, Mix, READ_HEAVY, READ_MOSTLY, READ_ONLY,
@@ -39,8 +39,8 @@ pub(super) const FIG7: Entry = entry!(
     scans
 );
 
-/// One diagram: a mix, which keys, what a read is; and what the paper says of it at most threads, if it gives a
-/// number.
+/// One diagram: a mix, the choice of keys, the kind of read, and the paper's ratio at most threads,
+/// if it gives one.
 struct Diagram {
     mix: Mix,
     spread: Spread,
@@ -48,14 +48,15 @@ struct Diagram {
     paper: Option<(f64, Expect)>,
 }
 
-/// Runs diagrams, and claims that the first contender is `paper` times as fast as the second.
+/// Runs diagrams, and adds the claims that the first contender is `paper` times as fast as the
+/// second.
 fn diagrams(
     setting: &mut Setting<'_>,
     contenders: &[Contender; 2],
     diagrams: &[Diagram],
     note: &str,
 ) -> Result<Findings, FigureError> {
-    // The claims are on 10 million records; a glance and the usual scale take the paper's default.
+    // The claims concern 10 million records. The smaller scales use the paper's default.
     let keys = setting.scale.amount(1_000_000, 10_000_000);
     let ops = setting.scale.amount(100_000, 1_000_000);
     let threads = threads();
@@ -113,7 +114,7 @@ fn diagrams(
 
 const PEERS: [Contender; 2] = [BZTREE, BWTREE];
 
-/// So many times as fast in the paper, here at least `least` times.
+/// Returns the paper's ratio, and the least that must be measured here.
 fn times(paper: f64, least: f64) -> Option<(f64, Expect)> {
     Some((paper, Expect::at_least(least)))
 }
@@ -178,7 +179,7 @@ pub(super) fn durable(setting: &mut Setting<'_>) -> Result<Findings, FigureError
         reads: Reads::Lookups,
         paper,
     };
-    // The paper's 5 % and 12 % less.
+    // The paper has 5 % and 12 % less.
     let all = [
         of(READ_ONLY, None),
         of(READ_MOSTLY, times(0.95, 0.95)),

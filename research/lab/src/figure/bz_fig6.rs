@@ -1,5 +1,5 @@
-//! What persistence costs the BzTree (BzTree, figure 6): on this machine, in turns with the volatile one; and on the model of an
-//! NVDIMM, with and without its flushes and fences.
+//! The cost of persistence for the BzTree (BzTree, figure 6): on this machine, in turns with the
+//! volatile one, and on the model of an NVDIMM, with and without flushes and fences.
 
 use super::bz::{BALANCED, Mix, READ_HEAVY, READ_MOSTLY, READ_ONLY};
 use super::bz_fig4::durable;
@@ -19,7 +19,7 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// Mixes, and the share of the volatile tree's throughput that the paper gives.
+/// Mixes, and the paper's share of the volatile tree's throughput.
 const MIXES: [(Mix, Option<f64>); 4] = [
     (READ_ONLY, None),
     (READ_MOSTLY, Some(0.95)),
@@ -35,7 +35,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     }
 }
 
-/// Nanoseconds of an operation of a mix, from those of lookups and of updates by themselves.
+/// Returns the nanoseconds of an operation of a mix, from those of lookups and of updates alone.
 fn mixed(mix: Mix, phases: &[Outcome]) -> f64 {
     let reads = mix.reads as f64 / 100.0;
     reads * phases[0].ns() + (1.0 - reads) * phases[1].ns()
@@ -65,7 +65,7 @@ fn modelled(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             trials.map(|phases| 1e3 / mixed(mix, phases)).collect()
         };
         let (kept, volatile) = (rates(0), rates(1));
-        // Of one thread: the model shares the memory's bandwidth among threads.
+        // The model runs one thread, since threads share the memory's bandwidth there.
         let share = kept[0] / volatile[0];
         if let Some(paper) = paper {
             let what = format!("{}, one thread: durable over volatile", mix.name);

@@ -1,4 +1,5 @@
-//! BzTree's throughput by the size of its keys, and by the free space of its leaves (BzTree, figure 8).
+//! The throughput of BzTree by the size of its keys, and by the free space of its leaves (BzTree,
+//! figure 8).
 
 use super::bz::{
     Act, Acts, Load, READ_HEAVY, READ_ONLY, Rates, Reads, Source, Spread, TURNS, Tree, take_turns,
@@ -24,14 +25,14 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// Longest key in bytes.
-const LONGEST: usize = 128;
-/// Sizes of keys, in bytes, with the usual free space.
-const KEY_BYTES: [usize; 5] = [8, 16, 32, 64, LONGEST];
+/// Bytes of the longest key.
+const MAX_KEY_BYTES: usize = 128;
+/// Sizes of keys, in bytes, with the default free space.
+const KEY_BYTES: [usize; 5] = [8, 16, 32, 64, MAX_KEY_BYTES];
 /// Free space of leaves, in bytes, with keys of eight bytes.
 const FREE_BYTES: [u32; 5] = [32, 64, 128, 256, 512];
 
-/// A tree whose keys are byte strings of one size, all alike but for their last eight bytes.
+/// A tree whose keys are byte strings of one size, which differ only in their last eight bytes.
 struct Spelt {
     index: BzTree<[u8], u64, Forgetting>,
     key_bytes: usize,
@@ -53,12 +54,12 @@ impl Spelt {
         Ok(Self { index, key_bytes })
     }
 
-    /// Does something with the byte string that stands for a number.
+    /// Calls `f` with the byte string that stands for a number.
     #[inline(always)]
     fn with_key<R>(&self, number: u64, f: impl FnOnce(&[u8]) -> R) -> R {
-        let mut bytes = [0; LONGEST];
-        bytes[LONGEST - 8..].copy_from_slice(&number.to_be_bytes());
-        f(&bytes[LONGEST - self.key_bytes..])
+        let mut bytes = [0; MAX_KEY_BYTES];
+        bytes[MAX_KEY_BYTES - 8..].copy_from_slice(&number.to_be_bytes());
+        f(&bytes[MAX_KEY_BYTES - self.key_bytes..])
     }
 
     fn upsert(&self, number: u64, value: u64) -> Result<u64, LabError> {
@@ -95,7 +96,8 @@ impl Tree for Spelt {
     }
 }
 
-/// Both mixes on trees of these key sizes and free spaces, fresh ones for each. `steps`: done before, and of how many.
+/// Runs both mixes on fresh trees of these key sizes and free spaces. `steps` is the number of
+/// steps done before, and of all.
 fn both(
     setting: &mut Setting<'_>,
     sizes: &[(usize, Option<u32>)],
@@ -141,7 +143,7 @@ fn panel(title: &str, x: &str, sizes: &[f64], rates: &[Rates; 2]) -> Panel {
 }
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
-    // The paper's default, and a number of writes that leaves the trees of one size.
+    // The paper's default size. The number of writes nearly keeps the size of the trees.
     let keys = setting.scale.amount(200_000, 1_000_000);
     let ops = setting.scale.amount(20_000, 100_000);
     let half = (2 * TURNS * KEY_BYTES.len()) as u64;
@@ -151,7 +153,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let of_free = both(setting, &by_free, keys, ops, (half, 2 * half))?;
     let last = KEY_BYTES.len() - 1;
     let mut claims = Vec::new();
-    // The paper's 39 % and 46 % less.
+    // The paper has 39 % and 46 % less.
     for (mix, rates, paper) in [
         (READ_ONLY, &of_keys[0], 0.61),
         (READ_HEAVY, &of_keys[1], 0.54),

@@ -1,7 +1,9 @@
-//! Where a BzTree's time goes: searching nodes, multi-word swaps, the rest (BzTree, figure 9).
+//! The time of a BzTree by part: search in nodes, multi-word swaps, and the rest (BzTree, figure
+//! 9).
 //!
-//! No profiler. The same operations are run with all writes turned into lookups of their keys, which is the search;
-//! and so many swaps as were counted are executed by themselves, which is the swaps.
+//! The figure uses no profiler. The search is the time of the same operations with all writes
+//! turned into lookups of their keys. The swaps are the time of as many swaps alone as were
+//! counted.
 
 use super::bz::{Act, BALANCED, Load, Mix, READ_MOSTLY, Reads, Source, Spread, TURNS};
 use super::bz_stats::{self, Tree};
@@ -30,20 +32,20 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// Blocks that swaps by themselves are on, of a node's size: few enough to be in a cache, where a search leaves them.
+/// Blocks of a node's size for the swaps alone: few enough to be cached, as after a search.
 const BLOCKS: u64 = 64;
 const BLOCK_BYTES: u64 = 1024;
-/// Bytes between two words of a swap: never in one line, as in a leaf.
+/// Bytes between two words of a swap, which are in different lines as in a leaf.
 const APART: u64 = BLOCK_BYTES / MAX_WORDS as u64;
-/// Descriptors as a tree has them.
+/// Number of descriptors, as in a tree.
 const DESCRIPTORS: (usize, usize, usize) = (32, 32, 5);
 
-/// Words to swap, and what swaps them, without a tree.
+/// Words and descriptors for swaps without a tree.
 struct Alone {
     swaps: DescriptorPool<Forgetting>,
-    /// Offsets.
+    /// Offsets of the blocks.
     blocks: Vec<u64>,
-    /// What the words of every block are.
+    /// The current value of every block's words.
     value: u64,
     _root: Root<Forgetting>,
     pool: Arc<Pool<Forgetting>>,
@@ -82,7 +84,7 @@ impl Alone {
         };
         for block in &alone.blocks {
             for word in 0..MAX_WORDS as u64 {
-                // ORDERING: Relaxed; one thread has them.
+                // ORDERING: Relaxed; only one thread accesses the words.
                 let at = alone.word(block + word * APART);
                 at.store(alone.pool.pm(), 0, Ordering::Relaxed);
             }
@@ -91,8 +93,8 @@ impl Alone {
     }
 
     fn word(&self, at: u64) -> &PWord {
-        // SAFETY: 1. `at` is a multiple of eight inside a block that the allocator gave; 2. any bits are a valid PWord;
-        // 3. the mapping lives as long as the pool.
+        // SAFETY: 1. `at` is a multiple of eight inside a block that the allocator handed out; 2.
+        // any bits are a valid PWord; 3. the mapping lives as long as the pool, which `self` holds.
         unsafe {
             &*self
                 .pool
@@ -104,13 +106,13 @@ impl Alone {
         }
     }
 
-    /// How long so many swaps of so many words take.
+    /// Returns the time of a number of swaps of a number of words.
     fn execute(&mut self, count: u64, words: u64) -> Result<Duration, FigureError> {
         let failed = |e: WordError| LabError::index("adding a word", e);
         let started = Instant::now();
         let mut left = count;
         while left > 0 {
-            // Each block once, so that all have one value again.
+            // Every block is swapped once, so that all have the same value again.
             for block in &self.blocks {
                 let mut swap = self
                     .swaps
@@ -140,7 +142,7 @@ impl Alone {
     }
 }
 
-/// What the time of some operations is made of, in percent of it.
+/// The parts of the time of some operations, in percent.
 #[derive(Default)]
 struct Shares {
     search: Vec<f64>,
@@ -150,7 +152,7 @@ struct Shares {
 }
 
 impl Shares {
-    /// Search, swaps and what is left, which is no less than nothing.
+    /// Returns search, swaps and the rest, which is at least 0.
     fn bars(&self) -> [f64; 3] {
         let (search, swaps) = (median(self.search.clone()), median(self.swaps.clone()));
         [search, swaps, (100.0 - search - swaps).max(0.0)]
@@ -182,7 +184,7 @@ fn measure(
     for turn in 0..TURNS {
         let acts = source.acts(&load, ops as usize);
         let search = || acts.run(|act| Ok(get(&tree, act)));
-        // Whichever comes second finds more in the caches: in turns.
+        // The second run finds more in the caches, so the two take turns.
         let first = if turn % 2 == 0 { Some(search()?) } else { None };
         let counts = tree.swap_counts();
         let whole = acts.run(|act| match act {

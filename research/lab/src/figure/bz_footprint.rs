@@ -1,4 +1,4 @@
-//! Bytes that BzTree and the Bw-Tree take, by records inserted (BzTree, section 7.8).
+//! The bytes of BzTree and the Bw-Tree, by inserted records (BzTree, section 7.8).
 
 use super::bz::{BWTREE, BZTREE, Contender};
 use super::trial::SEED;
@@ -14,7 +14,7 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 const CONTENDERS: [Contender; 2] = [BZTREE, BWTREE];
-/// Readings between one size and the next: the most of them counts, as the paper's peak.
+/// Readings between one size and the next. The largest counts, like the paper's peak.
 const READINGS: u64 = 10;
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {

@@ -1,4 +1,4 @@
-//! How long a killed BzTree takes to be open again, by its size (BzTree, section 2.3.2).
+//! The time to reopen a killed BzTree, by its size (BzTree, section 2.3.2).
 
 use super::tree::{new_pool, scratch, sorted_keys};
 use super::trial::SEED;
@@ -27,12 +27,12 @@ pub(super) const ENTRY: Entry = Entry {
 
 type Tree = BzTree<u64, u64, Inlined>;
 
-/// Writers when the crash comes, as in the paper.
+/// Writers at the time of the crash, as in the paper.
 const WRITERS: u64 = 48;
 /// Crashes of each size.
 const CRASHES: usize = 7;
 
-/// Milliseconds: the index's own, and those of opening the pool and of mapping its pages before it.
+/// Milliseconds of the index's recovery, and of opening the pool and mapping its pages before it.
 struct Opened {
     index: f64,
     pool: f64,
@@ -45,18 +45,19 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Has every page of the pool mapped, by reading a byte of each.
+/// Maps every page of the pool by reading a byte of it.
 fn map_pages<M: Media>(pm: &M) {
-    /// The smallest pages that there are.
+    /// Bytes of the smallest pages.
     const PAGE: usize = 4096;
     for at in (0..pm.len() as usize).step_by(PAGE) {
-        // SAFETY: 1. the medium has `len` bytes from `base` that may be accessed, and they do not move while it is open;
-        // 2. the pool was just opened, by this process alone and no index in it yet: no one writes meanwhile.
+        // SAFETY: 1. `len` bytes from the medium's `base` are mapped, and they do not move while it
+        // is open; 2. only this process has the pool open and no index in it is open yet, so no
+        // thread writes meanwhile.
         std::hint::black_box(unsafe { pm.base().wrapping_add(at).read_volatile() });
     }
 }
 
-/// Opens what a crash left, and reads one key.
+/// Opens the image of a crash, and reads one key.
 fn open(path: &Path, key: u64) -> Result<Opened, FigureError> {
     let media = MediaOptions {
         medium: Some(MediumKind::Mapped),
@@ -90,7 +91,7 @@ fn open(path: &Path, key: u64) -> Result<Opened, FigureError> {
     })
 }
 
-/// Copies as crashes amid writes leave them, each opened.
+/// Takes copies as crashes amid writes leave them, and opens each.
 fn crashes(
     setting: &mut Setting<'_>,
     keys: u64,
@@ -108,7 +109,7 @@ fn crashes(
     let stop = AtomicBool::new(false);
     let write = |writer: u64| -> Result<(), LabError> {
         let mut random = Random::new(SEED ^ writer);
-        // ORDERING: Relaxed; only that they stop some time matters.
+        // ORDERING: Relaxed; the writers only need to stop at some time.
         while !stop.load(Ordering::Relaxed) {
             let old = sorted[random.below(keys) as usize];
             let key = if random.below(2) == 0 {
@@ -133,7 +134,7 @@ fn crashes(
                     LabError::io(&copy, "copying the pool", std::io::Error::other(e))
                 })?;
                 opened.push(open(&copy, *key)?);
-                // Its space is needed for the next one.
+                // The next copy needs its space.
                 let _ = std::fs::remove_file(&copy);
                 setting.step("crashing and recovering", before + crash as u64 + 1, total);
             }

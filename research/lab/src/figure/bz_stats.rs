@@ -1,4 +1,5 @@
-//! Swaps: their words by operation, and how many fail by threads (BzTree, table 1 and section 7.6).
+//! Swaps: their words by operation, and the share that fails by threads (BzTree, table 1 and
+//! section 7.6).
 
 use super::tree::sorted_keys;
 use super::trial::SEED;
@@ -31,7 +32,7 @@ pub(super) const STATS: Entry = Entry {
 
 pub(super) type Tree = BzTree<u64, u64, Forgetting>;
 
-/// A tree of these sorted keys, with values that are words which swaps replace.
+/// Returns a tree of these sorted keys. Its values are words that swaps replace.
 pub(super) fn tree(keys: &[u64]) -> Result<Tree, FigureError> {
     let media = MediaOptions {
         access: Access::Create,
@@ -51,12 +52,13 @@ struct Row {
     name: &'static str,
     /// The paper's words, swap by swap.
     paper: &'static [u64],
-    /// Memory words among the words here.
+    /// Memory words among the words measured here.
     memory: u64,
     note: &'static str,
-    /// Swaps here and the words of all of them, memory words included; the most that any had.
+    /// Swaps measured here, the words of all of them with memory words, and the largest number of
+    /// words of one.
     here: Option<(u64, u64)>,
-    /// How often it was met.
+    /// Number of occurrences.
     met: u64,
 }
 
@@ -77,7 +79,7 @@ impl Row {
         }
     }
 
-    /// The paper's words of all swaps.
+    /// Returns the paper's words of all swaps.
     fn stated(&self) -> f64 {
         self.paper.iter().sum::<u64>() as f64
     }
@@ -110,10 +112,11 @@ const ROWS: [Row; 7] = [
     Row::new("merge", &[2, 3], 2, ""),
 ];
 
-/// A value that is an inlined payload: too large for a word that swaps change.
+/// Returns a value that is an inlined payload: too large for a word that swaps change.
 const INLINE: u64 = 1 << 61;
 
-/// Tells the operations of one thread apart by what they do to the number of leaves, and keeps their swaps and words.
+/// Classifies the operations of one thread by their effect on the number of leaves, and adds up
+/// their swaps and words.
 struct Counting {
     tree: Tree,
     leaves: u64,
@@ -135,7 +138,8 @@ impl Counting {
         row.met += 1;
     }
 
-    /// One operation, whose own row is `row` where nothing is reshaped on the way. `false` if it did nothing.
+    /// Runs one operation, which belongs to `row` unless it reshapes nodes. `operation` returns
+    /// `false` if it did nothing.
     fn operation<E: std::error::Error + Send + Sync + 'static>(
         &mut self,
         row: usize,
@@ -157,8 +161,8 @@ impl Counting {
         }
         let leaves = self.tree.stats().leaves;
         let before = std::mem::replace(&mut self.leaves, leaves);
-        // What comes with one more step, such as a parent's split, is not taken apart; nor is anything before the row
-        // itself was met.
+        // An operation with a further step, such as a parent's split, is not broken down, and
+        // neither is any before the row itself has occurred.
         if let Some((_, plain)) = self.rows[row].here
             && swaps == own + 2
         {
@@ -173,11 +177,11 @@ impl Counting {
     }
 }
 
-/// Every operation of the table, so often that leaves are consolidated, split and merged.
+/// Runs every operation of the table often enough for leaves to be consolidated, split and merged.
 fn words(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     const INSERTED: u64 = 30_000;
     const UPDATED: u64 = 300;
-    /// Replacements of one key's record by another: more than a leaf has room for, so that it is consolidated.
+    /// More replacements of one key's record than a leaf has room for, so that it is consolidated.
     const REPLACED: u64 = 40;
     let mut counting = Counting::new(tree(&sorted_keys(SEED, 20_000))?);
     let mut random = Random::new(SEED);
@@ -195,7 +199,7 @@ fn words(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         counting.operation(POINTER, "updating", |tree| {
             tree.update(key, &1).map(|()| true)
         })?;
-        // From the second one on inlined by inlined, each in a new record.
+        // From the second one on, an inlined payload replaces an inlined one, each in a new record.
         for value in 0..REPLACED {
             counting.operation(INLINED, "updating", |tree| {
                 tree.update(key, &(INLINE + value)).map(|()| true)

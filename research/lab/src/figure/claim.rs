@@ -1,18 +1,18 @@
-//! Claims: what a paper says, what was measured, and whether the one bears the other out.
+//! Claims: the paper's statement, the measured number, and whether the statement holds.
 //!
-//! A claim's verdict and the words for its tolerance both follow from one [`Expect`], so that what is
-//! said is what was tested.
+//! A claim's verdict and the words for its tolerance both follow from one [`Expect`], so they
+//! cannot disagree.
 
 use serde::Serialize;
 use std::fmt;
 
-/// What a paper says, as it says it.
+/// A paper's statement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Stated {
     /// A number.
     Number(f64),
-    /// Anything else: a range, a direction.
+    /// Any other statement: a range, a direction.
     Words(String),
 }
 
@@ -37,67 +37,69 @@ impl fmt::Display for Stated {
     }
 }
 
-/// What a measured number must be for its claim to hold. `slack` is a share: 0.05 gives way by 5 %.
+/// The condition on a measured number for its claim to hold. `slack` is a share: 0.05 allows 5 %
+/// more or less.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Expect {
     /// At least `bound`, less `slack`.
     AtLeast {
-        /// The least.
+        /// The lower bound.
         bound: f64,
-        /// How far below it may be.
+        /// Allowed share below the bound.
         slack: f64,
     },
     /// At most `bound`, plus `slack`.
     AtMost {
-        /// The most.
+        /// The upper bound.
         bound: f64,
-        /// How far above it may be.
+        /// Allowed share above the bound.
         slack: f64,
     },
-    /// `value`, give or take `slack`.
+    /// `value`, plus or minus `slack`.
     Near {
         /// The value.
         value: f64,
-        /// How far off it may be.
+        /// Allowed share of deviation.
         slack: f64,
     },
-    /// From `low` to `high`, give or take `slack` at either end.
+    /// From `low` to `high`, plus or minus `slack` at either end.
     Between {
-        /// The least.
+        /// The lower bound.
         low: f64,
-        /// The most.
+        /// The upper bound.
         high: f64,
-        /// How far outside it may be.
+        /// Allowed share outside the bounds.
         slack: f64,
     },
 }
 
 impl Expect {
-    /// At least `bound`.
+    /// Returns the condition of at least `bound`.
     #[must_use]
     pub const fn at_least(bound: f64) -> Self {
         Self::AtLeast { bound, slack: 0.0 }
     }
 
-    /// At most `bound`.
+    /// Returns the condition of at most `bound`.
     #[must_use]
     pub const fn at_most(bound: f64) -> Self {
         Self::AtMost { bound, slack: 0.0 }
     }
 
-    /// At least `bound`, less 30 %: for "up to so many times" of other machines and code.
+    /// Returns the condition of at least `bound`, less 30 %: for an "up to" of other machines and
+    /// code.
     #[must_use]
     pub const fn about_at_least(bound: f64) -> Self {
         Self::AtLeast { bound, slack: 0.3 }
     }
 
-    /// `value`, give or take a share of `slack`.
+    /// Returns the condition `value`, plus or minus a share of `slack`.
     #[must_use]
     pub const fn near(value: f64, slack: f64) -> Self {
         Self::Near { value, slack }
     }
 
-    /// True if `measured` meets it. Nothing is met by what is not a number.
+    /// Returns true if `measured` meets the condition. NaN and infinity meet none.
     #[must_use]
     pub fn met_by(self, measured: f64) -> bool {
         let (low, high) = match self {
@@ -131,31 +133,31 @@ impl fmt::Display for Expect {
             Self::AtMost { .. } => "+",
             _ => "±",
         };
-        // A share such as 0.07 times a hundred is not quite 7 in binary.
+        // In binary, a share such as 0.07 times a hundred is not quite 7.
         let percent = (slack * 1e4).round() / 1e2;
         f.pad(&format!("{words}, {sign}{percent} %"))
     }
 }
 
-/// What a paper claims, beside what was measured.
+/// A claim of a paper, beside the measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Claim {
-    /// What is claimed.
+    /// The claim.
     pub claim: String,
     /// The paper's number or words.
     pub paper: Stated,
     /// The measured number.
     pub measured: f64,
-    /// What `measured` may be for the claim to hold.
+    /// The values of `measured` with which the claim holds.
     pub tolerance: String,
-    /// Whether it is.
+    /// True if the claim holds.
     pub holds: bool,
-    /// What a reader should know about the measurement; empty if nothing.
+    /// A note on the measurement; may be empty.
     pub note: String,
 }
 
 impl Claim {
-    /// A claim that holds if `measured` meets `expect`.
+    /// Returns a claim that holds if `measured` meets `expect`.
     pub fn new(
         claim: impl Into<String>,
         paper: impl Into<Stated>,
@@ -172,7 +174,7 @@ impl Claim {
         }
     }
 
-    /// The claim with a note.
+    /// Returns the claim with a note.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = note.into();

@@ -1,12 +1,14 @@
-//! What the figures of the Crab-tree paper share: its board, its node sizes, its trees, and the experiment that
-//! most of them look at, insertions into an empty tree.
+//! Shared parts of the Crab-tree paper's figures: its board, its node sizes, its trees, and the
+//! experiment of most of them, insertions into an empty tree.
 //!
 //! # The board
-//! A Raspberry Pi 3 B+, all of whose memory stands for persistent memory as fast as DRAM. Its core's constants
-//! follow from the paper's Figure 2 (63 pairs shifted in a node of 2 KB), with the model's 58 ns for a line flushed
-//! and fenced as the measure: volatile 1, flushed 5.1, with store fences 15.8, where 16 lines are flushed and 126
-//! stores fenced. So a store fence is a third of a fenced line, an access 0.9 ns; a batch takes 1 / 3.5 of a line
-//! that is fenced alone, which is four flushes at a time. `dc cvac` leaves the line in the caches.
+//! The board is a Raspberry Pi 3 B+, whose whole memory stands for persistent memory as fast as
+//! DRAM. Its core's constants follow from the paper's Figure 2 (63 pairs shifted in a node of 2
+//! KB), measured by the model's 58 ns for a line that is flushed and fenced: volatile 1, flushed
+//! 5.1, with store fences 15.8, with 16 flushed lines and 126 fenced stores. So a store fence is a
+//! third of a fenced line, and an access takes 0.9 ns. A line of a batch takes 1 / 3.5 of a line
+//! that is fenced alone, so four flushes run at the same time. `dc cvac` leaves the line in the
+//! caches.
 
 use super::tree::{BTREE, CRABTREE, CRABTREE_OPT, Design, FASTFAIR, NVTREE};
 use super::trial::{Outcome, Trial};
@@ -19,7 +21,7 @@ use bristlecone_designs::nvtree::Adaptivity;
 pub(super) const SIZES: [u32; 4] = [1024, 2048, 4096, 8192];
 pub(super) const LARGEST: usize = SIZES.len() - 1;
 
-/// What is compared, by what the paper calls it; the NV-Tree last, whose nodes have 4 KB at most.
+/// The compared trees, by the paper's names. The NV-Tree is last, whose nodes have at most 4 KB.
 pub(super) const DESIGNS: [Design; 5] = [
     BTREE.named("Volatile"),
     FASTFAIR,
@@ -32,12 +34,12 @@ pub(super) const CRAB: usize = 2;
 pub(super) const OPT: usize = 3;
 pub(super) const NV: usize = 4;
 
-/// Whether a design has nodes of that size.
+/// Returns true if a design has nodes of a size.
 pub(super) fn has(design: usize, size: usize) -> bool {
     design != NV || size < LARGEST
 }
 
-/// A Crab-tree that changes its leaves so, with these of its optimizations.
+/// Returns a Crab-tree that changes its leaves in this way, with these of its optimizations.
 pub(super) const fn crab(
     name: &'static str,
     shifts: Shifts,
@@ -55,7 +57,7 @@ pub(super) const fn crab(
 const PAPER_KEYS: u64 = 1_000_000;
 const LAST_CACHE: u64 = 512 << 10;
 
-/// Keys of a tree, where the paper has a million.
+/// Returns the keys of a tree for which the paper has a million.
 pub(super) fn keys(setting: &Setting<'_>) -> u64 {
     match setting.on {
         On::Host => setting.scale.amount(400_000, PAPER_KEYS),
@@ -63,7 +65,7 @@ pub(super) fn keys(setting: &Setting<'_>) -> u64 {
     }
 }
 
-/// Keys of a tree, where the paper has ten million.
+/// Returns the keys of a tree for which the paper has ten million.
 pub(super) fn more_keys(setting: &Setting<'_>) -> u64 {
     match setting.on {
         On::Host => setting.scale.amount(1_600_000, 10 * PAPER_KEYS),
@@ -71,7 +73,8 @@ pub(super) fn more_keys(setting: &Setting<'_>) -> u64 {
     }
 }
 
-/// The board, behind caches that hold as much of a tree of `keys` keys as its own do of a million's.
+/// Returns the board, with caches that hold the same share of a tree of `keys` keys as its own hold
+/// of a million's.
 pub(super) fn board(keys: u64) -> Result<Device, FigureError> {
     Ok(Device::load("nvdimm")?.with_core(|core| {
         core.l1_bytes = 8 << 10;
@@ -84,13 +87,13 @@ pub(super) fn board(keys: u64) -> Result<Device, FigureError> {
     })?)
 }
 
-/// Insertions of random keys into a tree that has one key.
+/// Returns the trial of insertions of random keys into a tree with one key.
 pub(super) fn insertions(design: Design, size: u32, device: &Device, keys: u64) -> Trial {
     let phases = [Phase::of(Workload::Insert, keys)];
     Trial::new(design.sized(size), device, 1, Fill::FULL, &phases)
 }
 
-/// Those of `designs` in nodes of every size that they have, by size.
+/// Returns the trials of `designs` in every node size that they have, by size.
 pub(super) fn by_size(
     designs: &[Design],
     device: &Device,
@@ -106,7 +109,8 @@ pub(super) fn by_size(
     trials.collect()
 }
 
-/// A panel of all of [`DESIGNS`] but the NV-Tree over all sizes, and one with it over those that it has.
+/// Returns a panel of all of [`DESIGNS`] but the NV-Tree over all sizes, and one with the NV-Tree
+/// over its sizes.
 pub(super) fn panels(
     titles: (&str, &str),
     outcomes: &[Vec<Vec<Outcome>>],
@@ -129,7 +133,7 @@ pub(super) fn panels(
     ]
 }
 
-/// What a figure of these says of how it was had.
+/// Returns the note on how a figure of this paper was measured.
 pub(super) fn note(setting: &Setting<'_>, keys: u64) -> String {
     format!(
         "trees of {keys} random keys of 8 bytes with 8-byte values, 1 thread{}",
@@ -143,6 +147,6 @@ pub(super) fn note(setting: &Setting<'_>, keys: u64) -> String {
     )
 }
 
-/// What tells the NV-Tree here from the paper's.
+/// The difference of the NV-Tree from the paper's.
 pub(super) const NV_NODES: &str =
     "the NV-Tree is without workload adaptivity and has nodes of 4 KB at most";

@@ -1,5 +1,5 @@
-//! How much of what a Crab-tree flushes and fences is copying's and how much shifting's, by node size (Crab-tree,
-//! figure 10).
+//! The shares of copying and of shifting in a Crab-tree's flushes and fences, by node size
+//! (Crab-tree, figure 10).
 
 use super::crab::{SIZES, board, insertions, keys, note};
 use super::tree::CRABTREE;

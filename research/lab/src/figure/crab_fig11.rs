@@ -1,4 +1,5 @@
-//! Copying alone, shifting alone, and the cheaper of the two: insertion time by node size (Crab-tree, figure 11).
+//! Copying alone, shifting alone, and the cheaper of the two: insertion time by node size
+//! (Crab-tree, figure 11).
 
 use super::crab::{LARGEST, SIZES, board, crab, insertions, keys, more_keys, note};
 use super::tree::Design;

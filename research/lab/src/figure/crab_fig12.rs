@@ -1,4 +1,5 @@
-//! Crab_opt's three optimizations, alone and together: insertion time in nodes of 1 KB (Crab-tree, figure 12).
+//! Crab_opt's three optimizations, alone and together: insertion time in nodes of 1 KB (Crab-tree,
+//! figure 12).
 
 use super::crab::{board, crab, insertions, keys, note};
 use super::tree::Design;

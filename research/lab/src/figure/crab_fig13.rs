@@ -1,4 +1,5 @@
-//! Time to rebuild a Crab-tree's inner nodes, by node size, of smaller and of larger trees (Crab-tree, figure 13).
+//! Time to rebuild a Crab-tree's inner nodes, by node size, of smaller and of larger trees
+//! (Crab-tree, figure 13).
 
 use super::crab::{SIZES, keys, more_keys};
 use super::tree::{CRABTREE, Crashed};
@@ -14,7 +15,7 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// Openings of each copy; the median counts.
+/// Openings of each copy, of which the median counts.
 const TIMES: usize = 5;
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {

@@ -1,13 +1,14 @@
-//! What motivates the Crab-tree: shifting 63 pairs in a node of 2 KB, volatile, flushed, with fences between stores,
-//! and by copying; flushing line by line and in a batch; linear and binary search (Crab-tree, figure 2).
+//! The motivation of the Crab-tree: shifting 63 pairs in a node of 2 KB, volatile, flushed, with
+//! fences between stores, and by copying; flushing line by line and in a batch; linear and binary
+//! search (Crab-tree, figure 2).
 //!
-//! The steps of each are put to the model as the paper describes them. The board's constants come from this very
-//! figure, so that for it the figure shows that the mechanism reproduces them; the other processor is the model's
-//! usual core, with `clflush` and that machine's cache.
+//! The model gets the steps of each as the paper describes them. The board's constants come from
+//! this very figure, so for the board the figure only shows that the mechanism reproduces them. The
+//! other processor is the model's default core, with `clflush` and that machine's cache.
 
 use super::crab::board;
 use super::tree::{BTREE, Design};
-use super::trial::{Trial, measure};
+use super::trial::{Outcome, Outcomes, Trial, measure};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::model::{Device, Phase, Step, Tuning, Workload, repeated};
 use bristlecone_designs::Fill;
@@ -21,16 +22,16 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// Pairs that are shifted, and in a line.
+/// Shifted pairs, and pairs in a line.
 const PAIRS: u64 = 63;
 const PER_LINE: u64 = 4;
-/// Lines of a node, and nodes that are allocated in turn.
+/// Lines of a node, and nodes that are allocated by turns.
 const NODE: u64 = 32;
 const NODES: u64 = 512;
-/// Where the word is that leads to the node.
+/// The line of the word that leads to the node.
 const PARENT: u64 = NODE * (NODES + 1);
 
-/// How an insertion persists what it shifts.
+/// The way in which an insertion persists its shifts.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Volatile,
@@ -50,7 +51,7 @@ const FLUSH: usize = 1;
 const NON_TSO: usize = 2;
 const NEW: usize = 3;
 
-/// Insertion number `i` of a new smallest key.
+/// Adds the steps of insertion number `i`, of a new smallest key.
 fn insertion(way: Way, i: u64, steps: &mut Vec<Step>) {
     let line = |pair: u64| pair / PER_LINE;
     if way == Way::FlushNew {
@@ -92,7 +93,7 @@ fn insertion(way: Way, i: u64, steps: &mut Vec<Step>) {
     }
 }
 
-/// Nanoseconds of an insertion in each way.
+/// Returns the nanoseconds of an insertion in each way.
 fn insertions(device: &Device, times: u64) -> Vec<f64> {
     let each = WAYS
         .iter()
@@ -100,10 +101,10 @@ fn insertions(device: &Device, times: u64) -> Vec<f64> {
     each.collect()
 }
 
-/// Lines that are flushed together. The caches have them.
+/// Lines that are flushed together. They are cached.
 const BATCH: u64 = 64;
 
-/// Nanoseconds to write and flush a line, one by one and in a batch.
+/// Returns the nanoseconds to write and flush a line, one by one and in a batch.
 fn flushes(device: &Device, batches: u64) -> [f64; 2] {
     [false, true].map(|batched| {
         let ns = repeated(device, batches, |_, steps| {
@@ -123,127 +124,144 @@ const LINEAR: Design = BTREE.named("linear").tuned(Tuning::Linear);
 const BINARY: Design = BTREE.named("binary");
 const SIZES: [u32; 5] = [512, 1024, 2048, 4096, 8192];
 
+/// Nanoseconds on the two machines, by machine.
+struct Measured {
+    /// Nanoseconds of an insertion, by [`WAYS`].
+    insertions: [Vec<f64>; 2],
+    /// Nanoseconds of a flushed line, one by one and in a batch.
+    lines: [[f64; 2]; 2],
+    /// Lookups, by machine and node size, then tree and phase.
+    search: Outcomes,
+}
+
+const MACHINES: [&str; 2] = ["x86", "ARM"];
+const X86: usize = 0;
+const ARM: usize = 1;
+
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let times = setting.scale.amount(10_000, 10_000);
     let keys = setting.scale.amount(100_000, 1_000_000);
+    let ops = keys / 2;
     let arm = board(keys)?;
     let x86 = Device::load("nvdimm")?.with_core(|core| {
         core.l3_bytes = 8 << 20;
         core.serial_flush = true;
     })?;
-    let [on_x86, on_arm] = [&x86, &arm].map(|device| insertions(device, times));
-    let [lines_x86, lines_arm] = [&x86, &arm].map(|device| flushes(device, times / 10));
-    // The search is by the machines' caches beside a tree of a million keys.
+    // For the search, the caches have the same share of the tree as the machine's of a million
+    // keys.
     let small = x86.with_core(|core| {
         core.l1_bytes = 8 << 10;
         core.l2_bytes = 8 << 10;
         core.l3_bytes = ((8 << 20) * keys / 1_000_000).next_power_of_two();
     })?;
-    let ops = keys / 2;
-    let mut groups = Vec::new();
-    for device in [&small, &arm] {
-        let group = |size: u32| {
-            let phases = [Phase::of(Workload::Lookup, ops)];
-            let trial = |d: Design| Trial::new(d.sized(size), device, keys, Fill::USUAL, &phases);
-            vec![trial(LINEAR), trial(BINARY)]
-        };
-        groups.extend(SIZES.map(group));
-    }
-    let outcomes = measure(setting, "searching", &groups)?;
-    let (search_x86, search_arm) = outcomes.split_at(SIZES.len());
-
-    let bars = |title: &str, words: &[&str]| {
-        let words = words.iter().copied();
-        Panel::bars(title, "", "ns", words)
+    let groups: Vec<_> = [&small, &arm]
+        .into_iter()
+        .flat_map(|device| searches(device, keys, ops))
+        .collect();
+    let measured = Measured {
+        insertions: [&x86, &arm].map(|device| insertions(device, times)),
+        lines: [&x86, &arm].map(|device| flushes(device, times / 10)),
+        search: measure(setting, "searching", &groups)?,
     };
-    let names = WAYS.map(|(name, _)| name);
-    let mut findings = Findings::default();
-    findings.panels.push(
-        bars("(a), (b) inserting by shifting 63 pairs", &names)
-            .with("x86", on_x86.clone())
-            .with("ARM", on_arm.clone()),
-    );
-    findings.panels.push(
-        bars("(c) flushing, a line", &["one by one", "in a batch"])
+    Ok(Findings {
+        panels: measured.panels(),
+        claims: measured.claims(),
+        notes: vec![
+            format!("{times} insertions; volatile trees of {keys} random keys, {ops} lookups"),
+            format!("(c): batches of {BATCH} lines that the caches have; the paper's are of 512 MB"),
+            "the board's constants come from this figure; the other core is the model's usual one, with clflush"
+                .to_owned(),
+        ],
+    })
+}
+
+/// Returns the trials of lookups with linear and with binary search, by node size.
+fn searches(device: &Device, keys: u64, ops: u64) -> [Vec<Trial>; SIZES.len()] {
+    let phases = [Phase::of(Workload::Lookup, ops)];
+    SIZES.map(|size| {
+        let trial = |d: Design| Trial::new(d.sized(size), device, keys, Fill::USUAL, &phases);
+        vec![trial(LINEAR), trial(BINARY)]
+    })
+}
+
+impl Measured {
+    fn search(&self, machine: usize) -> &[Vec<Vec<Outcome>>] {
+        &self.search[machine * SIZES.len()..][..SIZES.len()]
+    }
+
+    fn panels(&self) -> Vec<Panel> {
+        let [on_x86, on_arm] = self.insertions.clone();
+        let [lines_x86, lines_arm] = self.lines;
+        let names = WAYS.map(|(name, _)| name);
+        let shifting = Panel::bars("(a), (b) inserting by shifting 63 pairs", "", "ns", names)
+            .with("x86", on_x86)
+            .with("ARM", on_arm);
+        let manners = ["one by one", "in a batch"];
+        let flushing = Panel::bars("(c) flushing, a line", "", "ns", manners)
             .with("x86", lines_x86.to_vec())
-            .with("ARM", lines_arm.to_vec()),
-    );
-    let mut panel = Panel::lines(
-        "(d) search",
-        "bytes of a node",
-        "ns a lookup",
-        SIZES.map(f64::from),
-    );
-    for (machine, by_size) in [("x86", search_x86), ("ARM", search_arm)] {
-        for (tree, design) in [LINEAR, BINARY].iter().enumerate() {
-            let values = by_size.iter().map(|trees| trees[tree][0].ns());
-            panel = panel.with(&format!("{machine}, {}", design.name), values.collect());
+            .with("ARM", lines_arm.to_vec());
+        let mut search = Panel::lines(
+            "(d) search",
+            "bytes of a node",
+            "ns a lookup",
+            SIZES.map(f64::from),
+        );
+        for (machine, name) in MACHINES.iter().enumerate() {
+            for (tree, design) in [LINEAR, BINARY].iter().enumerate() {
+                let values = self.search(machine).iter();
+                let values = values.map(|trees| trees[tree][0].ns()).collect();
+                search = search.with(&format!("{name}, {}", design.name), values);
+            }
         }
+        vec![shifting, flushing, search]
     }
-    findings.panels.push(panel);
-    let worst = search_arm
-        .iter()
-        .map(|trees| trees[1][0].ns() / trees[0][0].ns())
-        .fold(0.0, f64::max);
-    for (what, paper, measured) in [
-        (
-            "x86: FLUSH over Volatile",
-            17.1,
-            on_x86[FLUSH] / on_x86[VOLATILE],
-        ),
-        (
-            "ARM: FLUSH over Volatile",
-            5.1,
-            on_arm[FLUSH] / on_arm[VOLATILE],
-        ),
-        (
-            "ARM: FLUSH+Non_TSO over FLUSH",
-            3.1,
-            on_arm[NON_TSO] / on_arm[FLUSH],
-        ),
-        (
-            "ARM: FLUSH+Non_TSO over Flush_new",
-            4.0,
-            on_arm[NON_TSO] / on_arm[NEW],
-        ),
-        (
-            "x86: one by one over batched flush",
-            1.7,
-            lines_x86[0] / lines_x86[1],
-        ),
-        (
-            "ARM: one by one over batched flush",
-            3.5,
-            lines_arm[0] / lines_arm[1],
-        ),
-    ] {
-        let expect = Expect::near(paper, 0.3);
-        findings
-            .claims
-            .push(Claim::new(what, paper, measured, expect));
+
+    fn claims(&self) -> Vec<Claim> {
+        let over = |machine: usize, this: usize, that: usize| {
+            self.insertions[machine][this] / self.insertions[machine][that]
+        };
+        let batching = |machine: usize| self.lines[machine][0] / self.lines[machine][1];
+        let worst = self
+            .search(ARM)
+            .iter()
+            .map(|trees| trees[1][0].ns() / trees[0][0].ns())
+            .fold(0.0, f64::max);
+        let mut claims: Vec<Claim> = [
+            ("x86: FLUSH over Volatile", 17.1, over(X86, FLUSH, VOLATILE)),
+            ("ARM: FLUSH over Volatile", 5.1, over(ARM, FLUSH, VOLATILE)),
+            (
+                "ARM: FLUSH+Non_TSO over FLUSH",
+                3.1,
+                over(ARM, NON_TSO, FLUSH),
+            ),
+            (
+                "ARM: FLUSH+Non_TSO over Flush_new",
+                4.0,
+                over(ARM, NON_TSO, NEW),
+            ),
+            ("x86: one by one over batched flush", 1.7, batching(X86)),
+            ("ARM: one by one over batched flush", 3.5, batching(ARM)),
+        ]
+        .map(|(what, paper, measured)| Claim::new(what, paper, measured, Expect::near(paper, 0.3)))
+        .into();
+        claims.extend([
+            Claim::new(
+                "x86: FLUSH over Flush_new",
+                "marginally reduces the time",
+                over(X86, FLUSH, NEW),
+                Expect::Between {
+                    low: 1.0,
+                    high: 1.3,
+                    slack: 0.1,
+                },
+            ),
+            Claim::new(
+                "ARM: binary search over linear, most of all sizes",
+                "much less or comparable",
+                worst,
+                Expect::at_most(1.1),
+            ),
+        ]);
+        claims
     }
-    findings.claims.extend([
-        Claim::new(
-            "x86: FLUSH over Flush_new",
-            "marginally reduces the time",
-            on_x86[FLUSH] / on_x86[NEW],
-            Expect::Between {
-                low: 1.0,
-                high: 1.3,
-                slack: 0.1,
-            },
-        ),
-        Claim::new(
-            "ARM: binary search over linear, most of all sizes",
-            "much less or comparable",
-            worst,
-            Expect::at_most(1.1),
-        ),
-    ]);
-    findings.notes = vec![
-        format!("{times} insertions; volatile trees of {keys} random keys, {ops} lookups"),
-        format!("(c): batches of {BATCH} lines that the caches have; the paper's are of 512 MB"),
-        "the board's constants come from this figure; the other core is the model's usual one, with clflush".to_owned(),
-    ];
-    Ok(findings)
 }

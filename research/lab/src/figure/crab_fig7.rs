@@ -1,5 +1,5 @@
-//! Insertion, search and deletion by node size (Crab-tree, figures 7 and 9): trees that are filled from empty, every
-//! key of which is then looked for and removed.
+//! Insertion, search and deletion by node size (Crab-tree, figures 7 and 9): trees are filled from
+//! empty, and then every key is looked up and removed.
 
 use super::crab::{
     CRAB, DESIGNS, FAIR, LARGEST, NV, NV_NODES, OPT, SIZES, board, by_size, keys, more_keys, note,
@@ -28,7 +28,7 @@ pub(super) const FIG9: Entry = Entry {
     run: run_fig9,
 };
 
-/// Phases, and what an operation of each is called.
+/// Phases, and the name of their operation.
 const OPERATIONS: [(&str, Workload); 3] = [
     ("insertion", Workload::Insert),
     ("search", Workload::Lookup),
@@ -38,7 +38,7 @@ const INSERTION: usize = 0;
 const SEARCH: usize = 1;
 const DELETION: usize = 2;
 
-/// How many times one tree's time another's is: what the paper says.
+/// The paper's ratio of one tree's time to another's.
 struct Statement {
     operation: usize,
     size: usize,
@@ -57,7 +57,7 @@ const fn statement(operation: usize, size: usize, these: (usize, usize), paper: 
     }
 }
 
-/// Crab_opt saves so large a share of Crab-tree's time.
+/// Returns the statement on the share of Crab-tree's time that Crab_opt saves.
 const fn saves(operation: usize, size: usize, share: f64) -> Statement {
     Statement {
         slack: 0.1,
@@ -87,7 +87,7 @@ const TEN_MILLION: &[Statement] = &[
     saves(DELETION, 0, 0.221),
 ];
 
-/// The trees by node size, and what is done with them. `designs`: how many of the paper's.
+/// Returns the trials by node size, of the first `designs` of the paper's trees.
 fn groups(keys: u64, designs: usize) -> Result<Vec<Vec<Trial>>, FigureError> {
     let phases = OPERATIONS.map(|(_, workload)| Phase::of(workload, keys));
     let device = board(keys)?;
@@ -98,7 +98,7 @@ fn groups(keys: u64, designs: usize) -> Result<Vec<Vec<Trial>>, FigureError> {
     ))
 }
 
-/// Why removals cost what they do.
+/// The reason for the cost of removals.
 const REMOVALS: &str = "every key is removed: meanwhile FAST/FAIR's nodes run empty, and have less to shift, where a \
      Crab-tree's are merged and redistributed";
 
@@ -116,7 +116,7 @@ fn claims(findings: &mut Findings, outcomes: &Measured, statements: &[Statement]
             DESIGNS[s.these.0].name,
             DESIGNS[s.these.1].name
         );
-        // 1 less a share is not quite what it says in binary.
+        // In binary, 1 less a share is not exact.
         let paper = (s.paper * 1e3).round() / 1e3;
         let expect = Expect::near(paper, s.slack);
         let claim = Claim::new(what, paper, ratio.median, expect);
@@ -167,12 +167,12 @@ fn run_fig7(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
 }
 
 fn run_fig9(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
-    // The larger trees of four designs, and for the comparison of scales a Crab-tree of the smaller.
+    // The larger trees of four designs and, for the comparison of scales, a smaller Crab-tree.
     let (fewer, keys) = (keys(setting), more_keys(setting));
     let mut groups = groups(keys, NV)?;
     let few = |size| {
         let phases = OPERATIONS.map(|(_, workload)| Phase::of(workload, fewer));
-        // The caches are the board's, whatever the tree.
+        // The caches are the board's for any tree.
         let device = board(keys / 10)?;
         let design = DESIGNS[CRAB].sized(size);
         Ok::<_, FigureError>(vec![Trial::new(design, &device, 1, Fill::FULL, &phases)])

@@ -1,4 +1,5 @@
-//! Lines and bytes flushed and fences of insertions into an empty tree, by node size (Crab-tree, figure 8).
+//! Flushed lines and bytes, and fences, of insertions into an empty tree, by node size (Crab-tree,
+//! figure 8).
 
 use super::crab::{
     CRAB, DESIGNS, FAIR, LARGEST, NV, NV_NODES, OPT, SIZES, board, by_size, insertions, keys, note,
@@ -24,7 +25,7 @@ fn bytes(phases: &[Outcome]) -> f64 {
     64.0 * flushes(phases)
 }
 
-/// Those between stores included.
+/// Fences, including those between stores.
 fn fences(phases: &[Outcome]) -> f64 {
     let all = phases[0].issued().all();
     (all.fences + all.store_fences) as f64 / phases[0].ops as f64
@@ -49,7 +50,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let over = |size: usize, (a, b): (usize, usize), of: Of| {
         of(&outcomes[size][a]) / of(&outcomes[size][b])
     };
-    // Of all sizes that both have.
+    // Over all sizes that both have.
     let most = |pair: (usize, usize), of: Of| {
         let sizes = if pair.0 == NV { LARGEST } else { SIZES.len() };
         (0..sizes)

@@ -1,6 +1,7 @@
-//! Drawing: the panels of a figure side by side, as SVG.
+//! The drawing of a figure: its panels side by side, as SVG.
 //!
-//! Text stays text, in whatever sans-serif face the viewer has. The same numbers give the same file.
+//! Text is not converted to outlines and uses a sans-serif face of the viewer. The same numbers
+//! give the same file.
 
 use super::{Panel, Places};
 use plotters::coord::Shift;
@@ -11,11 +12,11 @@ use std::ops::Range;
 
 /// Size of a panel in pixels.
 const PANEL: (u32, u32) = (460, 340);
-/// Most panels in a row.
+/// Largest number of panels in a row.
 const ACROSS: usize = 3;
 /// Height of the figure's title.
 const TITLE: u32 = 34;
-/// Colours that people with any common kind of colour vision tell apart (Okabe and Ito).
+/// Colours that people with any common kind of colour vision can distinguish (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
@@ -31,7 +32,7 @@ const GROUP: f64 = 0.8;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// `title` over `panels`, as the text of an SVG file.
+/// Returns `title` over `panels` as the text of an SVG file.
 pub(super) fn svg(title: &str, panels: &[Panel]) -> Result<String, Box<dyn std::error::Error>> {
     let down = panels.len().div_ceil(ACROSS).max(1);
     let across = panels.len().div_ceil(down).max(1);
@@ -175,7 +176,7 @@ fn draw(area: &Area<'_>, panel: &Panel) -> Drawn {
     Ok(())
 }
 
-/// A number as an axis shows it: 50K, 1.5M, 0.25.
+/// Formats a number for an axis: 50K, 1.5M, 0.25.
 fn short(number: f64) -> String {
     for (unit, name) in [(1e9, "G"), (1e6, "M"), (1e3, "K")] {
         if number.abs() >= unit {

@@ -1,4 +1,4 @@
-//! Why there is no figure.
+//! Errors of figures.
 
 use super::{On, names_of};
 use crate::LabError;
@@ -7,7 +7,7 @@ use bristlecone_pmem::OpenError;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Why there is no figure.
+/// Errors of figures.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FigureError {
@@ -15,34 +15,34 @@ pub enum FigureError {
     Unknown {
         /// The name.
         name: String,
-        /// Names that are near to it.
+        /// Similar names.
         near: Vec<&'static str>,
     },
-    /// The figure cannot be had there.
+    /// The figure does not run there.
     Elsewhere {
         /// The figure.
         name: &'static str,
-        /// Where it was asked for.
+        /// The requested place.
         on: On,
-        /// Where it can be had.
+        /// The places where it runs.
         can: &'static [On],
     },
     /// A measurement failed.
     Lab(LabError),
-    /// The device model refused.
+    /// The device model failed.
     Model(ModelError),
-    /// What the figure is about was not met, or is not where it is looked for.
+    /// The subject of the figure did not occur, or is not at its expected place.
     NotFound {
         /// The figure.
         name: &'static str,
-        /// What was not found.
+        /// The missing subject.
         what: String,
     },
     /// A file could not be written.
     Write {
         /// The file or directory.
         path: PathBuf,
-        /// What was wrong.
+        /// The cause.
         what: String,
     },
 }

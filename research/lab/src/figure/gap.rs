@@ -1,5 +1,6 @@
-//! What the figures of the paper on the gap share: its trees, its machine's caches in proportion, and the
-//! experiment that most of them are, contenders put through the same phases at each of some points.
+//! Shared parts of the figures of the paper on the gap: its trees, its machine's caches in
+//! proportion, and the experiment of most of them, in which contenders run the same phases at each
+//! of several points.
 
 use super::lb_insertion::shrunk;
 use super::tree::{BTREE, BTREE_WAL, Design, FASTFAIR, UNSORTED, UNSORTED_LEAF};
@@ -8,7 +9,7 @@ use super::{Claim, Expect, FigureError, Panel, Setting, Stated};
 use crate::model::{Device, ModelReport, Phase, Tuning, Workload};
 use bristlecone_designs::Fill;
 
-/// A tree in a memory.
+/// A tree and its memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contender {
     pub name: &'static str,
@@ -16,7 +17,7 @@ pub(super) struct Contender {
     device: &'static str,
 }
 
-/// A tree in DRAM.
+/// Returns a tree in DRAM.
 pub(super) const fn dram(name: &'static str, design: Design) -> Contender {
     Contender {
         name,
@@ -25,7 +26,7 @@ pub(super) const fn dram(name: &'static str, design: Design) -> Contender {
     }
 }
 
-/// A tree in persistent memory.
+/// Returns a tree in persistent memory.
 pub(super) const fn pm(name: &'static str, design: Design) -> Contender {
     Contender {
         name,
@@ -34,7 +35,7 @@ pub(super) const fn pm(name: &'static str, design: Design) -> Contender {
     }
 }
 
-/// The paper's trees. Their sorted nodes are all searched key by key (section 3.1).
+/// The paper's trees. All of them search sorted nodes key by key (section 3.1).
 pub(super) const PLAIN: Design = BTREE.tuned(Tuning::Linear);
 pub(super) const LEAF: Design = UNSORTED_LEAF.tuned(Tuning::Linear);
 pub(super) const WAL: Design = BTREE_WAL.tuned(Tuning::Linear);
@@ -49,14 +50,14 @@ pub(super) const IN_BOTH: [Contender; 4] = [
     pm("PM unsorted leaf", LEAF),
 ];
 
-/// Bytes of a node where that is not what varies.
+/// Bytes of a node, unless the node size varies.
 pub(super) const BYTES: u32 = 512;
 /// Threads.
 pub(super) const THREADS: [usize; 5] = [1, 4, 16, 32, 48];
 /// Of [`THREADS`].
 pub(super) const ONE: usize = 0;
-pub(super) const MOST: usize = THREADS.len() - 1;
-/// Bytes of a key and of a value, and of the paper's.
+pub(super) const MANY: usize = THREADS.len() - 1;
+/// Bytes of a key and of a value, here and in the paper.
 const ENTRY: (usize, usize) = (8, 16);
 
 /// A number of a report.
@@ -64,27 +65,29 @@ pub(super) type Of = fn(&ModelReport) -> f64;
 pub(super) const MOPS: Of = |r| r.mops;
 pub(super) const NS: Of = |r| r.ns_per_op;
 
-/// Keys that a tree is loaded with; the paper has 160 million.
+/// Returns the keys that a tree is loaded with. The paper has 160 million.
 pub(super) fn keys(setting: &Setting<'_>) -> u64 {
     setting.scale.amount(1_000_000, 20_000_000)
 }
 
-/// Operations of a phase, of all threads.
+/// Returns the operations of a phase, of all threads.
 pub(super) fn ops(setting: &Setting<'_>) -> u64 {
     setting.scale.amount(20_000, 500_000)
 }
 
-/// Insertions, of which the first phase fills the caches with what is modified: count the second.
+/// Returns two phases of insertions. The first fills the caches with modified lines, and the second
+/// counts.
 pub(super) fn insertions(ops: u64) -> [Phase; 2] {
     [Phase::of(Workload::Insert, ops); 2]
 }
 
-/// A device behind caches that hold as small a part of a tree of `keys` keys as the paper's do, those of all
-/// cores together included.
+/// Returns a device behind caches that hold the same share of a tree of `keys` keys as the paper's,
+/// also those of all cores together.
 pub(super) fn device(name: &str, keys: u64) -> Result<Device, FigureError> {
     Ok(shrunk(name, keys)?.with_core(|core| {
-        // Twice the paper's share: the smaller a cache is, the sooner it evicts what was modified together, and so
-        // the more of that meets in the device's combining buffers, which are not smaller.
+        // The last cache has twice the paper's share. The smaller a cache is, the sooner it evicts
+        // lines that were modified together, and the more of them meet in the device's combining
+        // buffers, which are not scaled down.
         core.l3_bytes = (keys / 4).next_power_of_two().clamp(64 << 10, 32 << 20);
         core.l1_bytes = 8 << 10;
         core.l2_bytes = (keys / 128).next_power_of_two().clamp(8 << 10, 1 << 20);
@@ -94,14 +97,14 @@ pub(super) fn device(name: &str, keys: u64) -> Result<Device, FigureError> {
 /// One point of an experiment.
 #[derive(Clone, Debug)]
 pub(super) struct Point {
-    /// Where it is on the horizontal axis.
+    /// Its place on the horizontal axis.
     pub at: f64,
     pub node_bytes: u32,
     pub threads: usize,
     pub phases: Vec<Phase>,
 }
 
-/// The same phases by so many threads.
+/// Returns a point for each number of threads, with the same phases.
 pub(super) fn by_threads(threads: &[usize], phases: &[Phase]) -> Vec<Point> {
     let point = |threads: &usize| Point {
         at: *threads as f64,
@@ -112,15 +115,30 @@ pub(super) fn by_threads(threads: &[usize], phases: &[Phase]) -> Vec<Point> {
     threads.iter().map(point).collect()
 }
 
-/// What came of an experiment.
+/// The result of an experiment.
 pub(super) struct Sweep<'c> {
     contenders: &'c [Contender],
     places: Vec<f64>,
     outcomes: Outcomes,
 }
 
-/// Puts every contender through the phases of every point.
+/// Runs the phases of every point on every contender, behind the caches of [`device`].
 pub(super) fn sweep<'c>(
+    setting: &mut Setting<'_>,
+    doing: &str,
+    keys: u64,
+    contenders: &'c [Contender],
+    points: &[Point],
+) -> Result<Sweep<'c>, FigureError> {
+    sweep_behind(device, setting, doing, keys, contenders, points)
+}
+
+/// Returns the device of a name, behind caches for a number of keys.
+type Caches = fn(&str, u64) -> Result<Device, FigureError>;
+
+/// As [`sweep`], behind other caches.
+pub(super) fn sweep_behind<'c>(
+    caches: Caches,
     setting: &mut Setting<'_>,
     doing: &str,
     keys: u64,
@@ -129,7 +147,7 @@ pub(super) fn sweep<'c>(
 ) -> Result<Sweep<'c>, FigureError> {
     let groups = points.iter().map(|point| {
         let trial = |contender: &Contender| -> Result<Trial, FigureError> {
-            let device = device(contender.device, keys)?;
+            let device = caches(contender.device, keys)?;
             let design = contender.design.sized(point.node_bytes);
             let trial = Trial::new(design, &device, keys, Fill::USUAL, &point.phases);
             Ok(trial.threaded(point.threads))
@@ -145,17 +163,17 @@ pub(super) fn sweep<'c>(
 }
 
 impl Sweep<'_> {
-    /// A contender's number in a phase at a point.
+    /// Returns a contender's number in a phase at a point.
     pub fn at(&self, point: usize, contender: usize, phase: usize, of: Of) -> f64 {
         self.outcomes[point][contender][phase].counted(of)
     }
 
-    /// One contender's number over another's.
+    /// Returns one contender's number over another's.
     pub fn over(&self, point: usize, (a, b): (usize, usize), phase: usize, of: Of) -> f64 {
         self.at(point, a, phase, of) / self.at(point, b, phase, of)
     }
 
-    /// The largest such ratio of all points, and the point.
+    /// Returns the largest such ratio of all points, and its place.
     pub fn most(&self, pair: (usize, usize), phase: usize, of: Of) -> (f64, f64) {
         let ratios = (0..self.places.len()).map(|point| self.over(point, pair, phase, of));
         let each = ratios.zip(&self.places);
@@ -168,7 +186,7 @@ impl Sweep<'_> {
         })
     }
 
-    /// A panel of some contenders over the points.
+    /// Returns a panel of some contenders over the points.
     pub fn panel(
         &self,
         (title, x, y): (&str, &str, &str),
@@ -184,7 +202,7 @@ impl Sweep<'_> {
         })
     }
 
-    /// A claim on the largest of all points' ratios of two contenders.
+    /// Returns a claim on the largest of all points' ratios of two contenders.
     pub fn most_claim(
         &self,
         what: &str,
@@ -200,7 +218,7 @@ impl Sweep<'_> {
     }
 }
 
-/// What a figure of these says of how it was had.
+/// Returns the note on how a figure of this paper was measured.
 pub(super) fn note(keys: u64, ops: u64) -> String {
     format!(
         "trees of {keys} random keys of {0} bytes with {0}-byte values (the paper: {1} and {1}), loaded to 70 %; \

@@ -1,5 +1,5 @@
-//! Mixes of insertion and reading, in DRAM and in persistent memory, by share of insertions and by threads
-//! (UCSC-CRSS-20-01, section 5.1, figure 10).
+//! Mixes of insertion and reading, in DRAM and in persistent memory, by share of insertions and by
+//! threads (UCSC-CRSS-20-01, section 5.1, figure 10).
 
 use super::gap::{
     BYTES, Contender, FAIR, LEAF, MOPS, PLAIN, Point, dram, keys, note, ops, pm, sweep,
@@ -33,17 +33,17 @@ const PUTS: [u8; 4] = [20, 40, 60, 80];
 const THREADS: [usize; 3] = [1, 16, 48];
 /// Of [`THREADS`].
 const SOME: usize = 1;
-const MOST: usize = 2;
+const MANY: usize = 2;
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
-    // Many points: fewer operations at each.
+    // There are many points, so each has fewer operations.
     let (keys, ops) = (keys(setting), ops(setting) / 2);
     let points = |threads: usize| {
         PUTS.map(|puts| Point {
             at: puts.into(),
             node_bytes: BYTES,
             threads,
-            // The first fills the caches with what is modified.
+            // The first phase fills the caches with modified lines.
             phases: vec![
                 Phase::of(
                     Workload::Mixed {
@@ -70,7 +70,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         }
     }
     let falls = |tree: usize| {
-        let mops = |point| sweeps[MOST].at(point, tree, 1, MOPS);
+        let mops = |point| sweeps[MANY].at(point, tree, 1, MOPS);
         mops(0) / mops(PUTS.len() - 1)
     };
     findings.claims = vec![

@@ -1,5 +1,5 @@
-//! Performance by node size: insertion and reading, with one thread and with many, in DRAM and in persistent memory
-//! (UCSC-CRSS-20-01, section 5.2, figure 11).
+//! Performance by node size: insertion and reading, with one thread and with many, in DRAM and in
+//! persistent memory (UCSC-CRSS-20-01, section 5.2, figure 11).
 
 use super::gap::{IN_BOTH, MOPS, Point, insertions, keys, note, ops, sweep};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Setting, papers};
@@ -50,7 +50,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     ] {
         let panel = sweep.panel((title, x, y), &[0, 1, 2, 3], phase, MOPS);
         findings.panels.push(panel);
-        // The best of all sizes over that of 512 bytes.
+        // Returns the best of all sizes over that of 512 bytes.
         for tree in [IN_DRAM, IN_PM] {
             let mops = |size| sweep.at(size, tree, phase, MOPS);
             let (best, size) = (0..SIZES.len())

@@ -1,4 +1,5 @@
-//! Interleaved lookups: multi-GET throughput by batch size and node size (UCSC-CRSS-20-01, section 6.1, figure 13).
+//! Interleaved lookups: multi-GET throughput by batch size and node size (UCSC-CRSS-20-01, section
+//! 6.1, figure 13).
 
 use super::lb_insertion::shrunk;
 use super::tree::{BTREE, scratch, sorted_keys};
@@ -21,13 +22,13 @@ pub(super) const ENTRY: Entry = Entry {
 
 const SIZES: [u32; 4] = [128, 256, 512, 1024];
 const BATCHES: [usize; 5] = [1, 2, 4, 8, 16];
-/// Turns that batch sizes take on the host.
+/// Turns of each batch size on the host.
 const TURNS: usize = 15;
 
 /// Million lookups a second, by node size and batch size.
 type Rates = Vec<Vec<f64>>;
 
-/// How many times what single lookups come to.
+/// Returns the ratio to single lookups.
 fn gain(rates: &Rates, size: u32, batch: usize) -> f64 {
     let (s, b) = (
         SIZES.iter().position(|s| *s == size),
@@ -150,7 +151,7 @@ fn on_host(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
                 for keys in wanted.chunks(BATCHES[which]) {
                     match keys {
                         [key] => tree.execute(crate::model::Op::Lookup { key: *key })?,
-                        keys => tree.look_up_together(keys)?,
+                        keys => tree.multi_get(keys)?,
                     }
                 }
                 samples[which].push(ops as f64 * 1e3 / started.elapsed().as_nanos() as f64);

@@ -17,8 +17,8 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// btree-LS, as many logs as there can be, no collection; with tags that spare a search most deltas, or
-/// without as in the paper.
+/// Returns btree-LS with the largest number of logs and without collection. Tags spare a search
+/// most deltas; the paper has none.
 const fn logs(tags: bool) -> Design {
     LSTREE.tuned(Tuning::Logs {
         logs: 32,
@@ -38,18 +38,18 @@ const ALL: [usize; 4] = [0, 1, 2, 3];
 const THREADS: [usize; 3] = [1, 16, 48];
 /// Of [`THREADS`].
 const ONE: usize = 0;
-const MOST: usize = THREADS.len() - 1;
+const MANY: usize = THREADS.len() - 1;
 const LS: usize = 0;
 const TAGGED: usize = 1;
 const FAST: usize = 3;
-/// Phases: insertions that give leaves chains, those that count, reading.
+/// Phases. Before them, insertions give the leaves chains of deltas.
 const FILL: usize = 1;
 const READ: usize = 2;
 const AMPLIFICATION: Of = |r| r.write_amplification;
 const WRITTEN: Of = |r| r.media_bytes_written_per_op;
 const MEDIA_READ: Of = |r| r.media_bytes_read_per_op;
 
-/// Where the time of an insertion goes, with most threads.
+/// Returns the time of an insertion by cause, with the most threads.
 fn waits(sweep: &Sweep<'_>) -> Panel {
     let causes: [(&str, Of); 6] = [
         ("instructions", |r| r.stalls.compute_ns),
@@ -64,14 +64,14 @@ fn waits(sweep: &Sweep<'_>) -> Panel {
     let names = CONTENDERS.map(|contender| contender.name);
     let panel = Panel::bars("fill, 48 threads: waits", "", "ns an insertion", names);
     causes.into_iter().fold(panel, |panel, (name, of)| {
-        let values = ALL.map(|tree| sweep.at(MOST, tree, FILL, of));
+        let values = ALL.map(|tree| sweep.at(MANY, tree, FILL, of));
         panel.with(name, values.to_vec())
     })
 }
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
-    // Smaller trees and more insertions than elsewhere, a quarter of the keys that there are, so that leaves have
-    // deltas when they are read.
+    // The trees are smaller and the insertions more than elsewhere, a quarter of the keys, so that
+    // leaves have deltas when they are read.
     let (keys, ops) = (keys(setting) / 4, ops(setting));
     let phases = [
         Phase::of(Workload::Insert, keys / 4),
@@ -102,55 +102,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         findings.panels.push(panel);
     }
     findings.panels.push(waits(&sweep));
-    findings.claims = vec![
-        sweep.most_claim(
-            "insertion throughput",
-            1.41,
-            (LS, FAST),
-            (FILL, MOPS),
-            Expect::near(1.41, 0.3),
-        ),
-        Claim::new(
-            "48 threads: read throughput, btree-LS over FAST/FAIR",
-            0.63,
-            sweep.over(MOST, (LS, FAST), READ, MOPS),
-            Expect::near(0.63, 0.3),
-        ),
-        Claim::new(
-            "1 thread: read throughput, btree-LS over FAST/FAIR",
-            "lower",
-            sweep.over(ONE, (LS, FAST), READ, MOPS),
-            Expect::at_most(1.0),
-        ),
-        Claim::new(
-            "48 threads: write amplification, btree-LS",
-            "1.4 to 1.7",
-            sweep.at(MOST, LS, FILL, AMPLIFICATION),
-            Expect::Between {
-                low: 1.4,
-                high: 1.7,
-                slack: 0.15,
-            },
-        ),
-        Claim::new(
-            "48 threads: write amplification, btree-LS over FAST/FAIR",
-            "efficiently reduces the PM-level write amplification",
-            sweep.over(MOST, (LS, FAST), FILL, AMPLIFICATION),
-            Expect::at_most(0.85),
-        ),
-        Claim::new(
-            "48 threads: bytes that the media writes for an insertion, btree-LS over FAST/FAIR",
-            "random writes become sequential ones",
-            sweep.over(MOST, (LS, FAST), FILL, WRITTEN),
-            Expect::at_most(0.65),
-        ),
-        Claim::new(
-            "48 threads: read throughput, btree-LS with tags over without",
-            "not in the paper",
-            sweep.over(MOST, (TAGGED, LS), READ, MOPS),
-            Expect::at_least(1.0),
-        ),
-    ];
+    findings.claims = claims(&sweep);
     findings.notes = vec![
         note(keys, ops),
         "an insertion looks for its key first, as it refuses one that is there: it reads the leaf's chain, a media line \
@@ -162,4 +114,56 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         ),
     ];
     Ok(findings)
+}
+
+fn claims(sweep: &Sweep<'_>) -> Vec<Claim> {
+    vec![
+        sweep.most_claim(
+            "insertion throughput",
+            1.41,
+            (LS, FAST),
+            (FILL, MOPS),
+            Expect::near(1.41, 0.3),
+        ),
+        Claim::new(
+            "48 threads: read throughput, btree-LS over FAST/FAIR",
+            0.63,
+            sweep.over(MANY, (LS, FAST), READ, MOPS),
+            Expect::near(0.63, 0.3),
+        ),
+        Claim::new(
+            "1 thread: read throughput, btree-LS over FAST/FAIR",
+            "lower",
+            sweep.over(ONE, (LS, FAST), READ, MOPS),
+            Expect::at_most(1.0),
+        ),
+        Claim::new(
+            "48 threads: write amplification, btree-LS",
+            "1.4 to 1.7",
+            sweep.at(MANY, LS, FILL, AMPLIFICATION),
+            Expect::Between {
+                low: 1.4,
+                high: 1.7,
+                slack: 0.15,
+            },
+        ),
+        Claim::new(
+            "48 threads: write amplification, btree-LS over FAST/FAIR",
+            "efficiently reduces the PM-level write amplification",
+            sweep.over(MANY, (LS, FAST), FILL, AMPLIFICATION),
+            Expect::at_most(0.85),
+        ),
+        Claim::new(
+            "48 threads: bytes that the media writes for an insertion, btree-LS over FAST/FAIR",
+            "random writes become sequential ones",
+            sweep.over(MANY, (LS, FAST), FILL, WRITTEN),
+            Expect::at_most(0.65),
+        ),
+        Claim::new(
+            "48 threads: read throughput, btree-LS with tags over without",
+            "not in the paper",
+            sweep.over(MANY, (TAGGED, LS), READ, MOPS),
+            Expect::at_least(1.0),
+        ),
+    ]
 }

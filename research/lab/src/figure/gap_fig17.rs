@@ -1,5 +1,5 @@
-//! btree-LS by its number of logs: insertion with many threads, write amplification, and recovery with as many
-//! replayers (UCSC-CRSS-20-01, section 6.3.2, figure 17).
+//! btree-LS by its number of logs: insertion with many threads, write amplification, and recovery
+//! with as many replayers (UCSC-CRSS-20-01, section 6.3.2, figure 17).
 
 use super::gap::{BYTES, device, keys, note, ops};
 use super::tree::{Crashed, Design, LSTREE};
@@ -19,10 +19,10 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// As many as a tree can have; the paper goes on to 96.
+/// Numbers of logs. A tree can have no more than the last; the paper goes up to 96.
 const LOGS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 const THREADS: usize = 48;
-/// Openings of each copy; the median counts.
+/// Openings of each copy, of which the median counts.
 const TIMES: usize = 5;
 
 const fn logs(logs: u32) -> Design {

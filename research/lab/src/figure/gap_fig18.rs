@@ -1,4 +1,4 @@
-//! btree-LS by the garbage that it lets be, and by the deltas that its mapping table has room for (UCSC-CRSS-20-01,
+//! btree-LS by its garbage threshold, and by the deltas in its mapping table (UCSC-CRSS-20-01,
 //! section 6.3.2, figure 18).
 
 use super::gap::{BYTES, device, keys, note, ops};
@@ -17,9 +17,9 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// Deltas that the mapping table has the places of.
+/// Deltas whose places the mapping table holds.
 const DELTAS: [u32; 5] = [1, 2, 4, 8, 16];
-/// Garbage that is let be, in bytes a key that is loaded: with the paper's 160 million keys, 100 to 1000 MB.
+/// Garbage thresholds, in bytes per loaded key: with the paper's 160 million keys, 100 to 1000 MB.
 const GARBAGE: [f64; 4] = [0.625, 1.5625, 3.125, 6.25];
 const THREADS: usize = 16;
 
@@ -33,10 +33,11 @@ const fn tree(deltas: u32, garbage: Option<u64>) -> Design {
 }
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
-    // Even at a glance enough for every log to fill segments: otherwise nothing is collected.
+    // Even at a glance there are enough for every log to fill segments, since otherwise nothing is
+    // collected.
     let (keys, ops) = ((keys(setting) / 4).max(25_000), ops(setting));
     let device = device("optane", keys)?;
-    // Insertions until most leaves have been written anew, then those that count.
+    // The first insertions rewrite most leaves, and the second ones count.
     let phases = [
         Phase::of(Workload::Insert, keys),
         Phase::of(Workload::Insert, ops),

@@ -1,8 +1,8 @@
-//! What a volatile B+-tree waits for: insertion by threads, in DRAM and in persistent memory (UCSC-CRSS-20-01,
-//! section 4.1, figure 6), and reading by node size (section 5.2, figure 12).
+//! The waits of a volatile B+-tree: insertion by threads, in DRAM and in persistent memory
+//! (UCSC-CRSS-20-01, section 4.1, figure 6), and reading by node size (section 5.2, figure 12).
 
 use super::gap::{
-    Contender, MOST, NS, ONE, Of, PLAIN, Point, Sweep, THREADS, by_threads, dram, insertions, keys,
+    Contender, MANY, NS, ONE, Of, PLAIN, Point, Sweep, THREADS, by_threads, dram, insertions, keys,
     note, ops, pm, sweep,
 };
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
@@ -30,14 +30,14 @@ const CONTENDERS: [Contender; 2] = [dram("DRAM", PLAIN), pm("PM", PLAIN)];
 const DRAM: usize = 0;
 const PM: usize = 1;
 
-/// Waiting for lines from memory. The queues of a tree that flushes nothing are all of reads.
+/// Waits for lines from memory. A tree without flushes only has queues of reads.
 const MISSES: Of = |r| r.stalls.pm_read_ns + r.stalls.dram_ns + r.stalls.bandwidth_ns;
-/// Waiting for room in the store buffer.
+/// Waits for room in the store buffer.
 const RESOURCES: Of = |r| r.stalls.store_ns + r.stalls.flush_ns + r.stalls.fence_ns;
 const COMPUTE: Of = |r| r.stalls.compute_ns;
 const CACHE: Of = |r| r.stalls.cache_ns;
 
-/// A panel for each memory: where the time goes, by point.
+/// Returns a panel for each memory: the time by cause, point by point.
 fn profiles(sweep: &Sweep<'_>, x: &str, places: &[f64], phase: usize) -> Vec<Panel> {
     let parts: [(&str, Of); 4] = [
         ("L3 miss stalls", MISSES),
@@ -62,7 +62,7 @@ fn run_fig6(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let points = by_threads(&THREADS, &insertions(ops));
     let sweep = sweep(setting, "inserting", keys, &CONTENDERS, &points)?;
     let places = THREADS.map(|threads| threads as f64);
-    let rises = |of: Of| sweep.at(MOST, PM, 1, of) / sweep.at(ONE, PM, 1, of);
+    let rises = |of: Of| sweep.at(MANY, PM, 1, of) / sweep.at(ONE, PM, 1, of);
     let resources = |point| sweep.at(point, PM, 1, RESOURCES);
     Ok(Findings {
         claims: vec![
@@ -81,7 +81,7 @@ fn run_fig6(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             Claim::new(
                 "PM: share of resource stalls at 48 threads less that at 16",
                 "increase as threads scale beyond 16",
-                resources(MOST) / sweep.at(MOST, PM, 1, NS)
+                resources(MANY) / sweep.at(MANY, PM, 1, NS)
                     - resources(2) / sweep.at(2, PM, 1, NS),
                 Expect::AtLeast {
                     bound: 0.01,

@@ -1,8 +1,8 @@
-//! What the mechanisms of persistence cost an insertion, in DRAM and in persistent memory, by threads
-//! (UCSC-CRSS-20-01, section 4.2, figure 7).
+//! The cost of the mechanisms of persistence for an insertion, in DRAM and in persistent memory, by
+//! threads (UCSC-CRSS-20-01, section 4.2, figure 7).
 
 use super::gap::{
-    Contender, FAIR, LEAF, MOPS, MOST, NS, ONE, PERSISTENT, PLAIN, THREADS, WAL, by_threads, dram,
+    Contender, FAIR, LEAF, MANY, MOPS, NS, ONE, PERSISTENT, PLAIN, THREADS, WAL, by_threads, dram,
     insertions, keys, note, ops, pm, sweep,
 };
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Setting, papers};
@@ -60,9 +60,9 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     };
     let rises = |trees: [usize; 5]| {
         let ns = |point| sweep.at(point, trees[FAST], SECOND, NS);
-        ns(MOST) / ns(ONE)
+        ns(MANY) / ns(ONE)
     };
-    let at_most = |tree, over, of| sweep.over(MOST, (PM[tree], PM[over]), SECOND, of);
+    let at_most = |tree, over, of| sweep.over(MANY, (PM[tree], PM[over]), SECOND, of);
     findings.claims = vec![
         latency(LOGGED, BTREE, 1.77),
         latency(BITMAP, UNSORTED, 1.56),

@@ -1,8 +1,8 @@
-//! Where the time of a persistent tree's insertion goes: the tree, its logging, flushes and fences (UCSC-CRSS-20-01,
-//! section 4.2, figure 8).
+//! The parts of a persistent tree's insertion: the tree, its logging, flushes and fences
+//! (UCSC-CRSS-20-01, section 4.2, figure 8).
 //!
-//! Each part is what is saved by leaving it out: fences, then flushes as well, then all that the volatile tree
-//! does not do.
+//! A part is the time saved without it: first without fences, then without flushes too, then
+//! without everything that the volatile tree does not do.
 
 use super::gap::{BYTES, FAIR, LEAF, PERSISTENT, PLAIN, WAL, device, insertions, keys, note, ops};
 use super::tree::Design;
@@ -20,14 +20,14 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// A persistent tree, and the volatile one that it is without its care for crashes.
+/// A persistent tree, and the volatile tree without its crash consistency.
 const TREES: [(Design, Design); 3] = [(WAL, PLAIN), (FAIR, PLAIN), (PERSISTENT, LEAF)];
 const LOGGED: usize = 0;
 const FAST: usize = 1;
 const BITMAP: usize = 2;
 const THREADS: usize = 4;
 
-/// Nanoseconds of an insertion.
+/// Nanoseconds of an insertion, by part.
 struct Parts {
     tree: f64,
     logging: f64,
@@ -60,7 +60,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let outcomes = measure(setting, "inserting", &groups)?;
     let parts = |trials: &Vec<Vec<super::trial::Outcome>>| {
         let [kept, unfenced, unflushed, volatile] = [0, 1, 2, 3].map(|trial| trials[trial][1].ns());
-        // A part that costs nothing may come out below it: what waits elsewhere then, waits less.
+        // A part that costs nothing may come out negative, since waits elsewhere change too.
         let part = |with: f64, without: f64| (with - without).max(0.0);
         Parts {
             tree: volatile,

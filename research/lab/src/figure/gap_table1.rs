@@ -1,8 +1,8 @@
-//! The device model's own characteristics against those of the hardware that it stands for (Table 1
-//! of the paper on the gap between DRAM and persistent memory).
+//! The device model's own characteristics against those of the modelled hardware (Table 1 of the
+//! paper on the gap between DRAM and persistent memory).
 //!
-//! The model is measured with streams of loads, stores and flushes, as the paper's authors measured
-//! their server; nothing is read back from the device's description.
+//! Streams of loads, stores and flushes measure the model, as the paper's authors measured their
+//! server. No figure is read back from the device's description.
 
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::model::{Characteristics, Device, characterise};
@@ -16,12 +16,12 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// How far off a figure may be, as a share.
+/// Allowed deviation of a figure, as a share.
 const TOLERANCE: f64 = 0.15;
 const BANDWIDTH: [&str; 4] = ["seq. read", "rand. read", "seq. write", "rand. write"];
 const LATENCY: [&str; 3] = ["seq. read", "rand. read", "store, clwb, fence"];
 
-/// A line of the table: device, the paper's name for it, GB/s, and nanoseconds on the idle device.
+/// A row of the table: device, the paper's name for it, GB/s, and nanoseconds on the idle device.
 struct Line {
     device: &'static str,
     name: &'static str,

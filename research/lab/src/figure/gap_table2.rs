@@ -1,5 +1,5 @@
-//! What an insertion issues, waits for and moves, by design: one thread, persistent memory (UCSC-CRSS-20-01,
-//! section 4.2, table 2).
+//! The instructions, waits and traffic of an insertion, by design: one thread, persistent memory
+//! (UCSC-CRSS-20-01, section 4.2, table 2).
 
 use super::gap::{
     Contender, FAIR, LEAF, Of, PERSISTENT, PLAIN, WAL, by_threads, insertions, keys, note, ops, pm,
@@ -24,7 +24,7 @@ const CONTENDERS: [Contender; 5] = [
     pm("persistent unsorted", PERSISTENT),
 ];
 
-/// A column: its name, the unit, the paper's numbers, how far off ours may be.
+/// A column: its name, its unit, the paper's numbers, and the allowed deviation.
 struct Column {
     name: &'static str,
     unit: &'static str,
@@ -77,9 +77,9 @@ const COLUMNS: [Column; 6] = [
         slack: 0.3,
     },
 ];
-/// Stalls for want of resources: the store buffer, flushes, fences.
+/// Returns the stalls for resources: store buffer, flushes, fences.
 const RESOURCES: Of = |r| r.stalls.store_ns + r.stalls.flush_ns + r.stalls.fence_ns;
-/// The paper's, in cycles.
+/// The paper's stalls, in cycles.
 const PAPER_RESOURCES: [f64; 5] = [7740.0, 6532.0, 11240.0, 9982.0, 9244.0];
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
@@ -108,7 +108,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let stalls: Vec<f64> = all(RESOURCES)
         .map(|(t, of)| sweep.at(0, t, 1, of))
         .collect();
-    // A volatile tree's stores wait for nothing here, so there is no ratio to it.
+    // A volatile tree's stores do not wait here, so there is no ratio to it.
     for (tree, over) in [(2, 3), (2, 4), (3, 4)] {
         findings.claims.push(Claim::new(
             format!("resource stalls, {} over {}", names[tree], names[over]),

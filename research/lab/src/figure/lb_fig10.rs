@@ -1,7 +1,7 @@
 //! Three skip lists: in DRAM, in persistent memory, and divided (LB+-Tree, figure 10).
 //!
-//! The original in DRAM is the one in persistent memory in front of the device `dram`: the same nodes, links
-//! and towers, on another memory. As in the paper, what operations persist is not charged.
+//! The original in DRAM is the skip list in persistent memory on the device `dram`: the same nodes,
+//! links and towers, on another memory. As in the paper, flushes and fences are not charged.
 
 use super::lb_insertion::shrunk;
 use super::tree::Design;

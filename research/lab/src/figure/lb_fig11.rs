@@ -16,13 +16,14 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// What is compared: the first with all others.
+/// The compared designs: the first with all others.
 const DESIGNS: [super::tree::Design; 4] = [LBTREE, LBTREE_TRADITIONAL, WBTREE, FPTREE];
 
-/// What the paper says of a design's time over the LB+-Tree's: its words, from and to.
+/// The paper's statement on a design's time over the LB+-Tree's: its words, and the lower and upper
+/// bound.
 type Statement = (&'static str, f64, f64);
 
-/// By panel, of the three others.
+/// Statements by panel, on the three other designs.
 const STATEMENTS: [[Statement; 3]; 3] = [
     [
         ("improvement mainly comes from entry moving", 1.0, 3.0),
@@ -77,7 +78,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             .extend(persisting(regime.panel, &DESIGNS, &last));
         for (other, (paper, low, high)) in (1..).zip(statements) {
             let ratio = times_over(&by_design[other], &by_design[0]);
-            // A machine has its moods; on the model nothing varies but what the designs do.
+            // The speed of a machine drifts. On the model only the designs differ.
             let slack = if setting.on == On::Host { 0.1 } else { 0.05 };
             let what = format!(
                 "{}: {} over {}",

@@ -1,5 +1,5 @@
-//! Insertion by node size: 256, 512 and 1024 bytes, in the three experiments of figure 11 (LB+-Tree,
-//! figure 13).
+//! Insertion by node size: 256, 512 and 1024 bytes, in the three experiments of figure 11
+//! (LB+-Tree, figure 13).
 
 use super::lb_insertion::{REGIMES, device, keys, note};
 use super::tree::{Design, FPTREE, LBTREE, WBTREE};
@@ -17,12 +17,12 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 const DESIGNS: [Design; 3] = [WBTREE, FPTREE, LBTREE];
-/// Which of them is the LB+-Tree.
+/// Index of the LB+-Tree.
 const LB: usize = 2;
 const SIZES: [u32; 3] = [256, 512, 1024];
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
-    // Nine trees of each design.
+    // There are nine trees of each design.
     let keys = keys(setting) / 2;
     let device = device(keys)?;
     let ops = setting.scale.amount(20_000, 100_000);
@@ -58,7 +58,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             nearest,
             Expect::at_least(1.0),
         ));
-        // Sizes are trials of different groups: on the host, means of slices that did not take turns.
+        // Sizes are trials of different groups, whose slices did not take turns on the host.
         let over = |a: usize, b: usize| by_size[a][LB][0].ns() / by_size[b][LB][0].ns();
         if regime.panel == REGIMES[0].panel {
             findings.claims.push(Claim::new(

@@ -1,5 +1,5 @@
-//! Search and deletion by number of operations, and the search in one leaf (LB+-Tree, figure 14 and the
-//! text beside it).
+//! Search and deletion by number of operations, and the search in one leaf (LB+-Tree, figure 14 and
+//! the text beside it).
 
 use super::lb_insertion::{device, keys, note, persisting};
 use super::tree::{Design, FPTREE, LBTREE, WBTREE};

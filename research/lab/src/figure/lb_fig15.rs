@@ -1,7 +1,7 @@
 //! Rebuilding the non-leaf nodes after a crash, by node size and threads (LB+-Tree, figure 15).
 //!
-//! Each tree is loaded and left open; its pool's files are copied, as a kill would leave them, and the copy is
-//! opened. What is timed is what the design reports of its recovery.
+//! Each tree is loaded and left open. Its pool's files are copied, as a kill would leave them, and
+//! the copy is opened. The time is the one that the design reports for its recovery.
 
 use super::tree::{Crashed, Design, FPTREE, LBTREE, WBTREE};
 use super::trial::with_each;
@@ -22,7 +22,7 @@ const DESIGNS: [Design; 3] = [WBTREE, FPTREE, LBTREE];
 const LB: usize = 2;
 const SIZES: [u32; 3] = [256, 512, 1024];
 const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
-/// Openings of each copy; the median counts.
+/// Openings of each copy, of which the median counts.
 const TIMES: usize = 5;
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
@@ -33,7 +33,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let total = (SIZES.len() * (DESIGNS.len() - 1 + threads.len())) as u64;
     let mut done = 0;
 
-    // Milliseconds: by design and size with one thread; of the LB+-Tree, by size and threads.
+    // Milliseconds by design and size with one thread, and of the LB+-Tree by size and threads.
     let mut alone = vec![Vec::new(); DESIGNS.len()];
     let mut together = vec![Vec::new(); SIZES.len()];
     for (size, together) in SIZES.into_iter().zip(&mut together) {
@@ -89,7 +89,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         ));
     }
     let faster = together[0][0] / together[0].last().copied().unwrap_or(f64::NAN);
-    // With one thread there is nothing to be faster than.
+    // One thread has no other to be compared with.
     findings.claims.push(
         Claim::new(
             format!("LB+-Tree, 256 bytes: one thread over {most}, for each of them"),

@@ -1,8 +1,8 @@
-//! The three experiments on insertion of the LB+-Tree paper (figures 11 and 13): leaves 70 % full, leaves
-//! 100 % full, and dense insertions behind the largest key.
+//! The three experiments on insertion of the LB+-Tree paper (figures 11 and 13): leaves 70 % full,
+//! leaves 100 % full, and dense insertions behind the largest key.
 //!
-//! The tree is loaded in bulk and is large beside the number of insertions, so that random ones rarely
-//! meet in a leaf.
+//! The tree is loaded in bulk. It is large beside the number of insertions, so that random ones
+//! rarely meet in a leaf.
 
 use super::tree::Design;
 use super::trial::Outcome;
@@ -36,7 +36,7 @@ pub(super) const REGIMES: [Regime; 3] = [
     },
 ];
 
-/// Keys of the tree.
+/// Returns the number of keys of the tree.
 pub(super) fn keys(setting: &Setting<'_>) -> u64 {
     match setting.on {
         On::Host => setting.scale.amount(2_000_000, 40_000_000),
@@ -44,13 +44,13 @@ pub(super) fn keys(setting: &Setting<'_>) -> u64 {
     }
 }
 
-/// Optane behind caches that hold as small a part of the tree as the paper's do: with 2 x 10^9 keys leaves
-/// and the lower inner nodes are never there.
+/// Returns Optane behind caches that hold as small a share of the tree as the paper's: with 2 x
+/// 10^9 keys, leaves and the lower inner nodes are never cached.
 pub(super) fn device(keys: u64) -> Result<Device, FigureError> {
     shrunk("optane", keys)
 }
 
-/// A device behind small caches, for `keys` keys.
+/// Returns a device behind small caches, for `keys` keys.
 pub(super) fn shrunk(device: &str, keys: u64) -> Result<Device, FigureError> {
     let kib = |bytes: u64| (bytes >> 10).next_power_of_two() << 10;
     Ok(Device::load(device)?.with_core(|core| {
@@ -60,7 +60,8 @@ pub(super) fn shrunk(device: &str, keys: u64) -> Result<Device, FigureError> {
     })?)
 }
 
-/// Lines flushed and fences of an operation, by design, as the model counts them; empty on the host.
+/// Returns notes on the flushed lines and fences of an operation, by design, as the model counts
+/// them; none on the host.
 pub(super) fn persisting(what: &str, designs: &[Design], phases: &[&Outcome]) -> Vec<String> {
     if phases
         .iter()
@@ -83,7 +84,7 @@ pub(super) fn persisting(what: &str, designs: &[Design], phases: &[&Outcome]) ->
     )]
 }
 
-/// What a figure of these says of how it was had.
+/// Returns the note on how a figure of this paper was measured.
 pub(super) fn note(setting: &Setting<'_>, keys: u64) -> String {
     format!(
         "trees of {keys} random keys of 8 bytes with 8-byte values, 1 thread{}",

@@ -2,9 +2,9 @@
 //! (LB+-Tree, Theorem 3.5).
 //!
 //! The theorem bounds insertions that do not split a leaf, in a tree whose leaves all come from
-//! splits. Such a tree is one that random insertions made; then further random insertions are
-//! counted one by one. One that does not split writes the header's line and at most one other, so
-//! more than two lines tell a split.
+//! splits. Random insertions make such a tree, and further random insertions are then counted one
+//! by one. An insertion without a split writes the header's line and at most one other, so more
+//! than two lines show a split.
 
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::LabError;
@@ -31,19 +31,21 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 /// Lines per insertion in the theorem's proof: the traditional design's best case, entry moving's
-/// worst case, and what the one is of the other at least.
+/// worst case, and the least ratio of the two.
 const TRADITIONAL: f64 = 1.77;
 const MOVING: f64 = 1.31;
 const RATIO: f64 = 1.35;
-/// Most lines of an insertion that does not split.
+/// Largest number of lines of an insertion without a split.
 const UNSPLIT: usize = 2;
-/// Room that the simulator sets aside: leaves half full at the least, and what every pool needs.
+/// Bytes reserved in the simulator, for leaves that are at least half full and the pool's own
+/// tables.
 const BYTES_PER_KEY: u64 = 128;
 const SPARE: u64 = 16 << 20;
-/// Insertions between two reports of progress.
+/// Insertions between two calls of `progress`.
 const STRIDE: u64 = 10_000;
 
-/// How many of the counted insertions wrote so many lines: index is lines, the last is that or more.
+/// Number of counted insertions by the lines that they wrote. The last index stands for more lines
+/// too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Histogram([u64; 16]);
 
@@ -61,7 +63,7 @@ impl Histogram {
         self.0[UNSPLIT + 1..].iter().sum()
     }
 
-    /// Lines per insertion that did not split.
+    /// Returns the lines per insertion without a split.
     fn lines(&self) -> f64 {
         let lines: u64 = (0..)
             .zip(&self.0[..=UNSPLIT])
@@ -70,21 +72,21 @@ impl Histogram {
         lines as f64 / (self.insertions() - self.splits()) as f64
     }
 
-    /// How many insertions are in one and not in the other. Splits count as such, whatever they wrote:
-    /// some also record a leaf for recovery, and on a simulated medium others do than elsewhere.
+    /// Returns the number of insertions by which two counts differ. All splits count as equal: some
+    /// also record a leaf for recovery, and on a simulated medium these are not the same ones.
     fn apart(&self, other: &Self) -> u64 {
         let unsplit = self.0.iter().zip(&other.0).take(UNSPLIT + 1);
         unsplit.map(|(a, b)| a.abs_diff(*b)).sum::<u64>() + self.splits().abs_diff(other.splits())
     }
 
-    /// Share of the insertions that wrote so many lines.
+    /// Returns the share of the insertions that wrote a number of lines.
     fn share(&self, lines: std::ops::RangeInclusive<usize>) -> f64 {
         self.0[lines].iter().sum::<u64>() as f64 / self.insertions() as f64
     }
 }
 
-/// Makes a stable tree of `keys` random keys and counts a further half as many insertions.
-/// `flushed` tells how many lines have been flushed so far.
+/// Makes a stable tree of `keys` random keys and counts half as many further insertions. `flushed`
+/// returns the number of lines flushed so far.
 fn count<M: Media>(
     pool: &Arc<Pool<M>>,
     entry_moving: bool,
@@ -118,7 +120,7 @@ fn count<M: Media>(
             step(n);
         }
     }
-    // Each split makes one leaf: whatever the lines say must agree with the tree.
+    // Each split makes one leaf, so the counted splits must agree with the tree.
     let made = tree.stats().leaves - leaves;
     if made != histogram.splits() {
         return Err(LabError::WrongAnswer {
@@ -132,11 +134,11 @@ fn count<M: Media>(
     Ok(histogram)
 }
 
-/// A way of counting: with entry moving or without, in a tree of so many keys; the last hears how many
-/// insertions were made.
+/// A way of counting, with or without entry moving, in a tree of a number of keys. The last
+/// argument is called with the number of insertions.
 type By = fn(bool, u64, &mut dyn FnMut(u64)) -> Result<Histogram, FigureError>;
 
-/// Counted by the medium itself.
+/// Counts on the counting medium.
 fn by_medium(
     entry_moving: bool,
     keys: u64,
@@ -146,7 +148,7 @@ fn by_medium(
     count(&pool, entry_moving, keys, || pool.pm().counts().lines, step)
 }
 
-/// Counted from the events of the simulator, which reports one for every line written back.
+/// Counts the events of the simulator, which reports one for every flushed line.
 fn by_simulator(
     entry_moving: bool,
     keys: u64,
@@ -162,7 +164,7 @@ fn by_simulator(
     histogram
 }
 
-/// Counts the lines that are written back.
+/// A sink that counts flushed lines.
 struct Flushes(Rc<Cell<u64>>);
 
 impl Sink for Flushes {

@@ -1,22 +1,22 @@
-//! The papers' figures and tables, regenerated: measurements beside the claims that they bear out.
+//! The papers' figures and tables, regenerated: measurements beside the papers' claims.
 //!
 //! ```text
-//! registry ALL --find--> Entry --run--> Figure -+- claims   what the paper says, what was measured
+//! registry ALL --find--> Entry --run--> Figure -+- claims   the paper's statements, beside numbers
 //!                                               +- panels   the numbers: table, CSV, SVG
-//!                                               +- notes    what a reader should know
+//!                                               +- notes    remarks for the reader
 //! ```
 //!
-//! A figure is one file with an [`Entry`] in it, and one line in [`ALL`]. It says where it can be
-//! had: counted (what the code issues, whatever the machine), on the device model (deterministic), or
-//! on the host (timed). A claim that does not hold is a result like any other.
+//! A figure is one file with an [`Entry`] in it, and one line in [`ALL`]. The entry lists where the
+//! figure runs: counted (instructions of the code, the same on any machine), on the device model
+//! (deterministic), or on the host (timed). A claim that does not hold is a result like any other.
 //!
 //! | shared part | holds |
 //! | --- | --- |
-//! | `claim` | [`Claim`] and what its number must be, [`Expect`] |
+//! | `claim` | [`Claim`] and the condition on its number, [`Expect`] |
 //! | `panel` | [`Panel`]: lines over numbers or bars in groups; table and rows |
 //! | `draw` | SVG of panels |
 //! | `tree` | designs under test, on the model and on the host |
-//! | `trial` | designs put through the same operations, on the model or in turns on the host |
+//! | `trial` | designs with the same operations, on the model or by turns on the host |
 
 mod bz;
 mod bz_complexity;
@@ -144,10 +144,10 @@ mod papers {
     pub(super) const GAP: &str = "Closing the Performance Gap (UCSC-CRSS-20-01)";
 }
 
-/// Where a figure's numbers come from.
+/// The source of a figure's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum On {
-    /// Counts of what the code does, the same on every machine.
+    /// Counts of the code's instructions, the same on every machine.
     Counted,
     /// The device model: simulated time, the same on every machine.
     Model,
@@ -156,7 +156,7 @@ pub enum On {
 }
 
 impl On {
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -167,20 +167,20 @@ impl On {
     }
 }
 
-/// How much work a figure may be.
+/// The amount of work of a figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scale {
-    /// A small part of `Small`: shows that a figure can be had, not what it shows.
+    /// A small part of `Small`, for tests that a figure runs. Its numbers mean nothing.
     Glance,
     /// Under a minute on two cores.
     #[default]
     Small,
-    /// As near to the paper's sizes as one machine's memory and some minutes allow.
+    /// The paper's sizes, as far as one machine's memory and some minutes allow.
     Paper,
 }
 
 impl Scale {
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -190,7 +190,7 @@ impl Scale {
         }
     }
 
-    /// `small` or `paper`, by what it is.
+    /// Returns `small` or `paper`, by scale.
     pub(crate) fn pick<T>(self, small: T, paper: T) -> T {
         match self {
             Self::Glance | Self::Small => small,
@@ -198,7 +198,7 @@ impl Scale {
         }
     }
 
-    /// So many keys or operations; a fiftieth of `small` at a glance.
+    /// Returns a number of keys or operations by scale; a fiftieth of `small` at a glance.
     pub(crate) fn amount(self, small: u64, paper: u64) -> u64 {
         match self {
             Self::Glance => (small / 50).max(1),
@@ -225,40 +225,40 @@ macro_rules! named {
 
 named!(On, Scale);
 
-/// Names with commas between them.
+/// Returns names separated by commas.
 fn names_of(on: &[On]) -> String {
     let names: Vec<_> = on.iter().map(|on| on.name()).collect();
     names.join(", ")
 }
 
-/// How far a figure has come.
+/// The progress of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step<'a> {
-    /// What is being done.
+    /// The current work.
     pub doing: &'a str,
     /// Units of work done.
     pub done: u64,
-    /// Of how many.
+    /// Units of all work.
     pub total: u64,
 }
 
-/// What a figure is asked for.
+/// The request for a figure.
 pub(crate) struct Setting<'a> {
-    /// Where; one of those that its entry lists.
+    /// The place, one of those that its entry lists.
     pub on: On,
-    /// How much.
+    /// The amount of work.
     pub scale: Scale,
     progress: &'a mut dyn FnMut(&Step<'_>),
 }
 
 impl Setting<'_> {
-    /// Tells how far the figure has come.
+    /// Reports the progress of the figure.
     pub fn step(&mut self, doing: &str, done: u64, total: u64) {
         (self.progress)(&Step { doing, done, total });
     }
 }
 
-/// What a figure's own code finds out.
+/// The results of a figure's own code.
 #[derive(Default)]
 pub(crate) struct Findings {
     pub claims: Vec<Claim>,
@@ -266,18 +266,18 @@ pub(crate) struct Findings {
     pub notes: Vec<String>,
 }
 
-/// A figure that can be asked for.
+/// A figure in the registry.
 #[derive(Serialize)]
 pub struct Entry {
-    /// Its name.
+    /// Returns its name.
     pub name: &'static str,
-    /// What it shows.
+    /// Its title.
     pub title: &'static str,
     /// The paper.
     pub paper: &'static str,
-    /// Where in the paper.
+    /// Its place in the paper.
     pub place: &'static str,
-    /// Where it can be had; the first is the usual one.
+    /// The places where it runs; the first is the default.
     pub on: &'static [On],
     #[serde(skip)]
     run: fn(&mut Setting<'_>) -> Result<Findings, FigureError>,
@@ -293,16 +293,17 @@ impl fmt::Debug for Entry {
 }
 
 impl Entry {
-    /// Where it can be had, with commas between.
+    /// Returns the places where it runs, separated by commas.
     #[must_use]
     pub fn places(&self) -> String {
         names_of(self.on)
     }
 
-    /// Makes the figure; `on` is where, or its usual place if `None`. `progress` hears of every step.
+    /// Makes the figure at the place `on`, or at its default place if `None`. Calls `progress`
+    /// after every step.
     ///
     /// # Errors
-    /// [`FigureError::Elsewhere`] when it cannot be had there, and whatever a measurement meets.
+    /// [`FigureError::Elsewhere`] if it does not run there, and the errors of its measurements.
     pub fn run(
         &self,
         on: Option<On>,
@@ -345,10 +346,10 @@ impl Entry {
     }
 }
 
-/// The figure of that name.
+/// Returns the figure of a name.
 ///
 /// # Errors
-/// [`FigureError::Unknown`] with names near to it.
+/// [`FigureError::Unknown`], with similar names.
 pub fn find(name: &str) -> Result<&'static Entry, FigureError> {
     ALL.iter()
         .find(|entry| entry.name == name)
@@ -358,10 +359,10 @@ pub fn find(name: &str) -> Result<&'static Entry, FigureError> {
         })
 }
 
-/// The names of `all` that somebody who wrote `name` may have meant, the likeliest first.
+/// Returns the names of `all` that are similar to `name`, the likeliest first.
 fn near<'a>(name: &str, all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    /// Most names to offer.
-    const MOST: usize = 5;
+    /// Largest number of names to offer.
+    const MAX_OFFERED: usize = 5;
     let name: Vec<char> = name.to_lowercase().chars().take(64).collect();
     let mut near: Vec<(usize, &str)> = all
         .filter_map(|other| {
@@ -372,10 +373,13 @@ fn near<'a>(name: &str, all: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
         })
         .collect();
     near.sort_unstable();
-    near.into_iter().take(MOST).map(|(_, name)| name).collect()
+    near.into_iter()
+        .take(MAX_OFFERED)
+        .map(|(_, name)| name)
+        .collect()
 }
 
-/// How many letters to add, drop or change to turn `a` into `b` (Levenshtein).
+/// Returns the number of letters to add, drop or change to turn `a` into `b` (Levenshtein).
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.iter().enumerate() {
@@ -389,39 +393,39 @@ fn distance(a: &[char], b: &[char]) -> usize {
     row[b.len()]
 }
 
-/// A figure that was made.
+/// A figure with its results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
-    /// Its name.
+    /// Returns its name.
     pub name: &'static str,
     /// Where its numbers come from.
     pub on: On,
-    /// How much work it was.
+    /// The amount of its work.
     pub scale: Scale,
-    /// What the paper claims, beside what was measured.
+    /// The paper's claims, beside the measurements.
     pub claims: Vec<Claim>,
     /// The drawing, if it was written.
     pub svg: Option<PathBuf>,
     /// The numbers, if they were written.
     pub csv: Option<PathBuf>,
-    /// What it shows.
+    /// Its title.
     pub title: &'static str,
     /// The paper.
     pub paper: &'static str,
-    /// Where in the paper.
+    /// Its place in the paper.
     pub place: &'static str,
     /// The numbers.
     pub panels: Vec<Panel>,
-    /// What a reader should know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 
 impl Figure {
-    /// Writes NAME-ON.svg and NAME-ON.csv to `dir`, which is made if it is not there, and keeps
-    /// their paths.
+    /// Writes NAME-ON.svg and NAME-ON.csv to `dir`, which is created if it does not exist, and
+    /// keeps their paths.
     ///
     /// # Errors
-    /// [`FigureError::Write`] naming the file or directory.
+    /// [`FigureError::Write`], naming the file or directory.
     pub fn write(&mut self, dir: &Path) -> Result<(), FigureError> {
         ready(dir)?;
         let file = |ending| dir.join(format!("{}-{}.{ending}", self.name, self.on));
@@ -445,11 +449,11 @@ impl Figure {
     }
 }
 
-/// Makes `dir` if it is not there, and makes sure that files can be made in it. Worth doing before the
-/// work whose result is to go there.
+/// Creates `dir` if it does not exist, and checks that files can be created in it. It is called
+/// before the work whose result goes there.
 ///
 /// # Errors
-/// [`FigureError::Write`] naming the directory.
+/// [`FigureError::Write`], naming the directory.
 pub fn ready(dir: &Path) -> Result<(), FigureError> {
     fs::create_dir_all(dir)
         .and_then(|()| tempfile::tempfile_in(dir).map(drop))
@@ -472,7 +476,7 @@ impl fmt::Display for Figure {
             let verdict = if claim.holds { "yes" } else { "NO" };
             let paper = match &claim.paper {
                 Stated::Number(number) => number.to_string(),
-                // Too wide for a column; they stand behind the claim.
+                // The words are too wide for a column and stand behind the claim.
                 Stated::Words(_) => "-".to_owned(),
             };
             let measured = panel::digits(claim.measured);

@@ -1,5 +1,5 @@
-//! What the figures of the NV-Tree paper share: its machine, its node sizes, and the experiment that most of
-//! them look at, insertions into an empty tree.
+//! Shared parts of the NV-Tree paper's figures: its machine, its node sizes, and the experiment of
+//! most of them, insertions into an empty tree.
 
 use super::tree::{CDDSTREE, Design, LCBTREE, NVTREE};
 use super::trial::{Outcome, Trial};
@@ -7,7 +7,7 @@ use super::{Claim, Expect, FigureError, On, Setting};
 use crate::model::{Device, Phase, Workload};
 use bristlecone_designs::Fill;
 
-/// What is compared, the NV-Tree last.
+/// The compared designs, the NV-Tree last.
 pub(super) const DESIGNS: [Design; 3] = [LCBTREE, CDDSTREE, NVTREE];
 pub(super) const LCB: usize = 0;
 pub(super) const CDDS: usize = 1;
@@ -16,16 +16,17 @@ pub(super) const NV: usize = 2;
 /// Bytes of a node.
 pub(super) const SIZES: [u32; 4] = [512, 1024, 2048, 4096];
 
-/// What tells our insertion from the paper's.
+/// The difference of an insertion here from the paper's.
 pub(super) const LOOKS_FIRST: &str = "an insertion looks for its key first, as it refuses one that is there: in \
      an NV-Tree it reads all of the leaf, which the paper's does not";
 
-/// Keys of the paper's trees, and the caches of its machine (section 6.1): 8 cores, 512 KB, 2 MB and 20 MB.
+/// Keys of the paper's trees, and the caches of its machine (section 6.1): 8 cores, 512 KB, 2 MB
+/// and 20 MB.
 const PAPER_KEYS: u64 = 1_000_000;
 const L2: u64 = 256 << 10;
 const L3: u64 = 20 << 20;
 
-/// Keys of a tree, where the paper has a million.
+/// Returns the keys of a tree for which the paper has a million.
 pub(super) fn keys(setting: &Setting<'_>) -> u64 {
     match setting.on {
         On::Host => setting.scale.amount(200_000, PAPER_KEYS),
@@ -33,18 +34,20 @@ pub(super) fn keys(setting: &Setting<'_>) -> u64 {
     }
 }
 
-/// A device behind caches that hold as much of a tree of `keys` keys as the paper's do of a million's.
+/// Returns a device behind caches that hold the same share of a tree of `keys` keys as the paper's
+/// hold of a million's.
 pub(super) fn device(name: &str, keys: u64) -> Result<Device, FigureError> {
     let share = |bytes: u64| (bytes * keys / PAPER_KEYS) >> 10 << 10;
     Ok(Device::load(name)?.with_core(|core| {
         core.l2_bytes = share(L2).max(core.l1_bytes);
         core.l3_bytes = share(L3).max(2 * core.l1_bytes);
-        // The machine has `clflush` and nothing newer.
+        // The paper's machine has `clflush` and no newer flush.
         core.serial_flush = true;
     })?)
 }
 
-/// Insertions of random keys into a tree that has one key, in phases of so many.
+/// Returns the trial of insertions of random keys into a tree with one key, in phases of these
+/// sizes.
 pub(super) fn insertions(design: Design, device: &Device, phases: &[u64]) -> Trial {
     let phases: Vec<Phase> = phases
         .iter()
@@ -53,7 +56,7 @@ pub(super) fn insertions(design: Design, device: &Device, phases: &[u64]) -> Tri
     Trial::new(design, device, 1, Fill::FULL, &phases)
 }
 
-/// Those of all designs at one node size.
+/// Returns the trials of all designs at one node size.
 pub(super) fn all(designs: &[Design], size: u32, device: &Device, phases: &[u64]) -> Vec<Trial> {
     designs
         .iter()
@@ -61,7 +64,7 @@ pub(super) fn all(designs: &[Design], size: u32, device: &Device, phases: &[u64]
         .collect()
 }
 
-/// A number of an operation over all phases of a trial.
+/// Returns the mean of a number per operation over all phases of a trial.
 pub(super) fn mean(phases: &[Outcome], of: impl Fn(&Outcome) -> f64) -> f64 {
     let ops: u64 = phases.iter().map(|phase| phase.ops).sum();
     let sum: f64 = phases
@@ -71,8 +74,8 @@ pub(super) fn mean(phases: &[Outcome], of: impl Fn(&Outcome) -> f64) -> f64 {
     sum / ops as f64
 }
 
-/// Claims that the NV-Tree saves from `low` to `high` of the `what` of another of [`DESIGNS`]. `curve`: a
-/// design's, by node size.
+/// Returns the claims that the NV-Tree saves from `low` to `high` of the `what` of another of
+/// [`DESIGNS`]. `curve` returns a design's numbers by node size.
 pub(super) fn savings(
     what: &str,
     curve: impl Fn(usize) -> Vec<f64>,
@@ -101,7 +104,7 @@ pub(super) fn savings(
     [claim("least", least, low), claim("most", most, high)]
 }
 
-/// What a figure of these says of how it was had.
+/// Returns the note on how a figure of this paper was measured.
 pub(super) fn note(setting: &Setting<'_>, keys: u64) -> String {
     format!(
         "trees of {keys} random keys of 8 bytes with 8-byte values, 1 thread{}",

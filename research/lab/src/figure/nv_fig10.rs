@@ -1,4 +1,5 @@
-//! Insertion on slower memories, and with flushes that leave the line in the caches (NV-Tree, figure 10).
+//! Insertion on slower memories, and with flushes that leave the line in the caches (NV-Tree,
+//! figure 10).
 
 use super::nv::{CDDS, DESIGNS, LCB, NV, all, device, keys, note};
 use super::trial::{measure, times_over, with_each};
@@ -15,7 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
 
 const BYTES: u32 = 4096;
 const DEVICES: [&str; 3] = ["nvdimm", "stt-ram", "pcm"];
-/// By design: how much longer on STT-RAM and on PCM than on NVDIMM.
+/// By design, the ratio of the time on STT-RAM and on PCM to that on NVDIMM.
 const SLOWER: [[f64; 2]; 3] = [[1.51, 3.41], [1.87, 3.81], [1.05, 3.06]];
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {

@@ -1,5 +1,5 @@
-//! Insertion into an empty tree: time by node size, lines flushed, what for, and how time grows with the
-//! tree (NV-Tree, figure 5).
+//! Insertion into an empty tree: time by node size, flushed lines by purpose, and the growth of the
+//! time with the tree (NV-Tree, figure 5).
 
 use super::nv::{
     CDDS, DESIGNS, LCB, LOOKS_FIRST, NV, SIZES, all, device, insertions, keys, mean, note, savings,
@@ -25,7 +25,7 @@ const LARGEST: usize = SIZES.len() - 1;
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let keys = keys(setting);
     let device = device("nvdimm", keys)?;
-    // The tree at a tenth of its size, at a third, and whole.
+    // The tree at a tenth of its size, at a third, and at its full size.
     let ends = [keys / 10, keys / 3, keys];
     let phases = [ends[0], ends[1] - ends[0], ends[2] - ends[1]];
     let mut groups: Vec<_> = SIZES

@@ -14,7 +14,7 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// A panel, and what the NV-Tree saves beside LCB+-Tree and CDDS-Tree, from and to.
+/// A panel, and the range of the NV-Tree's savings against LCB+-Tree and CDDS-Tree.
 struct Count {
     panel: &'static str,
     y: &'static str,

@@ -16,7 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// What is done to a tree that insertions made, in this order; the panels.
+/// The operations on a tree that insertions made, in this order. Each has a panel.
 const OPERATIONS: [(&str, Workload); 3] = [
     ("search", Workload::Lookup),
     ("update", Workload::Update),
@@ -25,14 +25,14 @@ const OPERATIONS: [(&str, Workload); 3] = [
 const SEARCH: usize = 0;
 const UPDATE: usize = 1;
 const DELETION: usize = 2;
-/// Searches of a mix, in percent.
+/// Share of searches in a mix, in percent.
 const LOOKUPS: [u8; 5] = [10, 30, 50, 70, 90];
 /// Node size of the mixes: that of the paper's headline.
 const MIXED_BYTES: u32 = 4096;
 const LARGEST: usize = SIZES.len() - 1;
 
 fn operations(design: Design, device: &Device, keys: u64) -> Trial {
-    // As the paper does, each kind of operation finds the caches empty.
+    // As in the paper, each kind of operation begins with empty caches.
     let rest = OPERATIONS.map(|(_, workload)| Phase {
         cold: true,
         ..Phase::of(workload, keys)
@@ -44,7 +44,7 @@ fn operations(design: Design, device: &Device, keys: u64) -> Trial {
 }
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
-    // The whole of figure 5's experiment and four times as many operations.
+    // The figure repeats figure 5's experiment and runs four times as many operations.
     let keys = keys(setting) / 2;
     let device = device("nvdimm", keys)?;
     let by_size = SIZES.iter().map(|size| {
@@ -63,22 +63,46 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let (by_size, mixes) = outcomes.split_at(SIZES.len());
 
     let mut findings = Findings::default();
-    for (number, (operation, _)) in OPERATIONS.iter().enumerate() {
-        let panel = Panel::lines(
-            operation,
-            "bytes of a node",
-            "10^6 operations/s",
-            SIZES.map(f64::from),
-        );
-        let mops = |design: usize| {
-            by_size
-                .iter()
-                .map(|d| d[design][1 + number].mops())
-                .collect()
-        };
-        findings.panels.push(with_each(panel, &DESIGNS, mops));
+    for number in 0..OPERATIONS.len() {
+        findings.panels.push(operation_panel(number, by_size));
     }
-    // How many times the throughput of another design the NV-Tree has.
+    findings.panels.push(mix_panel(mixes));
+    findings.claims = operation_claims(by_size);
+    findings.claims.extend(mix_claims(mixes));
+    findings.notes = vec![
+        note(setting, keys),
+        format!(
+            "search, update and deletion of a tree that {keys} insertions made, as many of each, in this \
+             order; mixes on a tree loaded to 70 %, nodes of {MIXED_BYTES} bytes"
+        ),
+        if setting.on == On::Host {
+            "caches are as the phase before has left them".to_owned()
+        } else {
+            "each phase finds the caches empty".to_owned()
+        },
+    ];
+    Ok(findings)
+}
+
+/// Returns the throughput of an operation by node size. Phase 0 is the insertions that make the
+/// tree.
+fn operation_panel(number: usize, by_size: &[Vec<Vec<Outcome>>]) -> Panel {
+    let panel = Panel::lines(
+        OPERATIONS[number].0,
+        "bytes of a node",
+        "10^6 operations/s",
+        SIZES.map(f64::from),
+    );
+    with_each(panel, &DESIGNS, |design| {
+        by_size
+            .iter()
+            .map(|d| d[design][1 + number].mops())
+            .collect()
+    })
+}
+
+fn operation_claims(by_size: &[Vec<Vec<Outcome>>]) -> Vec<Claim> {
+    // Returns the ratio of the NV-Tree's throughput to another design's.
     let faster = |size: usize, operation: usize, other: usize| {
         let phase = |design: usize| std::slice::from_ref(&by_size[size][design][1 + operation]);
         times_over(phase(other), phase(NV)).median
@@ -88,8 +112,9 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             .map(|size| faster(size, operation, other))
             .fold(0.0, f64::max)
     };
+    let mut claims = Vec::new();
     for (other, paper) in [(LCB, 5.6), (CDDS, 8.5)] {
-        findings.claims.push(Claim::new(
+        claims.push(Claim::new(
             format!(
                 "update, NV-Tree over {}, at its best node size",
                 DESIGNS[other].name
@@ -99,7 +124,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             Expect::about_at_least(paper),
         ));
     }
-    findings.claims.extend([
+    claims.extend([
         Claim::new(
             "deletion, NV-Tree over LCB+-Tree, at 512 bytes",
             "better",
@@ -120,7 +145,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         ),
     ]);
     for other in [LCB, CDDS] {
-        findings.claims.push(Claim::new(
+        claims.push(Claim::new(
             format!(
                 "search, NV-Tree over {}, at its best node size",
                 DESIGNS[other].name
@@ -130,45 +155,42 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             Expect::at_least(1.0),
         ));
     }
+    claims
+}
 
+fn mix_panel(mixes: &[Vec<Vec<Outcome>>]) -> Panel {
     let places = LOOKUPS.iter().map(|lookups| f64::from(100 - lookups));
     let panel = Panel::lines("mixes", "insertions, percent", "ns an operation", places);
     let ns = |design: usize| mixes.iter().map(|mix| mix[design][0].ns()).collect();
-    findings.panels.push(with_each(panel, &DESIGNS, ns));
+    with_each(panel, &DESIGNS, ns)
+}
+
+fn mix_claims(mixes: &[Vec<Vec<Outcome>>]) -> Vec<Claim> {
+    let mut claims = Vec::new();
     for (other, paper) in [(LCB, 6.6), (CDDS, 10.0)] {
         let ratio = |mix: &Vec<Vec<Outcome>>| times_over(&mix[other], &mix[NV]).median;
         let name = DESIGNS[other].name;
         let (most, least) = (ratio(&mixes[0]), ratio(&mixes[LOOKUPS.len() - 1]));
-        findings.claims.push(Claim::new(
-            format!("90 % insertions: {name} over NV-Tree"),
-            paper,
-            most,
-            Expect::about_at_least(paper),
-        ));
-        findings.claims.push(Claim::new(
-            format!("10 % insertions: {name} over NV-Tree"),
-            "still better than its counterparts",
-            least,
-            Expect::at_least(1.0),
-        ));
-        findings.claims.push(Claim::new(
-            format!("{name}: the ratio at 90 % insertions over that at 10 %"),
-            "the speedup drops as the write/read ratio decreases",
-            most / least,
-            Expect::at_least(1.0),
-        ));
+        claims.extend([
+            Claim::new(
+                format!("90 % insertions: {name} over NV-Tree"),
+                paper,
+                most,
+                Expect::about_at_least(paper),
+            ),
+            Claim::new(
+                format!("10 % insertions: {name} over NV-Tree"),
+                "still better than its counterparts",
+                least,
+                Expect::at_least(1.0),
+            ),
+            Claim::new(
+                format!("{name}: the ratio at 90 % insertions over that at 10 %"),
+                "the speedup drops as the write/read ratio decreases",
+                most / least,
+                Expect::at_least(1.0),
+            ),
+        ]);
     }
-    findings.notes = vec![
-        note(setting, keys),
-        format!(
-            "search, update and deletion of a tree that {keys} insertions made, as many of each, in this \
-             order; mixes on a tree loaded to 70 %, nodes of {MIXED_BYTES} bytes"
-        ),
-        if setting.on == On::Host {
-            "caches are as the phase before has left them".to_owned()
-        } else {
-            "each phase finds the caches empty".to_owned()
-        },
-    ];
-    Ok(findings)
+    claims
 }

@@ -1,5 +1,5 @@
-//! Time spent on rebuilding under sequential and random insertions, with adaptivity and without (NV-Tree,
-//! figure 9a).
+//! Time spent on rebuilding under sequential and random insertions, with adaptivity and without
+//! (NV-Tree, figure 9a).
 
 use super::nv_rebuilding::{Rebuilding, Row, Total, fill};
 use super::trial::SEED;

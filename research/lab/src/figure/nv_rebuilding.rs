@@ -1,5 +1,5 @@
-//! How often and for how long an NV-Tree rebuilds its inner nodes while it is filled (NV-Tree, table 4 and
-//! figure 9a).
+//! The number and the time of an NV-Tree's rebuildings of inner nodes while it is filled (NV-Tree,
+//! table 4 and figure 9a).
 
 use super::tree::{new_pool, scratch};
 use super::{FigureError, Setting};
@@ -10,12 +10,12 @@ use bristlecone_designs::nvtree::{Adaptivity, NvOptions, NvTree};
 use bristlecone_designs::{DurableIndex, OrderedIndex};
 use std::time::Instant;
 
-/// What filling a tree took.
+/// The cost of filling a tree.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rebuilding {
     pub rebuilds: u64,
     pub rebuilding_ms: f64,
-    /// All of it, rebuilding included.
+    /// The whole time, including rebuilding.
     pub ms: f64,
 }
 
@@ -25,16 +25,16 @@ impl Rebuilding {
     }
 }
 
-/// A panel of a figure of these: its title, its unit, its numbers.
+/// A panel: its title, its unit, its numbers.
 pub(super) type Row = (&'static str, &'static str, fn(&Rebuilding) -> f64);
 
-/// How far a figure of several trees has come.
+/// The progress of a figure of several trees.
 pub(super) struct Total {
     pub done: u64,
     pub of: u64,
 }
 
-/// Insertions between two reports of progress.
+/// Insertions between two calls of `progress`.
 const STRIDE: u64 = 10_000;
 
 /// Inserts `count` keys, number 0 first, into an empty tree.

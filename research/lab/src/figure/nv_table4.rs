@@ -1,4 +1,4 @@
-//! Rebuilding under insertions of random keys: how often, how long, and its share of the time (NV-Tree, table
+//! Rebuilding under insertions of random keys: number, time, and share of the time (NV-Tree, table
 //! 4).
 
 use super::nv_rebuilding::{Rebuilding, Row, Total, fill};

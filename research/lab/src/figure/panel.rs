@@ -1,7 +1,6 @@
 //! Panels: the numbers of a figure, as a text table, as rows for CSV, and for drawing.
 //!
-//! Where the horizontal axis is numeric a panel is drawn as lines over it, and where it has words as
-//! groups of bars.
+//! A panel with a numeric horizontal axis is drawn as lines, and one with words as groups of bars.
 
 use serde::Serialize;
 use std::fmt;
@@ -17,7 +16,7 @@ pub enum Places {
 }
 
 impl Places {
-    /// How many there are.
+    /// Returns the number of places.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -26,13 +25,13 @@ impl Places {
         }
     }
 
-    /// True if there are none.
+    /// Returns true if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What stands at each.
+    /// Returns the label of each place.
     #[must_use]
     pub fn labels(&self) -> Vec<String> {
         match self {
@@ -42,10 +41,10 @@ impl Places {
     }
 }
 
-/// What was measured of one thing, at each place of its panel.
+/// The measurements of one contender, at each place of its panel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Series {
-    /// The thing.
+    /// The contender's name.
     pub name: String,
     /// One number for each place.
     pub values: Vec<f64>,
@@ -54,25 +53,25 @@ pub struct Series {
 /// One diagram of a figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Panel {
-    /// What it shows.
+    /// Its title.
     pub title: String,
-    /// What the horizontal axis is.
+    /// Name of the horizontal axis.
     pub x: String,
-    /// What the numbers are, with their unit.
+    /// Name and unit of the numbers.
     pub y: String,
     /// The places along the horizontal axis.
     pub places: Places,
-    /// What is compared.
+    /// The compared contenders.
     pub series: Vec<Series>,
 }
 
 impl Panel {
-    /// An empty panel of lines over `numbers`.
+    /// Returns an empty panel of lines over `numbers`.
     pub fn lines(title: &str, x: &str, y: &str, numbers: impl IntoIterator<Item = f64>) -> Self {
         Self::new(title, x, y, Places::Numbers(numbers.into_iter().collect()))
     }
 
-    /// An empty panel with a group of bars for each of `words`.
+    /// Returns an empty panel with a group of bars for each of `words`.
     pub fn bars<'a>(
         title: &str,
         x: &str,
@@ -93,7 +92,7 @@ impl Panel {
         }
     }
 
-    /// The panel with one more series.
+    /// Returns the panel with one more series.
     #[must_use]
     pub fn with(mut self, name: &str, values: Vec<f64>) -> Self {
         debug_assert_eq!(values.len(), self.places.len(), "{name} in {}", self.title);
@@ -104,7 +103,7 @@ impl Panel {
         self
     }
 
-    /// `panel, x, series, value`, one row for each number.
+    /// Returns one row `panel, x, series, value` for each number.
     pub(crate) fn rows(&self) -> impl Iterator<Item = [String; 4]> {
         self.series.iter().flat_map(move |series| {
             self.places
@@ -143,8 +142,8 @@ impl fmt::Display for Panel {
     }
 }
 
-/// Writes rows in columns: the first flush left, the others flush right, and behind each row the text
-/// that `last` has for it.
+/// Writes rows in columns: the first aligned left, the others aligned right, and behind each row
+/// its text of `last`.
 pub(crate) fn write_table<R: AsRef<[String]>>(
     f: &mut fmt::Formatter<'_>,
     rows: &[R],
@@ -180,7 +179,7 @@ pub(crate) fn write_table<R: AsRef<[String]>>(
     Ok(())
 }
 
-/// A number with four digits that count.
+/// Formats a number with four significant digits.
 pub(crate) fn digits(number: f64) -> String {
     if !number.is_finite() {
         return number.to_string();

@@ -1,8 +1,8 @@
 //! Designs under test, on the device model or loaded in bulk on the host.
 //!
-//! A design is known by the name that the device model takes; figures add what the paper's diagrams call
-//! it. On the host it is driven as the model drives it, through [`Executes`]: what a figure does with a
-//! design is compiled once.
+//! A design has the name that the device model takes, and figures add its name in the paper's
+//! diagrams. On the host it is driven through [`Executes`], like on the model, so that a figure's
+//! code is compiled once for all designs.
 
 use super::FigureError;
 use crate::LabError;
@@ -24,13 +24,13 @@ use std::time::Duration;
 /// A design that figures compare.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Design {
-    /// What `--index` of `bristlecone-lab model` calls it.
+    /// Its name for `--index` of `bristlecone-lab model`.
     pub index: &'static str,
-    /// What a paper's diagram calls it.
+    /// Its name in the paper's diagrams.
     pub name: &'static str,
-    /// Bytes of a leaf; `None` for the design's usual.
+    /// Bytes of a leaf; `None` for the design's default.
     pub node_bytes: Option<u32>,
-    /// How it is run.
+    /// Its options.
     pub tuning: Tuning,
 }
 
@@ -90,7 +90,7 @@ designs! {
 }
 
 impl Design {
-    /// The design with leaves of so many bytes.
+    /// Returns the design with leaves of a number of bytes.
     #[must_use]
     pub const fn sized(self, node_bytes: u32) -> Self {
         Self {
@@ -99,19 +99,19 @@ impl Design {
         }
     }
 
-    /// The design by another name.
+    /// Returns the design with another name.
     #[must_use]
     pub const fn named(self, name: &'static str) -> Self {
         Self { name, ..self }
     }
 
-    /// The design run in another way.
+    /// Returns the design with other options.
     #[must_use]
     pub const fn tuned(self, tuning: Tuning) -> Self {
         Self { tuning, ..self }
     }
 
-    /// The design on this machine, in a pool at `path`, with `keys` (sorted) in it.
+    /// Creates the design on this machine, in a pool at `path`, and loads the sorted `keys`.
     pub fn load(
         &self,
         path: &Path,
@@ -130,7 +130,7 @@ impl Design {
         Ok(Box::new(Index(index)))
     }
 
-    /// What makes and opens it on this machine.
+    /// Returns the maker that creates and opens it on this machine.
     fn maker(
         &self,
         recovery_threads: usize,
@@ -142,7 +142,7 @@ impl Design {
     }
 }
 
-/// A pool in shared memory.
+/// Creates a pool in shared memory.
 pub(super) fn new_pool(path: &Path) -> Result<Arc<Pool<Inlined>>, FigureError> {
     let media = MediaOptions {
         access: Access::Create,
@@ -152,14 +152,15 @@ pub(super) fn new_pool(path: &Path) -> Result<Arc<Pool<Inlined>>, FigureError> {
     Ok(Pool::create(path, &PoolOptions { media })?)
 }
 
-/// A directory for the pools of a run, removed with all that is in it when it is dropped.
+/// Creates a directory for the pools of a run, which is removed with its content when it is
+/// dropped.
 pub(super) fn scratch() -> Result<Scratch, FigureError> {
     let parent = MicroParams::default().path;
     Scratch::new(&parent, Purpose::Figure)
         .map_err(|e| LabError::io(&parent, "making a directory for the run", e).into())
 }
 
-/// The first `count` random keys of `seed`, sorted.
+/// Returns the first `count` random keys of `seed`, sorted.
 pub(super) fn sorted_keys(seed: u64, count: u64) -> Vec<u64> {
     let spread = Keys::Random { seed };
     let mut keys: Vec<u64> = (0..count).map(|n| spread.key(n)).collect();
@@ -167,17 +168,17 @@ pub(super) fn sorted_keys(seed: u64, count: u64) -> Vec<u64> {
     keys
 }
 
-/// A tree loaded to 70 % that was never closed, and copies of it as a kill leaves them.
+/// A tree loaded to 70 % that is not closed. Copies of it are as a kill leaves them.
 pub(super) struct Crashed {
     design: Design,
     keys: u64,
-    /// Keeps the pool as it is: in use.
+    /// Keeps the pool in use.
     _open: Box<dyn Executes>,
     dir: Scratch,
 }
 
 impl Crashed {
-    /// A tree of `keys` keys.
+    /// Creates a tree of `keys` keys.
     pub fn new(design: Design, keys: u64) -> Result<Self, FigureError> {
         let dir = scratch()?;
         let sorted = sorted_keys(0, keys);
@@ -190,7 +191,7 @@ impl Crashed {
         })
     }
 
-    /// Recovers a fresh copy of it; how long the design says that it took.
+    /// Recovers a fresh copy. Returns the time that the design reports.
     pub fn recover(&self, recovery_threads: usize) -> Result<Duration, FigureError> {
         let copies = copy_files(MediumKind::Mapped, &self.dir.path().join(POOL))?;
         let media = MediaOptions {
@@ -217,5 +218,5 @@ impl Crashed {
     }
 }
 
-/// The file in a directory of its own.
+/// Name of the pool's file in its directory.
 const POOL: &str = "pool";

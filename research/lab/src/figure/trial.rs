@@ -1,4 +1,4 @@
-//! What a figure compares: designs, each put through the same phases of operations.
+//! The trials of a figure: designs, each with the same phases of operations.
 //!
 //! ```text
 //!  group (a panel, a node size ...)      on the model: each trial a run by itself
@@ -6,8 +6,8 @@
 //!    trial: ...                          that take turns
 //! ```
 //!
-//! Both do the same operations in the same order. On the host the slices take turns, so that a machine
-//! whose speed drifts slows all alike; ratios are taken slice by slice.
+//! Both do the same operations in the same order. On the host the slices take turns, so that a
+//! machine whose speed drifts slows all designs alike, and ratios are taken slice by slice.
 
 use super::tree::{Design, scratch, sorted_keys};
 use super::{FigureError, On, Panel, Setting};
@@ -20,30 +20,30 @@ use crate::workload::Keys;
 use bristlecone_designs::Fill;
 use std::time::Instant;
 
-/// What keys and their order follow from, in every figure.
+/// Seed of the keys and their order, in every figure.
 pub(super) const SEED: u64 = 11;
-/// Slices of a phase on the host: short, so that few of them meet with an interruption.
+/// Slices of a phase on the host. They are short, so that interruptions disturb few of them.
 const SLICES: u64 = 30;
 
-/// A design on its way through phases of operations.
+/// A design, with its tree and its phases of operations.
 #[derive(Clone, Debug)]
 pub(super) struct Trial {
     pub design: Design,
-    /// On the model: in front of what.
+    /// The device, on the model.
     pub device: Device,
-    /// Keys that are loaded before.
+    /// Keys loaded before the phases.
     pub keys: u64,
-    /// How full that leaves the leaves.
+    /// Fill of the loaded leaves.
     pub fill: Fill,
     pub phases: Vec<Phase>,
-    /// On the model: what is charged.
+    /// The charged persistence instructions, on the model.
     pub persistence: Persistence,
-    /// On the model: simulated threads. The host has one.
+    /// Simulated threads, on the model. The host has one.
     pub threads: usize,
 }
 
 impl Trial {
-    /// A usual trial.
+    /// Returns a trial of one thread with all persistence charged.
     pub fn new(design: Design, device: &Device, keys: u64, fill: Fill, phases: &[Phase]) -> Self {
         Self {
             design,
@@ -56,7 +56,7 @@ impl Trial {
         }
     }
 
-    /// The trial with so many threads.
+    /// Returns the trial with a number of threads.
     #[must_use]
     pub fn threaded(self, threads: usize) -> Self {
         Self { threads, ..self }
@@ -82,28 +82,28 @@ impl Trial {
     }
 }
 
-/// What came of a phase of a trial.
+/// The outcome of a phase of a trial.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub ops: u64,
     /// Nanoseconds an operation, slice by slice.
     samples: Vec<f64>,
-    /// On the model.
+    /// The report of the model, if it ran there.
     counts: Option<PhaseReport>,
 }
 
 impl Outcome {
-    /// Nanoseconds an operation.
+    /// Returns the nanoseconds an operation.
     pub fn ns(&self) -> f64 {
         self.samples.iter().sum::<f64>() / self.samples.len() as f64
     }
 
-    /// Milliseconds of the phase.
+    /// Returns the milliseconds of the phase.
     pub fn ms(&self) -> f64 {
         self.ns() * self.ops as f64 / 1e6
     }
 
-    /// Milliseconds up to the end of each of these phases.
+    /// Returns the milliseconds up to the end of each phase.
     pub fn running_ms(phases: &[Self]) -> Vec<f64> {
         let mut sum = 0.0;
         let ends = phases.iter().map(|phase| {
@@ -113,31 +113,32 @@ impl Outcome {
         ends.collect()
     }
 
-    /// Million operations a second.
+    /// Returns million operations a second.
     pub fn mops(&self) -> f64 {
         1e3 / self.ns()
     }
 
-    /// A number of the model's report; 0 on the host, which has none.
+    /// Returns a number of the model's report, or 0 on the host, which has none.
     pub fn counted(&self, of: impl Fn(&ModelReport) -> f64) -> f64 {
         self.counts
             .as_ref()
             .map_or(0.0, |counts| of(&counts.report))
     }
 
-    /// What was flushed and fenced, an operation and by its way; nothing on the host.
+    /// Returns the persistence instructions; none on the host.
     pub fn issued(&self) -> crate::model::Issued {
         self.counts.as_ref().map(|c| c.issued).unwrap_or_default()
     }
 
-    /// What the model's flushes were for; none on the host.
+    /// Returns the model's flushes by purpose; none on the host.
     pub fn flushes(&self) -> crate::model::Flushes {
         self.counts.as_ref().map(|c| c.flushes).unwrap_or_default()
     }
 }
 
-/// How much longer `these` phases of one trial took than `those` of another of its group: on the host the
-/// median over all slices, with the smallest and the largest; on the model, over the phases.
+/// Returns the ratio of the time of `these` phases of one trial to `those` of another of its group:
+/// on the host the median over all slices, with the smallest and the largest, and on the model over
+/// the phases.
 pub(super) fn times_over(these: &[Outcome], those: &[Outcome]) -> Ratio {
     let samples = |of: &'static str, outcomes: &[Outcome]| -> Vec<f64> {
         debug_assert!(!outcomes.is_empty(), "{of}");
@@ -150,7 +151,7 @@ pub(super) fn times_over(these: &[Outcome], those: &[Outcome]) -> Ratio {
     Ratio::of(ratios.collect())
 }
 
-/// A median and what it is the median of.
+/// A median, with the range of its samples.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ratio {
     pub median: f64,
@@ -169,7 +170,7 @@ impl Ratio {
         }
     }
 
-    /// For a claim's note.
+    /// Returns the spread, for a claim's note.
     pub fn spread(&self) -> String {
         match self.samples {
             1 => String::new(),
@@ -184,7 +185,8 @@ impl Ratio {
 /// Outcomes by group, trial and phase.
 pub(super) type Outcomes = Vec<Vec<Vec<Outcome>>>;
 
-/// Puts every trial through its phases. On the host, those of a group have the same tree and phases.
+/// Runs the phases of every trial. On the host, the trials of a group must have the same tree and
+/// phases.
 pub(super) fn measure(
     setting: &mut Setting<'_>,
     doing: &str,
@@ -284,8 +286,8 @@ fn timed(
     Ok(outcomes)
 }
 
-/// Lets every subject do the same operations, one subject after the other; which is first is `turn`'s matter.
-/// Nanoseconds an operation, by subject.
+/// Lets every subject do the same operations, one subject after the other, beginning with number
+/// `turn`. Returns the nanoseconds an operation, by subject.
 pub(super) fn slice_of(
     subjects: &[Box<dyn Executes>],
     turn: usize,
@@ -293,15 +295,15 @@ pub(super) fn slice_of(
 ) -> Result<Vec<f64>, FigureError> {
     let mut ns = vec![0.0; subjects.len()];
     for place in 0..subjects.len() {
-        let who = (turn + place) % subjects.len();
+        let index = (turn + place) % subjects.len();
         let started = Instant::now();
-        subjects[who].execute_all(ops)?;
-        ns[who] = started.elapsed().as_nanos() as f64 / ops.len() as f64;
+        subjects[index].execute_all(ops)?;
+        ns[index] = started.elapsed().as_nanos() as f64 / ops.len() as f64;
     }
     Ok(ns)
 }
 
-/// Adds a series for each trial of a group, or whatever else `values` gives for its number.
+/// Adds a series for each design, with the numbers that `values` returns for its index.
 pub(super) fn with_each(
     mut panel: Panel,
     designs: &[Design],

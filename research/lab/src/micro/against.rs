@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
-/// A contender for each of `params.against`; their files go under `dir`.
+/// Returns a contender for each of `params.against`. Their files are in `dir`.
 pub(crate) fn contenders(
     params: &MicroParams,
     dir: &Path,
@@ -36,7 +36,7 @@ fn lmdb(which: Against, _: &MicroParams, _: &Path) -> Result<Box<dyn Contender>,
 #[cfg(feature = "peers")]
 fn lmdb(which: Against, params: &MicroParams, dir: &Path) -> Result<Box<dyn Contender>, LabError> {
     use bristlecone_peers::lmdb::{Lmdb, Mode};
-    /// Address space for a pair: several times what LMDB needs, and only reserved.
+    /// Reserved address space of a pair: several times what LMDB needs.
     const BYTES_PER_KEY: u64 = 256;
     const STEP: u64 = 1 << 30;
     let mode = match which {
@@ -246,7 +246,8 @@ mod durable {
         }
 
         fn update(&mut self, key: u64, value: u64) -> Result<bool, Box<LabError>> {
-            // Cheaper for the peer than looking first; every key that is updated is there.
+            // A plain put is cheaper for the peer than a lookup first, and every updated key
+            // exists.
             self.0.put(key, value).map(|()| true).map_err(refused)
         }
 

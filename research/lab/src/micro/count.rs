@@ -1,8 +1,8 @@
-//! What an operation issues: cache lines flushed and fences, per key.
+//! The instructions of an operation: flushed cache lines and fences, per key.
 //!
-//! Counted in a pass of its own, on volatile memory and one thread, so that counting costs the
-//! timed run nothing; what the code issues does not depend on the medium. The pass runs the same
-//! phases on the same kind of keys, over at most [`KEYS`] of them.
+//! A pass of its own counts them on volatile memory and one thread, so that counting does not slow
+//! the timed run. They do not depend on the medium. The pass runs the same phases on the same kind
+//! of keys, over at most [`MAX_KEYS`] of them.
 
 use super::Op;
 use super::plan::Plan;
@@ -11,10 +11,10 @@ use crate::LabError;
 use bristlecone_pmem::media::MediaOptions;
 use std::path::Path;
 
-/// Most keys loaded while counting.
-const KEYS: u64 = 1_000_000;
-/// Most operations of each later phase.
-const OPS: u64 = 100_000;
+/// Largest number of keys loaded for the count.
+const MAX_KEYS: u64 = 1_000_000;
+/// Largest number of operations of each later phase.
+const MAX_OPS: u64 = 100_000;
 
 /// Lines and fences per key.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -23,13 +23,13 @@ pub(crate) struct Counted {
     pub fences: f64,
 }
 
-/// Counts for each of `ops`. Also says how many keys were loaded for it.
+/// Counts for each of `ops`. Returns the counts, and the number of loaded keys.
 pub(crate) fn count(
     maker: &Maker,
     plan: &Plan,
     ops: &[Op],
 ) -> Result<(Vec<(Op, Counted)>, u64), LabError> {
-    let plan = plan.small(KEYS, OPS);
+    let plan = plan.small(MAX_KEYS, MAX_OPS);
     let target = (maker.counting)(Path::new("counted pass"), &MediaOptions::default())?;
     let mut counted = Vec::new();
     for op in ops {

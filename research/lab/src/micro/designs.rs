@@ -1,20 +1,26 @@
 //! The designs that can be measured: every one of the registry, in every leaf size.
 //!
-//! # What is compiled for what
-//! The loops that are timed, and the index in them, are compiled for exactly the design, leaf size
-//! and medium that is measured; which of them runs is decided here, once. All else (plan, phases,
-//! peers, reopening, reports) is compiled once and calls the timed loops through [`Measured`], once a
-//! slice. The media are three, so that a design costs as little as it can to compile:
+//! # Compilation
+//! The timed loops, and the index in them, are compiled for exactly the design, leaf size and
+//! medium that is measured. This module chooses among them, in one place ([`Make`]). Everything
+//! else (plan, phases, peers, reopening, reports) is compiled once and calls the timed loops
+//! through [`Measured`](super::target::Measured), once a slice. There are only three media, so that
+//! a design compiles quickly:
 //!
-//! | asked for | compiled for | because |
+//! | requested | compiled for | because |
 //! | --- | --- | --- |
-//! | mapped | `Mapped` | what designs are compared on: flush and fence are one inlined instruction each |
-//! | dax, journal | [`Auto`] | the foreseen branch that it adds to a flush is lost in what the medium takes |
-//! | dram | [`Dram`] | flush and fence are nothing |
+//! | mapped | `Mapped` | for comparisons: flush and fence are one inlined instruction each |
+//! | dax, journal | [`Auto`] | its predicted branch at a flush is nothing beside the medium |
+//! | dram | [`Dram`] | flush and fence do nothing |
 //!
-//! The pass that counts adds `Counting<Dram>`. A build with assertions, which measures nothing, makes do
-//! with that and [`Auto`], and has the designs as [engines](bristlecone_designs::engines). To be measured, they are not: an
-//! engine's `get` takes 2 ns more (of 20 where all is cached), and each entry of a scan a tenth to a fifth more.
+//! The counting pass adds `Counting<Dram>`. A build with assertions, which measures nothing, is
+//! compiled for that and [`Auto`] only, and calls the designs as
+//! [engines](bristlecone_designs::engines).
+//!
+//! # Static dispatch
+//! A measurement does not go through an engine, because its dynamic calls would be part of the
+//! result: an engine's `get` takes 2 ns more (of 20 if everything is cached), and each entry of a
+//! scan a tenth to a fifth more. [`Make`] is the only code that is compiled for every design.
 
 use super::target::{Maker as Making, Target, Usage};
 use super::{Event, MicroParams, MicroReport, ScalingReport, run_made, scale_made};
@@ -32,13 +38,13 @@ use std::sync::Arc;
 
 const ROOT: &str = "bench";
 
-/// What "mapped" is compiled for.
+/// The medium that "mapped" is compiled for.
 #[cfg(not(debug_assertions))]
 pub(crate) type Inlined = bristlecone_pmem::media::Mapped;
 #[cfg(debug_assertions)]
 pub(crate) type Inlined = Auto;
 
-/// What "dram" is compiled for.
+/// The medium that "dram" is compiled for.
 #[cfg(not(debug_assertions))]
 pub(crate) type Forgetting = Dram;
 #[cfg(debug_assertions)]
@@ -56,7 +62,7 @@ trait Makes<M: Media>: Clone + Send + Sync + 'static {
     fn close(index: Self::Index) -> Result<(), CommitError>;
 }
 
-/// A design, for which the loops that are timed are compiled.
+/// A design for which the timed loops are compiled.
 #[cfg(not(debug_assertions))]
 #[derive(Clone)]
 struct Static<D>(D);
@@ -109,7 +115,7 @@ impl<M: Compiled<u64, u64>> Makes<M> for Erased {
 
 /// An index alone in its pool.
 struct Alone<T: Makes<M>, M: Media> {
-    // Before the pool, so that it is closed first.
+    // The index comes before the pool, so that it is dropped first.
     index: T::Index,
     pool: Arc<Pool<M>>,
 }
@@ -151,7 +157,7 @@ impl<T: Makes<M>, M: Media> Target<M> for Alone<T, M> {
         let stats = self.index.stats();
         Usage {
             entries: stats.entries,
-            // The pool holds nothing else, so its own tables count as well.
+            // The pool holds nothing else, so its own tables count too.
             pm_bytes: stats.pm_bytes.max(self.pool.info().used_bytes),
             dram_bytes: stats.dram_bytes,
         }
@@ -162,7 +168,7 @@ impl<T: Makes<M>, M: Media> Target<M> for Alone<T, M> {
     }
 }
 
-/// Makes the chosen design on the medium asked for.
+/// Makes the chosen design on the requested medium.
 struct Make(MediumKind);
 
 impl Make {
@@ -209,11 +215,11 @@ fn maker(params: &MicroParams) -> Result<Making, LabError> {
     Make(params.medium).of(Erased(design))
 }
 
-/// Measures `params.index`; `progress` hears of every slice.
+/// Measures `params.index`. Calls `progress` after every slice.
 ///
 /// # Errors
-/// [`LabError`] when a parameter makes no sense, a contender refuses an operation, or one answers
-/// wrongly. Files are removed in any case.
+/// [`LabError`] if a parameter is out of range, or a contender refuses an operation or gives a
+/// wrong answer. Files are removed in any case.
 pub fn run(
     params: &MicroParams,
     progress: &mut dyn FnMut(&Event<'_>),
@@ -221,8 +227,8 @@ pub fn run(
     run_made(params, &maker(params)?, progress)
 }
 
-/// Compares one thread with `threads` on `params.index`: each slice's keys are halved, one half
-/// done by one thread and one by all, in an order that alternates.
+/// Compares one thread with `threads` on `params.index`. One half of each slice's keys is done by
+/// one thread and the other by all, in alternating order.
 ///
 /// # Errors
 /// As [`run`].

@@ -1,8 +1,8 @@
 //! The timed loops: one slice of one operation on one contender.
 //!
-//! Keys are made before the clock starts; a loop reads them in order, acts, and counts the answers
-//! that are right. One call in [`SAMPLE`] is also timed by itself for the percentiles, so that
-//! reading the clock costs the slice about a nanosecond a call.
+//! Keys are made before the clock starts. A loop reads them in order, does the operation, and
+//! counts the right answers. One call in [`SAMPLE`] is also timed by itself for the percentiles, so
+//! that reading the clock costs the slice about a nanosecond a call.
 
 use super::{BATCH, Op, SCAN_LENGTH};
 use crate::LabError;
@@ -13,49 +13,49 @@ use std::time::{Duration, Instant};
 
 /// One call in this many is timed by itself.
 const SAMPLE: usize = 64;
-/// The same for calls that are long themselves (scans and batches).
+/// The same for calls that take long (scans and batches).
 const SAMPLE_LONG: usize = 8;
-/// Longest latency told apart from longer ones.
-const LONGEST_NS: u64 = 100_000_000_000;
+/// Latencies above this one are recorded as this one.
+const MAX_LATENCY_NS: u64 = 100_000_000_000;
 
-/// What one thread needs to operate on a contender. Errors are boxed: they are rare and the loops
-/// should not carry their size.
+/// One thread's access to a contender. Errors are boxed, since they are rare and the loops should
+/// not carry their size.
 pub(crate) trait Session: Send {
-    /// True if the key was added, false if it was there.
+    /// Returns true if the key was added, and false if it existed.
     fn insert(&mut self, key: u64, value: u64) -> Result<bool, Box<LabError>>;
-    /// True if the key was there; its value is `value` then.
+    /// Returns true if the key existed; its value is then `value`.
     fn update(&mut self, key: u64, value: u64) -> Result<bool, Box<LabError>>;
-    /// True if the key was there.
+    /// Returns true if the key existed.
     fn remove(&mut self, key: u64) -> Result<bool, Box<LabError>>;
-    /// The key's value.
+    /// Returns the key's value.
     fn get(&mut self, key: u64) -> Result<Option<u64>, Box<LabError>>;
-    /// Visits up to `limit` pairs from `from` on: the first key and how many.
+    /// Visits up to `limit` pairs from `from` on. Returns the first key and the number of pairs.
     fn scan(&mut self, from: u64, limit: usize) -> Result<(Option<u64>, usize), Box<LabError>>;
-    /// One answer for each key.
+    /// Looks up several keys, and stores one answer for each in `out`.
     fn multi_get(&mut self, keys: &[u64], out: &mut Vec<Option<u64>>) -> Result<(), Box<LabError>>;
-    /// How many of the pairs were added.
+    /// Inserts several pairs. Returns the number of added ones.
     fn multi_insert(&mut self, pairs: &[(u64, u64)]) -> Result<u64, Box<LabError>>;
 }
 
-/// What a slice took.
+/// The result of a slice.
 pub(crate) struct Slice {
-    /// Operations: keys for batches, calls otherwise.
+    /// Number of operations: keys for batches, calls otherwise.
     pub ops: u64,
-    /// From the first thread's start to the last one's end.
+    /// Time from the first thread's start to the last one's end.
     pub elapsed: Duration,
     /// Nanoseconds of the calls that were timed by themselves.
     pub latencies: Histogram<u64>,
 }
 
 impl Slice {
-    /// Million operations a second.
+    /// Returns million operations a second.
     pub fn mops(&self) -> f64 {
         mops(self.ops, self.elapsed)
     }
 }
 
 pub(crate) fn mops(ops: u64, elapsed: Duration) -> f64 {
-    // A slice of nothing took no time and has no speed.
+    // An empty slice took no time and has no speed.
     if elapsed.is_zero() {
         0.0
     } else {
@@ -64,13 +64,14 @@ pub(crate) fn mops(ops: u64, elapsed: Duration) -> f64 {
 }
 
 pub(crate) fn histogram() -> Histogram<u64> {
-    // Two significant digits keep it in the second-level cache, where recording disturbs little.
-    Histogram::new_with_bounds(1, LONGEST_NS, 2).unwrap_or_else(|_| {
+    // With two significant digits the histogram fits into the second-level cache, where recording
+    // disturbs little.
+    Histogram::new_with_bounds(1, MAX_LATENCY_NS, 2).unwrap_or_else(|_| {
         unreachable!("the bounds are constants that the histogram's documentation allows")
     })
 }
 
-/// What [`value_of`] gives after an update.
+/// Returns the value of a key after an update, instead of [`value_of`].
 #[inline]
 pub(crate) const fn updated(key: u64) -> u64 {
     value_of(key) ^ 1
@@ -78,8 +79,8 @@ pub(crate) const fn updated(key: u64) -> u64 {
 
 /// Does `op` for each of `keys`, split among `sessions` into consecutive parts, one thread each.
 ///
-/// `contender` names it in errors; `batch` is how many keys a batched load takes at a time (1: one
-/// call per key).
+/// Errors name the `contender`. `batch` is the number of keys that a batched load takes at a time;
+/// 1 means one call per key.
 pub(crate) fn slice<S: Session>(
     contender: &str,
     sessions: Vec<S>,
@@ -134,7 +135,7 @@ pub(crate) fn slice<S: Session>(
     for outcome in parts {
         let (part, started, ended) = outcome.map_err(|e| *e)?;
         right += part.right;
-        // Both have the same bounds, so adding cannot fail.
+        // Both histograms have the same bounds, so this cannot fail.
         let _ = latencies.add(&part.latencies);
         span = Some(match span {
             None => (started, ended),
@@ -248,7 +249,8 @@ impl Part {
 
     fn record(&mut self, started: Instant) {
         let ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.latencies.saturating_record(ns.clamp(1, LONGEST_NS));
+        self.latencies
+            .saturating_record(ns.clamp(1, MAX_LATENCY_NS));
     }
 }
 
@@ -256,7 +258,7 @@ impl Part {
 mod tests {
     use super::*;
 
-    /// Answers rightly except for keys that are multiples of `wrong`.
+    /// Gives right answers except for keys that are multiples of `wrong`.
     struct Echo {
         wrong: u64,
         calls: std::sync::Arc<std::sync::atomic::AtomicU64>,

@@ -6,15 +6,15 @@
 //! insert   index  map  lmdb   ...
 //! ```
 //!
-//! Every contender does the same operations on the same keys. A phase is cut into slices and the
-//! contenders take turns, in an order that rotates, so that a machine whose speed drifts slows all
-//! of them alike; speeds are medians over slices and ratios are taken within a slice. Space and
-//! reopening are looked at right after the load. Flushes and fences are counted in a pass of their
-//! own (`count.rs`).
+//! Every contender does the same operations on the same keys. A phase is cut into slices, and the
+//! contenders take turns in a rotating order, so that a machine whose speed drifts slows all of
+//! them alike. Speeds are medians over slices, and ratios are taken within a slice. Space and
+//! reopening are measured right after the load. A pass of its own counts flushes and fences
+//! (`count.rs`).
 //!
 //! # Concurrency
-//! With several threads each slice's keys are split among them, they start together behind a
-//! barrier, and the slice ends with the last of them. Between slices no thread runs.
+//! Several threads share each slice's keys, start together behind a barrier, and the slice ends
+//! with the last of them. Between slices no thread runs.
 
 mod against;
 mod count;
@@ -41,20 +41,20 @@ use drive::Slice;
 use plan::Plan;
 use target::{Maker, Subject};
 
-/// How far a run has come. One comes after each slice of each contender.
+/// The progress of a run. One event comes after each slice of each contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// Who works: the index, a peer, or what the runner does by itself.
+    /// The contender that runs (the index or a peer), or a part of the runner itself.
     pub contender: &'a str,
-    /// What it works on.
+    /// The phase that it runs.
     pub phase: &'a str,
     /// Operations done in this phase by this contender.
     pub done: u64,
-    /// Of how many.
+    /// Operations of this phase.
     pub total: u64,
 }
 
-/// Whatever runs slices. Called once a slice, so dynamic dispatch costs nothing.
+/// A contender, which runs slices. It is called once a slice, so dynamic dispatch costs nothing.
 pub(crate) trait Contender {
     fn name(&self) -> &'static str;
 
@@ -66,7 +66,7 @@ pub(crate) trait Contender {
         batch: usize,
     ) -> Result<Slice, LabError>;
 
-    /// Bytes stored, if it can tell.
+    /// Returns the stored bytes, if the contender can tell.
     fn stored_bytes(&self) -> Result<Option<u64>, LabError> {
         Ok(None)
     }
@@ -85,12 +85,12 @@ fn scratch(params: &MicroParams) -> Result<Scratch, LabError> {
         .map_err(|e| LabError::io(&params.path, "making a directory for the run", e))
 }
 
-/// Measures the index that `T` makes on medium `M`; `C` is the same design on the counting medium.
-/// Reports call it what `params.index` says.
+/// Measures the index that `T` makes on medium `M`. `C` is the same design on the counting medium.
+/// Reports name it `params.index`.
 ///
 /// # Errors
-/// [`LabError`] when a parameter makes no sense, a contender refuses an operation, or one answers
-/// wrongly. Files are removed in any case.
+/// [`LabError`] if a parameter is out of range, or a contender refuses an operation or gives a
+/// wrong answer. Files are removed in any case.
 pub fn run_on<M, T, C>(
     params: &MicroParams,
     design: T::Design,
@@ -136,12 +136,8 @@ fn run_made(
         ..media.clone()
     };
     let target = (maker.create)(&pool, &created)?;
-    let mut speeds: Vec<PerOp<Speed>> = vec![PerOp::default(); peers.len() + 1];
-    let mut ratios: Vec<PerOp<Ratio>> = vec![PerOp::default(); peers.len()];
-    let mut usage = Usage::default();
-    let mut stored = vec![None; peers.len()];
-    let mut reopened = None;
-    for op in &phases {
+    let mut measured = Measurements::new(&peers);
+    for op in phases {
         let mut subject = Subject {
             name,
             target: &*target,
@@ -152,62 +148,20 @@ fn run_made(
                 .iter_mut()
                 .map(|peer| &mut **peer as &mut dyn Contender),
         );
-        let slices = phase(*op, &plan, &mut contenders, params.threads, &mut event)?;
-        let mops = |slices: &[Slice]| slices.iter().map(Slice::mops).collect::<Vec<_>>();
-        for (speeds, slices) in speeds.iter_mut().zip(&slices) {
-            speeds.0.push((*op, Speed::of(*op, slices, params.threads)));
-        }
-        let Some((ours, theirs)) = slices.split_first() else {
-            continue;
-        };
-        for (ratios, slices) in ratios.iter_mut().zip(theirs) {
-            if let Some(ratio) = Ratio::of(&mops(ours), &mops(slices)) {
-                ratios.0.push((*op, ratio));
-            }
-        }
-        if *op == Op::Load {
-            usage = target.usage();
-            for (stored, peer) in stored.iter_mut().zip(&peers) {
-                *stored = peer.stored_bytes()?;
-            }
+        let slices = phase(op, &plan, &mut contenders, params.threads, &mut event)?;
+        measured.add(op, &slices, params.threads);
+        if op == Op::Load {
+            measured.weigh(&*target, &peers)?;
             event(name, "reopen", 0, 1);
-            reopened = reopen::reopen(maker, &*target, &pool, &media, &plan)?;
+            measured.reopened = reopen::reopen(maker, &*target, &pool, &media, &plan)?;
             event(name, "reopen", 1, 1);
         }
     }
     let medium = target.medium().name().to_owned();
     target.close()?;
 
-    let entries = usage.entries.max(1) as f64;
-    let mut speeds = speeds.into_iter();
-    let ours = speeds.next().unwrap_or_default();
-    let ops = ours
-        .0
-        .into_iter()
-        .zip(counted)
-        .map(|((op, speed), (_, counted))| {
-            let (lines_per_op, fences_per_op) = (counted.lines, counted.fences);
-            (
-                op,
-                OpReport {
-                    speed,
-                    lines_per_op,
-                    fences_per_op,
-                },
-            )
-        });
-    let against =
-        peers
-            .iter()
-            .zip(speeds)
-            .zip(ratios)
-            .zip(stored)
-            .map(|(((peer, ops), ratios), stored)| PeerReport {
-                name: peer.name(),
-                ops,
-                ratios,
-                bytes_per_entry: stored.map(|bytes: u64| bytes as f64 / params.keys as f64),
-            });
+    let entries = measured.usage.entries.max(1) as f64;
+    let reopened = measured.reopened.as_ref();
     Ok(MicroReport {
         index: name.to_owned(),
         medium,
@@ -217,18 +171,113 @@ fn run_made(
         value_bytes: VALUE_BYTES,
         threads: params.threads,
         seed: params.seed,
-        ops: PerOp(ops.collect()),
-        pm_bytes_per_entry: usage.pm_bytes as f64 / entries,
-        dram_bytes_per_entry: usage.dram_bytes as f64 / entries,
-        recovery_ms: reopened.as_ref().map(|r| r.killed_ms),
-        clean_open_ms: reopened.as_ref().map(|r| r.clean_ms),
+        pm_bytes_per_entry: measured.usage.pm_bytes as f64 / entries,
+        dram_bytes_per_entry: measured.usage.dram_bytes as f64 / entries,
+        recovery_ms: reopened.map(|r| r.killed_ms),
+        clean_open_ms: reopened.map(|r| r.clean_ms),
         flush_fence_ns,
-        against: Peers(against.collect()),
+        ops: index_report(measured.index, counted),
+        against: Peers(
+            measured
+                .peers
+                .into_iter()
+                .map(|p| p.report(params))
+                .collect(),
+        ),
         notes: notes(params, &plan, counted_keys),
     })
 }
 
-/// Runs all slices of one phase; one list of slices per contender.
+/// Figures of a run while its phases go on.
+struct Measurements {
+    index: PerOp<Speed>,
+    peers: Vec<PeerMeasurements>,
+    /// Space that the index takes after the load.
+    usage: Usage,
+    /// Reopening after the load.
+    reopened: Option<reopen::Reopened>,
+}
+
+struct PeerMeasurements {
+    name: &'static str,
+    speeds: PerOp<Speed>,
+    ratios: PerOp<Ratio>,
+    /// Bytes stored after the load, if the peer can tell.
+    stored: Option<u64>,
+}
+
+impl Measurements {
+    fn new(peers: &[Box<dyn Contender>]) -> Self {
+        let peers = peers.iter().map(|peer| PeerMeasurements {
+            name: peer.name(),
+            speeds: PerOp::default(),
+            ratios: PerOp::default(),
+            stored: None,
+        });
+        Self {
+            index: PerOp::default(),
+            peers: peers.collect(),
+            usage: Usage::default(),
+            reopened: None,
+        }
+    }
+
+    /// Adds a phase: the slices of the index, then those of each peer.
+    fn add(&mut self, op: Op, slices: &[Vec<Slice>], threads: usize) {
+        let Some((ours, theirs)) = slices.split_first() else {
+            return;
+        };
+        let mops = |slices: &[Slice]| slices.iter().map(Slice::mops).collect::<Vec<_>>();
+        self.index.0.push((op, Speed::of(op, ours, threads)));
+        for (peer, slices) in self.peers.iter_mut().zip(theirs) {
+            peer.speeds.0.push((op, Speed::of(op, slices, threads)));
+            if let Some(ratio) = Ratio::of(&mops(ours), &mops(slices)) {
+                peer.ratios.0.push((op, ratio));
+            }
+        }
+    }
+
+    /// Notes the space that the index and its peers take.
+    fn weigh(
+        &mut self,
+        target: &dyn target::Measured,
+        peers: &[Box<dyn Contender>],
+    ) -> Result<(), LabError> {
+        self.usage = target.usage();
+        for (measured, peer) in self.peers.iter_mut().zip(peers) {
+            measured.stored = peer.stored_bytes()?;
+        }
+        Ok(())
+    }
+}
+
+impl PeerMeasurements {
+    fn report(self, params: &MicroParams) -> PeerReport {
+        PeerReport {
+            name: self.name,
+            ops: self.speeds,
+            ratios: self.ratios,
+            bytes_per_entry: self.stored.map(|bytes| bytes as f64 / params.keys as f64),
+        }
+    }
+}
+
+/// Returns the index's speeds beside the lines and fences of the counting pass, which had the same
+/// phases.
+fn index_report(speeds: PerOp<Speed>, counted: Vec<(Op, count::Counted)>) -> PerOp<OpReport> {
+    let report = |((op, speed), (_, counted)): ((Op, Speed), (Op, count::Counted))| {
+        let (lines_per_op, fences_per_op) = (counted.lines, counted.fences);
+        let report = OpReport {
+            speed,
+            lines_per_op,
+            fences_per_op,
+        };
+        (op, report)
+    };
+    PerOp(speeds.0.into_iter().zip(counted).map(report).collect())
+}
+
+/// Runs all slices of one phase. Returns a list of slices per contender.
 fn phase(
     op: Op,
     plan: &Plan,
@@ -246,9 +295,9 @@ fn phase(
         let keys = plan.keys(op, number);
         done += keys.len() as u64;
         for turn in 0..count {
-            let who = (number + turn) % count;
-            let contender = &mut *contenders[who];
-            slices[who].push(contender.slice(op, &keys, threads, plan.load_batch())?);
+            let index = (number + turn) % count;
+            let contender = &mut *contenders[index];
+            slices[index].push(contender.slice(op, &keys, threads, plan.load_batch())?);
             event(contender.name(), op.name(), done, total);
         }
     }
@@ -282,8 +331,8 @@ fn notes(params: &MicroParams, plan: &Plan, counted_keys: u64) -> Vec<String> {
     notes
 }
 
-/// Compares one thread with `threads` on the index that `T` makes: each slice's keys are halved,
-/// one half done by one thread and one by all, in an order that alternates.
+/// Compares one thread with `threads` on the index that `T` makes. One half of each slice's keys is
+/// done by one thread and the other by all, in alternating order.
 ///
 /// # Errors
 /// As [`run_on`].

@@ -1,4 +1,4 @@
-//! What can be asked of `bench micro`.
+//! The parameters of `bench micro`.
 
 use crate::LabError;
 use bristlecone_designs::designs::{Choice, DesignInfo, VOLATILE};
@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Writes the names that the command line and JSON use for an enum.
+/// Defines an enum with the names that the command line and JSON use.
 macro_rules! named {
     ($(#[$doc:meta])* $type:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)* }) => {
         $(#[$doc])*
@@ -20,7 +20,7 @@ macro_rules! named {
             /// All of them, in order.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The name that the command line and JSON use.
+            /// Returns the name that the command line and JSON use.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -50,11 +50,11 @@ macro_rules! named {
 named! {
     /// An operation, in the order in which phases run.
     Op, "an operation" {
-        /// Inserts into a tree that was empty at first, in random order.
+        /// Inserts in random order into a tree that is empty at first.
         Load = "load",
         /// Inserts into the loaded tree.
         Insert = "insert",
-        /// Looks up keys that are there.
+        /// Looks up existing keys.
         Lookup = "lookup",
         /// Looks up batches of 16.
         MultiGet = "multi_get",
@@ -64,13 +64,13 @@ named! {
         Update = "update",
         /// Inserts batches of 16.
         MultiInsert = "multi_insert",
-        /// Removes keys that are there.
+        /// Removes existing keys.
         Delete = "delete",
     }
 }
 
 named! {
-    /// A peer to be compared with in the same run.
+    /// A peer that runs in the same run.
     Against, "a peer" {
         /// `std::collections::BTreeMap`, volatile.
         BTreeMap = "btreemap",
@@ -82,7 +82,7 @@ named! {
 }
 
 impl Op {
-    /// True if it waits for durability.
+    /// Returns true if it waits for durability.
     #[must_use]
     pub const fn changes(self) -> bool {
         !matches!(self, Self::Lookup | Self::MultiGet | Self::Scan)
@@ -95,41 +95,42 @@ pub const BATCH: usize = 16;
 pub const SCAN_LENGTH: usize = 100;
 /// Bytes of a value.
 pub const VALUE_BYTES: u32 = 8;
-/// Fewest slices that a median over them means something for.
-const SLICES_AT_LEAST: usize = 5;
+/// Fewest slices with a meaningful median.
+const MIN_SLICES: usize = 5;
 const MAX_SLICES: usize = 10_000;
 const MAX_THREADS: usize = 1024;
-/// Keys of the load and of both insert phases are told apart by their index, and `BTreeMap` must
-/// hold them all; more would not fit any machine's memory.
+/// The keys of the load and of both insert phases have distinct indexes, and `BTreeMap` must hold
+/// them all. More keys would not fit into any machine's memory.
 const MAX_KEYS: u64 = 100_000_000_000;
 
-/// What to measure.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct MicroParams {
-    /// The design: a name of [`DESIGNS`](bristlecone_designs::designs::DESIGNS), or of [`VOLATILE`] on
-    /// [`MediumKind::Dram`].
+    /// The design: a name of [`DESIGNS`](bristlecone_designs::designs::DESIGNS), or of [`VOLATILE`]
+    /// on [`MediumKind::Dram`].
     pub index: String,
-    /// Bytes of a leaf; `None` for the design's usual.
+    /// Bytes of a leaf; `None` for the design's default.
     pub node_bytes: Option<u32>,
     /// Keys to load.
     pub keys: u64,
     /// Threads, each with keys of its own.
     pub threads: usize,
-    /// What to measure after the load, which always runs and is always reported.
+    /// Operations to measure after the load, which always runs and is always reported.
     pub ops: Vec<Op>,
-    /// Where the pool is.
+    /// The medium of the pool.
     pub medium: MediumKind,
-    /// When commits are durable (journal only).
+    /// Durability of commits (journal only).
     pub durability: Durability,
-    /// The directory for the pool and for the peers' files, which are removed again.
+    /// Directory of the pool and of the peers' files, which are removed again.
     pub path: PathBuf,
-    /// Chooses keys and orders.
+    /// Seed of the keys and their orders.
     pub seed: u64,
     /// Peers to run beside it.
     pub against: Vec<Against>,
-    /// Slices of each phase; contenders take turns slice by slice.
+    /// Slices of each phase. Contenders take turns slice by slice.
     pub slices: usize,
-    /// Most operations of each phase after the load; chosen by operation and medium if `None`.
+    /// Largest number of operations of each phase after the load; `None` for a default by operation
+    /// and medium.
     pub ops_limit: Option<u64>,
 }
 
@@ -158,11 +159,11 @@ impl Default for MicroParams {
 }
 
 impl MicroParams {
-    /// Refuses what makes no sense. Gives the design and bytes of a leaf.
+    /// Refuses parameters that are out of range. Returns the design and the bytes of a leaf.
     ///
     /// # Errors
-    /// [`LabError::Design`], and [`LabError::Parameter`] naming the parameter, its value, and what it
-    /// may be.
+    /// [`LabError::Design`], or [`LabError::Parameter`] with the parameter, its value, and the
+    /// values that are allowed.
     pub fn check(&self) -> Result<(&'static DesignInfo, u32), LabError> {
         let between = |name, value: u64, least: u64, most: u64| {
             if (least..=most).contains(&value) {
@@ -196,7 +197,7 @@ impl MicroParams {
         between(
             "the number of slices",
             self.slices as u64,
-            SLICES_AT_LEAST as u64,
+            MIN_SLICES as u64,
             MAX_SLICES as u64,
         )?;
         if let Some(limit) = self.ops_limit {
@@ -221,7 +222,7 @@ impl MicroParams {
         Ok(design)
     }
 
-    /// The phases that run, in order, each once.
+    /// Returns the phases that run, in order, each once.
     pub(crate) fn phases(&self) -> Vec<Op> {
         let asked = |op: &Op| *op == Op::Load || self.ops.contains(op);
         Op::ALL.iter().copied().filter(asked).collect()

@@ -1,4 +1,4 @@
-//! Which keys each phase uses: everything follows from the number of keys, the limit and the seed.
+//! The keys of each phase, which follow from the number of keys, the limit and the seed.
 //!
 //! ```text
 //! record index   0 ........... n | n .... n+e | n+e .... n+2e
@@ -6,25 +6,26 @@
 //! lookup, multi_get, scan, update, delete: records 0..n in random orders of their own
 //! ```
 //!
-//! Within a phase no key comes twice, so that deletes always hit and two threads never share a key.
-//! Phases run in the order of [`Op::ALL`]: reads see first values, deletes come last.
+//! Within a phase no key occurs twice, so that deletes always hit and two threads never share a
+//! key. Phases run in the order of [`Op::ALL`]: reads see first values, and deletes come last.
 
 use super::{MicroParams, Op};
 use crate::workload::{Keys, Permutation};
 use bristlecone_pmem::{Durability, MediumKind};
 
-/// Further inserts after the load: a tenth of it, but at least this many where the load had them.
-const INSERTS_AT_LEAST: u64 = 1_000_000;
-/// Most point operations of a phase.
+/// Fewest inserts after the load, which are a tenth of it. A smaller load has as many inserts as
+/// keys.
+const MIN_INSERTS: u64 = 1_000_000;
+/// Largest number of point operations of a phase.
 const READS: u64 = 4_000_000;
 const WRITES: u64 = 2_000_000;
 const SCANS: u64 = 200_000;
-/// Most changes of a phase where each waits for a disk.
+/// Largest number of changes of a phase if each waits for a disk.
 const SYNCED_WRITES: u64 = 20_000;
-/// Keys per commit of a load where each commit waits for a disk.
+/// Keys per commit of a load if each commit waits for a disk.
 const SYNCED_LOAD_BATCH: usize = 1_000;
 
-/// The phases' keys.
+/// The keys of the phases.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     keys: Keys,
@@ -38,7 +39,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub fn new(params: &MicroParams) -> Self {
-        let extra = (params.keys / 10).max(INSERTS_AT_LEAST.min(params.keys));
+        let extra = (params.keys / 10).max(MIN_INSERTS.min(params.keys));
         Self {
             keys: Keys::Random { seed: params.seed },
             loaded: params.keys,
@@ -51,7 +52,7 @@ impl Plan {
         }
     }
 
-    /// The same plan over at most `keys` keys and operations, in one slice: for counting.
+    /// Returns the plan limited to `keys` keys and `ops` operations in one slice, for counting.
     pub fn small(&self, keys: u64, ops: u64) -> Self {
         let loaded = self.loaded.min(keys);
         Self {
@@ -64,25 +65,25 @@ impl Plan {
         }
     }
 
-    /// Keys that the load puts in.
+    /// Returns the number of loaded keys.
     pub fn loaded(&self) -> u64 {
         self.loaded
     }
 
-    /// Keys per call of the load; 1 means one call, durable by itself, per key.
+    /// Returns the keys per call of the load; 1 means one durable call per key.
     pub fn load_batch(&self) -> usize {
         if self.synced { SYNCED_LOAD_BATCH } else { 1 }
     }
 
-    /// How many slices the phase of `op` has.
+    /// Returns the number of slices of the phase of `op`.
     pub fn slices(&self, op: Op) -> usize {
-        // Never an empty slice, unless there is nothing to do at all.
+        // No slice is empty unless the phase is.
         self.slices
             .min(usize::try_from(self.ops(op)).unwrap_or(usize::MAX))
             .max(1)
     }
 
-    /// How many operations the phase of `op` has.
+    /// Returns the number of operations of the phase of `op`.
     pub fn ops(&self, op: Op) -> u64 {
         let limit = self.limit.unwrap_or(match op {
             _ if self.synced && op.changes() => SYNCED_WRITES,
@@ -94,16 +95,16 @@ impl Plan {
             Op::Load => self.loaded,
             Op::Insert | Op::MultiInsert => self.extra.min(limit),
             Op::Lookup | Op::MultiGet | Op::Scan | Op::Update => self.loaded.min(limit),
-            // A tenth, so that the tree that is left still has its size.
+            // Only a tenth is deleted, so that the tree nearly keeps its size.
             Op::Delete => self
                 .loaded
                 .div_ceil(10)
-                .max(INSERTS_AT_LEAST.min(self.loaded))
+                .max(MIN_INSERTS.min(self.loaded))
                 .min(limit),
         }
     }
 
-    /// The keys of one slice.
+    /// Returns the keys of one slice.
     pub fn keys(&self, op: Op, slice: usize) -> Vec<u64> {
         let (ops, slices) = (u128::from(self.ops(op)), self.slices(op) as u128);
         let bound = |slice: usize| (ops * slice as u128 / slices) as u64;

@@ -1,14 +1,14 @@
-//! How long reopening takes, after a kill and after a clean close.
+//! The time of reopening, after a kill and after a clean close.
 //!
-//! A process that is killed leaves in the file system what its pool's files hold at that moment.
-//! While no operation runs, a copy of those files is that same state, so the runner copies them
-//! under another name and opens the copy: the pool in it is marked as in use, and recovery does
-//! what it would do. The pool that is being measured stays open and untouched.
+//! A killed process leaves the content of its pool's files at that moment in the file system. While
+//! no operation runs, a copy of the files has the same content. So the runner copies them under
+//! another name and opens the copy: its pool is marked as in use, and recovery does the same work
+//! as after a kill. The measured pool stays open and untouched.
 //!
-//! On the mapped media the copy is written through a mapping with huge pages, as the original was,
-//! so that recovery reads the kind of pages it would find. On the journal medium the journal's
-//! files are copied before the pool: a checkpoint that runs in between only makes the pool's copy
-//! newer, and replaying the same lines again changes nothing.
+//! On the mapped media the copy is written through a mapping with huge pages, like the original, so
+//! that recovery reads the same kind of pages. On the journal medium the journal's files are copied
+//! before the pool. A checkpoint in between only makes the pool's copy newer, and replaying the
+//! same lines again changes nothing.
 
 use super::plan::Plan;
 use super::target::{Maker, Measured};
@@ -24,13 +24,14 @@ use std::time::Instant;
 /// Keys looked up in a reopened index.
 const SAMPLED: usize = 1_000;
 
-/// Milliseconds that opening took.
+/// Milliseconds of opening.
 pub(crate) struct Reopened {
     pub killed_ms: f64,
     pub clean_ms: f64,
 }
 
-/// Measures on a copy of the pool at `pool`, which `target` has open and no one is changing.
+/// Measures on a copy of the pool at `pool`, which `target` has open. No thread may change it
+/// meanwhile.
 pub(crate) fn reopen(
     maker: &Maker,
     target: &dyn Measured,
@@ -43,7 +44,8 @@ pub(crate) fn reopen(
         return Ok(None);
     }
     if medium == MediumKind::Journal && media.durability != Durability::Immediate {
-        // Commits have not waited for the disk; what a kill leaves would depend on the moment.
+        // Commits have not waited for the disk, so the state after a kill would depend on the
+        // moment.
         target.sync()?;
     }
     let copies = copy_files(medium, pool)?;
@@ -78,8 +80,8 @@ fn measure(
     })
 }
 
-/// A recovery that is fast and wrong is worth nothing: all entries are there, and a sample of them
-/// with their values.
+/// Checks that a recovered index has all entries, and a sample of them with their values: a fast
+/// but wrong recovery is worthless.
 fn holds_the_load(target: &dyn Measured, plan: &Plan, phase: &'static str) -> Result<(), LabError> {
     let wrong = |right, of| LabError::WrongAnswer {
         contender: "the index".into(),
@@ -107,7 +109,7 @@ fn holds_the_load(target: &dyn Measured, plan: &Plan, phase: &'static str) -> Re
     }
 }
 
-/// Copies that are removed again, whatever happens.
+/// Copies of files, which are removed when it is dropped.
 pub(crate) struct Copies {
     /// The copy of the pool itself.
     pub pool: PathBuf,
@@ -116,16 +118,16 @@ pub(crate) struct Copies {
 
 impl Drop for Copies {
     fn drop(&mut self) {
-        // Opening the copy may have made files beside it, named after it.
+        // Opening the copy may have created files beside it, named after it.
         let beside = files_of(&self.pool).unwrap_or_default();
         for path in self.made.iter().chain(&beside) {
-            // The directory goes away with the run, too.
+            // The run also removes the directory.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// The files whose names begin with `pool`'s, the pool itself last.
+/// Returns the files whose names begin with that of `pool`, the pool itself last.
 fn files_of(pool: &Path) -> Result<Vec<PathBuf>, LabError> {
     let fail = |e| LabError::io(pool, "listing its directory", e);
     let name = pool.file_name().unwrap_or_default().as_encoded_bytes();
@@ -142,9 +144,9 @@ fn files_of(pool: &Path) -> Result<Vec<PathBuf>, LabError> {
     Ok(files)
 }
 
-/// Copies a pool's files as they are.
+/// Copies a pool's files.
 pub(crate) fn copy_files(kind: MediumKind, pool: &Path) -> Result<Copies, LabError> {
-    // Not beginning with the pool's name, so that the two do not take each other's files.
+    // The copy's name does not begin with the pool's, so that neither takes the other's files.
     let mut name = std::ffi::OsString::from("copy-of-");
     name.push(pool.file_name().unwrap_or_default());
     let mut copies = Copies {

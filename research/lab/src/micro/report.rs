@@ -1,4 +1,4 @@
-//! What `bench micro` reports: as JSON for scripts and as a table for people.
+//! The report of `bench micro`, as JSON for scripts and as a table for people.
 
 use super::Op;
 use super::drive::{Slice, histogram, mops};
@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use std::fmt;
 use std::time::Duration;
 
-/// A figure for each operation that ran, in the order in which they ran. JSON: an object.
+/// A figure for each operation that ran, in the order of the phases. In JSON, an object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PerOp<T>(pub Vec<(Op, T)>);
 
@@ -18,7 +18,7 @@ impl<T> Default for PerOp<T> {
 }
 
 impl<T> PerOp<T> {
-    /// The figure of `op`, if it ran.
+    /// Returns the figure of `op`, if it ran.
     #[must_use]
     pub fn get(&self, op: Op) -> Option<&T> {
         self.0
@@ -37,18 +37,18 @@ impl<T: Serialize> Serialize for PerOp<T> {
 /// The speed of one operation of one contender.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Speed {
-    /// How many were done (keys, for batched operations).
+    /// Number of operations; of keys, for batched operations.
     pub ops: u64,
-    /// Million operations a second, all threads together: for `load` over the whole phase, since
-    /// the tree grows; otherwise the median of the slices.
+    /// Million operations a second of all threads together: for `load` over the whole phase, since
+    /// the tree grows, and otherwise the median of the slices.
     pub mops: f64,
-    /// The slowest slice.
+    /// Million operations a second of the slowest slice.
     pub mops_min: f64,
-    /// The fastest slice.
+    /// Million operations a second of the fastest slice.
     pub mops_max: f64,
-    /// What one operation takes one thread.
+    /// Time of an operation on one thread.
     pub ns_per_op: f64,
-    /// Median latency of the calls timed by themselves (for batched operations, of a whole call).
+    /// Median latency of the calls timed by themselves; for batched operations, of a whole call.
     pub p50_ns: u64,
     /// Their 99th percentile.
     pub p99_ns: u64,
@@ -61,7 +61,7 @@ impl Speed {
         let elapsed: Duration = slices.iter().map(|slice| slice.elapsed).sum();
         let mut latencies = histogram();
         for slice in slices {
-            // Both have the same bounds, so adding cannot fail.
+            // Both histograms have the same bounds, so this cannot fail.
             let _ = latencies.add(&slice.latencies);
         }
         let (min, max) = bounds(&each);
@@ -94,24 +94,24 @@ fn bounds(figures: &[f64]) -> (f64, f64) {
 /// The figures of one operation of the index.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OpReport {
-    /// How fast.
+    /// Its speed.
     #[serde(flatten)]
     pub speed: Speed,
-    /// Cache lines flushed, per key; counted in a separate pass.
+    /// Flushed cache lines per key, counted in a separate pass.
     pub lines_per_op: f64,
-    /// Fences, per key; counted in the same pass.
+    /// Fences per key, counted in the same pass.
     pub fences_per_op: f64,
 }
 
-/// How many times faster the index was than a peer: over the slices of one phase, each compared
+/// The ratio of the index's speed to a peer's, over the slices of one phase. Each slice is compared
 /// with the peer's slice beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
-    /// The middle one.
+    /// The median.
     pub median: f64,
-    /// The least favourable one.
+    /// The least favourable ratio.
     pub min: f64,
-    /// The most favourable one.
+    /// The most favourable ratio.
     pub max: f64,
 }
 
@@ -127,8 +127,8 @@ impl fmt::Display for Ratio {
     }
 }
 
-/// Three digits that count, whatever the size: commits on a disk are thousands of times slower than
-/// loads from memory.
+/// Formats a figure with three significant digits, since commits on a disk are thousands of times
+/// slower than loads from memory.
 fn digits(figure: f64) -> String {
     let decimals = match figure.abs() {
         f if f >= 100.0 || f == 0.0 => 0,
@@ -143,8 +143,8 @@ fn digits(figure: f64) -> String {
 }
 
 impl Ratio {
-    /// Of `these` to `those`, pair by pair; pairs with a speed of nothing are left out, and `None`
-    /// if no pair is left.
+    /// Returns the ratio of `these` to `those`, pair by pair. Pairs without a speed are left out;
+    /// `None` if no pair is left.
     #[must_use]
     pub fn of(these: &[f64], those: &[f64]) -> Option<Self> {
         let ratios: Vec<f64> = these
@@ -168,15 +168,15 @@ pub struct PeerReport {
     /// The peer's name.
     #[serde(skip)]
     pub name: &'static str,
-    /// How fast it was.
+    /// Its speeds.
     pub ops: PerOp<Speed>,
-    /// How many times faster the index was.
+    /// Ratios of the index's speed to the peer's.
     pub ratios: PerOp<Ratio>,
-    /// What it stored per entry after the load, where it can tell.
+    /// Stored bytes per entry after the load, if the peer can tell.
     pub bytes_per_entry: Option<f64>,
 }
 
-/// Peers by name. JSON: an object.
+/// Peers by name. In JSON, an object.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Peers(pub Vec<PeerReport>);
 
@@ -186,14 +186,14 @@ impl Serialize for Peers {
     }
 }
 
-/// What `bench micro` found. Field names are fixed: scripts read them.
+/// The report of `bench micro`. Field names are fixed, since scripts read them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MicroReport {
     /// The design.
     pub index: String,
     /// The medium's name.
     pub medium: String,
-    /// When a commit counted as durable (of interest on the journal medium).
+    /// Durability of commits, which matters on the journal medium.
     pub durability: String,
     /// Bytes of a leaf.
     pub node_bytes: u32,
@@ -203,7 +203,7 @@ pub struct MicroReport {
     pub value_bytes: u32,
     /// Threads.
     pub threads: usize,
-    /// What made the keys and their orders.
+    /// Seed of the keys and their orders.
     pub seed: u64,
     /// The index's figures.
     pub ops: PerOp<OpReport>,
@@ -211,15 +211,16 @@ pub struct MicroReport {
     pub pm_bytes_per_entry: f64,
     /// Bytes of DRAM per entry, after the load.
     pub dram_bytes_per_entry: f64,
-    /// Opening what a kill after the load would leave; nothing survives on DRAM.
+    /// Milliseconds of opening after a kill right after the load; `None` on DRAM, where nothing
+    /// survives.
     pub recovery_ms: Option<f64>,
-    /// Opening it again after a clean close.
+    /// Milliseconds of opening after a clean close.
     pub clean_open_ms: Option<f64>,
-    /// Persisting one line, measured in the same run.
+    /// Cost of persisting one line, measured in the same run.
     pub flush_fence_ns: f64,
     /// The peers.
     pub against: Peers,
-    /// How it was measured, in sentences.
+    /// Notes on the measurement, in sentences.
     pub notes: Vec<String>,
 }
 
@@ -288,18 +289,18 @@ impl fmt::Display for MicroReport {
     }
 }
 
-/// How an operation gains from threads.
+/// The gain of an operation from threads.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Scaled {
     /// Million operations a second on one thread.
     pub one_mops: f64,
     /// The same on all threads together.
     pub many_mops: f64,
-    /// The second over the first, slice by slice.
+    /// Ratio of the second to the first, slice by slice.
     pub ratio: Ratio,
 }
 
-/// What threads bring.
+/// The report of a comparison of numbers of threads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScalingReport {
     /// The design.
@@ -310,9 +311,9 @@ pub struct ScalingReport {
     pub keys: u64,
     /// Threads compared with one.
     pub threads: usize,
-    /// What made the keys and their orders.
+    /// Seed of the keys and their orders.
     pub seed: u64,
-    /// By operation.
+    /// The gain of each operation.
     pub ops: PerOp<Scaled>,
 }
 
@@ -352,7 +353,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_pair_by_pair() {
-        // The machine slowed down for the third pair; its ratio is as good as any.
+        // The machine slowed down for the third pair, whose ratio is still valid.
         let ratio = Ratio::of(&[4.0, 6.0, 1.0], &[2.0, 2.0, 0.4]).unwrap();
         assert_eq!((ratio.median, ratio.min, ratio.max), (2.5, 2.0, 3.0));
         assert_eq!(Ratio::of(&[0.0], &[1.0]), None);

@@ -1,4 +1,4 @@
-//! An index under measurement: how the runner makes, uses, leaves and reopens it.
+//! An index under measurement: the runner creates, uses, closes and reopens it.
 
 use super::drive::{self, Session, Slice};
 use super::{Contender, Op};
@@ -10,54 +10,54 @@ use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// What an index takes, in bytes.
+/// The space of an index, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Keys.
+    /// Number of keys.
     pub entries: u64,
-    /// On the medium, allocator overhead included.
+    /// Bytes on the medium, including allocator overhead.
     pub pm_bytes: u64,
-    /// In DRAM.
+    /// Bytes in DRAM.
     pub dram_bytes: u64,
 }
 
 /// An index from `u64` to `u64` together with the pool that it lives in, on medium `M`.
 pub trait Target<M: Media>: Sized + Send + Sync + 'static {
-    /// What says how it is run.
+    /// The options of the design.
     type Design: Clone + Send + Sync + 'static;
 
-    /// The index.
+    /// Returns the index.
     type Index: OrderedIndex<u64, u64>;
 
     /// Makes a pool at `path` with an empty index in it.
     ///
     /// # Errors
-    /// [`LabError::Open`] or [`LabError::Index`] with what refused.
+    /// [`LabError::Open`] or [`LabError::Index`], with the cause.
     fn create(design: &Self::Design, path: &Path, media: &MediaOptions) -> Result<Self, LabError>;
 
-    /// Opens what [`create`](Self::create) made, recovering it if it was not closed.
+    /// Opens an index of [`create`](Self::create), and recovers it if it was not closed.
     ///
     /// # Errors
-    /// [`LabError::Open`] or [`LabError::Index`] with what refused.
+    /// [`LabError::Open`] or [`LabError::Index`], with the cause.
     fn open(design: &Self::Design, path: &Path, media: &MediaOptions) -> Result<Self, LabError>;
 
-    /// The index.
+    /// Returns the index.
     fn index(&self) -> &Self::Index;
 
-    /// The medium that it is on.
+    /// Returns the medium.
     fn media(&self) -> &M;
 
-    /// What it takes now.
+    /// Returns its present space.
     fn usage(&self) -> Usage;
 
-    /// Closes it so that the next open is a clean one.
+    /// Closes it cleanly.
     ///
     /// # Errors
-    /// [`LabError::Index`] when the closing mark could not be made durable.
+    /// [`LabError::Index`] if the mark of the clean close could not be made durable.
     fn close(self) -> Result<(), LabError>;
 }
 
-/// One thread's use of an index.
+/// One thread's access to an index.
 struct Use<'a, I> {
     index: &'a I,
     results: Vec<Result<(), bristlecone_designs::InsertError>>,
@@ -136,9 +136,9 @@ impl<I: OrderedIndex<u64, u64>> Session for Use<'_, I> {
     }
 }
 
-/// A [`Target`] as the runner sees it, whatever its types: called once a slice.
+/// A [`Target`] without its types, as the runner calls it once a slice.
 pub(crate) trait Measured {
-    /// Does one slice.
+    /// Runs one slice.
     fn slice(
         &self,
         name: &str,
@@ -148,25 +148,25 @@ pub(crate) trait Measured {
         batch: usize,
     ) -> Result<Slice, LabError>;
 
-    /// The value of a key.
+    /// Returns the value of a key.
     fn get(&self, key: u64) -> Option<u64>;
 
-    /// What it takes now.
+    /// Returns its present space.
     fn usage(&self) -> Usage;
 
-    /// The medium that it is on.
+    /// Returns the medium.
     fn medium(&self) -> MediumKind;
 
-    /// Makes durable what its commits have not waited for.
+    /// Makes the commits durable that have not waited for the disk.
     fn sync(&self) -> Result<(), LabError>;
 
     /// As [`Target::close`].
     fn close(self: Box<Self>) -> Result<(), LabError>;
 }
 
-/// A [`Measured`] that counts what it issues.
+/// A [`Measured`] that counts flushes and fences.
 pub(crate) trait Counted: Measured {
-    /// So far.
+    /// Returns the counts so far.
     fn counts(&self) -> PersistCounts;
 }
 
@@ -232,7 +232,7 @@ impl<T: Target<Counting<Dram>>> Counted for Open<Counting<Dram>, T> {
 
 type Making<X> = Box<dyn Fn(&Path, &MediaOptions) -> Result<Box<X>, LabError>>;
 
-/// Makes and opens what is measured.
+/// Creates and opens the measured index.
 pub(crate) struct Maker {
     pub create: Making<dyn Measured>,
     pub open: Making<dyn Measured>,

@@ -1,7 +1,7 @@
 //! A set-associative cache of 64-byte lines that evicts the least recently used one.
 //!
-//! It knows which lines it has and which of them are dirty; contents and time are not its business.
-//! Lines are numbered (address / 64); a line's set is its number modulo the number of sets.
+//! It tracks which lines it holds and which of them are dirty, but neither contents nor time. Lines
+//! are numbered (address / 64), and a line's set is its number modulo the number of sets.
 
 /// See the module's head.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub(crate) struct Cache {
 const EMPTY: u64 = u64::MAX;
 const DIRTY: u64 = 1;
 
-/// A line that had to go.
+/// An evicted line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Victim {
     pub line: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Victim {
 }
 
 impl Cache {
-    /// A cache of `bytes`, a multiple of 64 x `ways`.
+    /// Returns an empty cache of `bytes`, a multiple of 64 x `ways`.
     pub(crate) fn new(bytes: u64, ways: u64) -> Self {
         let sets = bytes / (64 * ways);
         Self {
@@ -33,7 +33,7 @@ impl Cache {
         }
     }
 
-    /// Forgets every line.
+    /// Drops every line.
     pub(crate) fn clear(&mut self) {
         self.entries.fill(EMPTY);
     }
@@ -49,7 +49,7 @@ impl Cache {
         &mut self.entries[at..at + self.ways]
     }
 
-    /// True if the line is here; it is the most recently used one then, and dirty if `write`.
+    /// Uses a line, and makes it dirty if `write`. Returns false if it is not cached.
     #[inline]
     pub(crate) fn touch(&mut self, line: u64, write: bool) -> bool {
         let set = self.set(line);
@@ -62,7 +62,7 @@ impl Cache {
         true
     }
 
-    /// Whether the line is here and, if so, whether it is dirty. Changes nothing.
+    /// Returns whether a cached line is dirty; `None` if it is not cached.
     #[inline]
     pub(crate) fn state(&mut self, line: u64) -> Option<bool> {
         let set = self.set(line);
@@ -70,8 +70,8 @@ impl Cache {
         Some(entry & DIRTY != 0)
     }
 
-    /// Takes a line in as the most recently used one (dirty if it is already here and dirty), and
-    /// returns the one that had to go for it.
+    /// Inserts a line as the most recently used one, and returns the evicted line. A line that is
+    /// cached and dirty stays dirty.
     #[inline]
     pub(crate) fn insert(&mut self, line: u64, dirty: bool) -> Option<Victim> {
         if self.touch(line, dirty) {
@@ -88,7 +88,7 @@ impl Cache {
         })
     }
 
-    /// Takes a line out; whether it was dirty, if it was here.
+    /// Removes a line. Returns whether it was dirty; `None` if it was not cached.
     #[inline]
     pub(crate) fn remove(&mut self, line: u64) -> Option<bool> {
         let set = self.set(line);
@@ -101,7 +101,7 @@ impl Cache {
         Some(dirty)
     }
 
-    /// Makes a line clean; whether it was dirty, if it is here.
+    /// Makes a line clean. Returns whether it was dirty; `None` if it is not cached.
     #[inline]
     pub(crate) fn clean(&mut self, line: u64) -> Option<bool> {
         let set = self.set(line);
@@ -124,7 +124,7 @@ mod tests {
             assert_eq!(cache.insert(line, false), None, "{line}");
         }
         assert!((0..8).all(|line| cache.state(line) == Some(false)));
-        // Set 1 holds lines 1 and 5; 1 is used again, so 5 goes.
+        // Set 1 holds lines 1 and 5. Line 1 is used again, so line 5 is evicted.
         assert!(cache.touch(1, false));
         let gone = Victim {
             line: 5,
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn remembers_who_is_dirty() {
+    fn remembers_which_lines_are_dirty() {
         let mut cache = Cache::new(512, 2);
         cache.insert(3, false);
         assert!(cache.touch(3, true));
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(cache.clean(11), Some(false));
         assert_eq!(cache.remove(11), Some(false));
         assert_eq!(cache.remove(11), None);
-        // The way that it left is free again.
+        // Its way is free again.
         assert_eq!(cache.insert(15, false), None);
         assert_eq!(cache.state(7), Some(false));
     }
@@ -166,7 +166,8 @@ mod tests {
         assert_eq!(cache.insert(6, false).map(|v| v.line), Some(0));
     }
 
-    /// A loop over as many lines as there are hits ever after; over one more than a set holds, never.
+    /// A loop over as many lines as the cache holds always hits in the second round; with one line
+    /// more a set, it never does.
     #[test]
     fn capacity_is_where_a_loop_falls_off() {
         let mut cache = Cache::new(32 << 10, 8);

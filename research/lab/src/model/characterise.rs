@@ -1,8 +1,8 @@
 //! A device's own figures, measured on the model (`gap-table1`).
 
 use super::Device;
+use super::drive::drive;
 use super::machine::Machine;
-use super::run::drive;
 use super::trace::Step;
 use crate::workload::Random;
 use serde::Serialize;
@@ -23,8 +23,8 @@ pub struct BandwidthPoint {
     pub random_write_gbps: f64,
 }
 
-/// What load, store and flush streams measure on a device: Table 1 of the paper on the gap between
-/// DRAM and persistent memory.
+/// The figures of a device by streams of loads, stores and flushes: Table 1 of the paper on the gap
+/// between DRAM and persistent memory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Characteristics {
     /// The device.
@@ -40,7 +40,7 @@ pub struct Characteristics {
 }
 
 impl Characteristics {
-    /// The best of each column over all numbers of threads: the figures that a table shows.
+    /// Returns the best of each column over all numbers of threads, which a table shows.
     #[must_use]
     pub fn peak(&self) -> BandwidthPoint {
         let best = |column: fn(&BandwidthPoint) -> f64| {
@@ -56,8 +56,8 @@ impl Characteristics {
     }
 }
 
-/// Lines that a bandwidth stream touches, all threads together: 6 MB, so that what the buffers of
-/// a device take in for nothing is below a fiftieth.
+/// Lines of a bandwidth stream, of all threads together: 6 MB, so that the part that the device's
+/// buffers absorb is below a fiftieth.
 const LINES: u64 = 96 << 10;
 /// Loads and flushes that a latency is the mean of.
 const SAMPLES: u64 = 20_000;
@@ -66,8 +66,8 @@ const RANDOM_LINES: u64 = 1 << 26;
 /// Numbers of threads at which bandwidth is measured.
 const THREADS: [usize; 6] = [1, 2, 4, 8, 16, 28];
 
-/// Nanoseconds of each of so many repetitions of some steps, by one thread; `steps` is given the number of the
-/// repetition.
+/// Returns the mean time, in nanoseconds, of a repetition of some steps by one thread. `steps` gets
+/// the number of the repetition.
 pub(crate) fn repeated(
     device: &Device,
     times: u64,
@@ -88,7 +88,7 @@ pub(crate) fn repeated(
     }
 }
 
-/// Measures `device` with streams of loads, stores and flushes on the model; nothing is read back
+/// Measures `device` with streams of loads, stores and flushes on the model. No figure is read back
 /// from the description. The stream prefetcher is off, as in tools that measure latency.
 #[must_use]
 pub fn characterise(device: &Device) -> Characteristics {
@@ -115,11 +115,11 @@ pub fn characterise(device: &Device) -> Characteristics {
 }
 
 fn machine(device: &Device, threads: usize) -> Machine {
-    // Streams stay on the device; what lies beside it does not matter.
+    // Streams stay on the device, so the memory beside it does not matter.
     Machine::new(device, device, threads)
 }
 
-/// Mean time of loads that wait for each other.
+/// Returns the mean time of loads that wait for each other.
 fn read_latency(device: &Device, mut line: impl FnMut(u64) -> u64) -> f64 {
     let mut machine = machine(device, 1);
     for i in 0..SAMPLES {
@@ -132,7 +132,7 @@ fn read_latency(device: &Device, mut line: impl FnMut(u64) -> u64) -> f64 {
     machine.clock(0) as f64 / 1e3 / SAMPLES as f64
 }
 
-/// Mean time of storing to a line that is in the cache, flushing it, and a fence.
+/// Returns the mean time of a store to a cached line, its flush, and a fence.
 fn flush_latency(device: &Device) -> f64 {
     let mut machine = machine(device, 1);
     let mut sum = 0;
@@ -147,21 +147,22 @@ fn flush_latency(device: &Device) -> f64 {
     sum as f64 / 1e3 / SAMPLES as f64
 }
 
-/// What a bandwidth is measured with.
+/// The stream of a bandwidth measurement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stream {
-    /// Loads that do not wait for each other: each is prefetched as far ahead as fill buffers go.
+    /// Loads that do not wait for each other: each is prefetched as far ahead as the fill buffers
+    /// allow.
     Loads,
-    /// Writes of whole lines past the caches, as non-temporal stores do, fenced at the end.
+    /// Writes of whole lines past the caches, like non-temporal stores, with a fence at the end.
     Writes,
 }
 
-/// Bytes a nanosecond of `threads` streams at once, each over lines of its own.
+/// Returns the bytes per nanosecond of `threads` simultaneous streams, each over lines of its own.
 fn bandwidth(device: &Device, threads: usize, stream: Stream, random: bool) -> f64 {
     let mut machine = machine(device, threads);
     let each = LINES / threads as u64;
     let ahead = device.core().line_fill_buffers;
-    // A thread's lines, by number. Sequential regions do not start at the same module.
+    // A thread's lines, by number. Sequential regions start at different modules.
     let line = |t: usize, i: u64| {
         let region = t as u64 * (each.next_multiple_of(64) + 64);
         if random {
@@ -200,8 +201,8 @@ fn bandwidth(device: &Device, threads: usize, stream: Stream, random: bool) -> f
 mod tests {
     use super::*;
 
-    /// Table 1 of the paper, per device: GB/s sequential read, random read, sequential write, random
-    /// write; nanoseconds sequential read, random read, clwb. The model is within 5 %.
+    /// Table 1 of the paper, per device: GB/s sequential read, random read, sequential write,
+    /// random write; nanoseconds sequential read, random read, clwb. The model is within 5 %.
     #[test]
     fn the_table_of_the_paper_is_met() {
         for (name, paper) in [
@@ -241,7 +242,8 @@ mod tests {
 
     #[test]
     fn figures_are_measured_and_not_read_back() {
-        // Half the fill buffers, half of what one thread reads; the description says nothing of it.
+        // With half the fill buffers one thread reads half as much, which is not in the
+        // description.
         let optane = Device::load("optane").unwrap();
         let one = |device: &Device| bandwidth(device, 1, Stream::Loads, true);
         let half = optane.with_core(|core| core.line_fill_buffers = 6).unwrap();

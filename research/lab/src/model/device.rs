@@ -1,7 +1,8 @@
 //! Device descriptions: TOML files, shipped or a user's own.
 //!
-//! Every field, its unit and where its shipped values come from: `docs/device-model.md`. Here is
-//! what is read and what is refused. All times are in nanoseconds, rates in 10^9 bytes a second.
+//! `docs/device-model.md` describes every field, its unit and the source of its shipped values.
+//! This module parses and checks the files. All times are in nanoseconds, rates in 10^9 bytes a
+//! second.
 
 use super::ModelError;
 use serde::Deserialize;
@@ -10,16 +11,15 @@ use std::path::Path;
 /// Bytes of a cache line, between caches and devices.
 pub(crate) const LINE: u64 = 64;
 
-/// A memory device and the processor in front of it. Whatever a value of this type says has been
-/// checked.
+/// A memory device and the processor in front of it. A value of this type has been checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
-    /// Where the description came from, for messages.
+    /// The origin of the description, for messages.
     file: String,
     pub(super) is: Description,
 }
 
-/// What a device file says.
+/// The content of a device file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Description {
@@ -32,51 +32,52 @@ pub(super) struct Description {
     pub core: Core,
 }
 
-/// How addresses map to a device.
+/// The mapping of addresses to a device.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Geometry {
     /// Modules (DIMMs, channels) that work in parallel.
     pub modules: u64,
-    /// Bytes that lie on one module before the next one's turn.
+    /// Bytes that lie on one module before the next module follows.
     pub interleave_bytes: u64,
     /// Bytes that the media reads or writes at once.
     pub media_line_bytes: u64,
 }
 
-/// What reading costs.
+/// The cost of reads.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Reading {
-    /// Load to use, when the line has to come from the media.
+    /// Load to use of a line that comes from the media.
     pub latency_ns: f64,
-    /// Load to use, when the line is in a read buffer (an open row of DRAM).
+    /// Load to use of a line in a read buffer (an open row of DRAM).
     pub buffered_latency_ns: f64,
     /// Read buffers (open rows) of a module.
     pub buffers: u64,
     /// Bytes that lie in one read buffer.
     pub buffer_bytes: u64,
-    /// What all modules together read from the media, media lines in the order of addresses.
+    /// Rate at which all modules together read from the media, media lines in the order of
+    /// addresses.
     pub media_gbps: f64,
-    /// The same, where each media line lies in another buffer or row than the one before.
+    /// The same, with each media line in another buffer or row than the one before.
     pub random_media_gbps: f64,
-    /// What all modules together hand to the processor.
+    /// Rate at which all modules together transfer lines to the processor.
     pub interface_gbps: f64,
 }
 
-/// What writing costs.
+/// The cost of writes.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Writing {
-    /// From a flush of a dirty line to its being durable, on an idle device.
+    /// Time from a flush of a dirty line until it is durable, on an idle device.
     pub accept_ns: f64,
     /// Media lines that a module collects before it writes one (write-combining buffers).
     pub combining_buffers: u64,
     /// Media writes that may wait in a module before it takes no more lines.
     pub queue: u64,
-    /// What all modules together write to the media.
+    /// Rate at which all modules together write to the media.
     pub media_gbps: f64,
-    /// A media line of which only a part was written is read first.
+    /// True if a partly written media line is read before it is written.
     pub reads_before_partial: bool,
 }
 
@@ -102,27 +103,29 @@ pub struct Core {
     pub l3_ns: f64,
     /// Load to use of a line that only another core has.
     pub peer_ns: f64,
-    /// Misses, and apart from them flushes, that a core can have outstanding.
+    /// Outstanding misses of a core, and outstanding flushes apart from them.
     pub line_fill_buffers: u64,
-    /// Stores that a core can have waiting.
+    /// Waiting stores of a core.
     pub store_buffer: u64,
     /// Lines that the stream prefetcher runs ahead; 0 is off.
     pub stream_lines: u64,
-    /// Instructions between two accesses to memory.
+    /// Time of the instructions between two accesses to memory.
     pub access_ns: f64,
-    /// Instructions around an operation: call, hash, comparison, branches mispredicted.
+    /// Time of the instructions around an operation: call, hash, comparison, mispredicted branches.
     pub operation_ns: f64,
-    /// What a locked instruction takes, beyond waiting for its line and for the store buffer.
+    /// Time of a locked instruction, beyond waiting for its line and for the store buffer.
     pub locked_ns: f64,
     /// Issuing a flush.
     pub flush_ns: f64,
     /// Issuing a fence, with nothing to wait for.
     pub fence_ns: f64,
-    /// A fence between stores; 0 on processors that keep stores in order, where it is no instruction.
+    /// Issuing a fence between stores; 0 on processors that keep stores in order, where it is no
+    /// instruction.
     pub store_fence_ns: f64,
-    /// A flush leaves the line in the caches (what `clwb` promises to try) instead of evicting it.
+    /// True if a flush leaves the line in the caches, as `clwb` tries to, instead of evicting it.
     pub flush_keeps_line: bool,
-    /// A flush waits until the one before is done, as `clflush` does; `clflushopt` and `clwb` do not.
+    /// True if a flush waits until the one before is done, like `clflush`, and unlike `clflushopt`
+    /// and `clwb`.
     pub serial_flush: bool,
 }
 
@@ -174,11 +177,11 @@ const NAMES: [&str; SHIPPED.len()] = {
 };
 
 impl Device {
-    /// The shipped device of this name, or the one that the file at this path describes. Whatever
-    /// has a `/` in it or ends in `.toml` is a path.
+    /// Returns the shipped device of a name, or the device that the file at a path describes. An
+    /// argument that contains `/` or ends in `.toml` is a path.
     ///
     /// # Errors
-    /// [`ModelError`] naming the file, the field and its value.
+    /// [`ModelError`], naming the file, the field and its value.
     pub fn load(name_or_path: &str) -> Result<Self, ModelError> {
         if let Some((name, text)) = SHIPPED.iter().find(|(name, _)| *name == name_or_path) {
             return Self::parse(name, text);
@@ -196,35 +199,34 @@ impl Device {
         Self::parse(name_or_path, &text)
     }
 
-    /// The names of the devices that are shipped.
+    /// Returns the names of the shipped devices.
     #[must_use]
     pub fn shipped() -> &'static [&'static str] {
         &NAMES
     }
 
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.is.name
     }
 
-    /// One line about it, for people.
+    /// Returns one line about it, for people.
     #[must_use]
     pub fn summary(&self) -> &str {
         &self.is.summary
     }
 
-    /// The processor in front of it.
+    /// Returns the processor in front of it.
     #[must_use]
     pub fn core(&self) -> &Core {
         &self.is.core
     }
 
-    /// The same device in front of another processor: one with a smaller cache, or whose flush leaves
-    /// the line.
+    /// Returns the device in front of a changed processor, such as one with a smaller cache.
     ///
     /// # Errors
-    /// [`ModelError::Field`] if what `change` set makes no sense.
+    /// [`ModelError::Field`] if a changed field is out of range.
     pub fn with_core(&self, change: impl FnOnce(&mut Core)) -> Result<Self, ModelError> {
         let mut device = self.clone();
         change(&mut device.is.core);
@@ -232,7 +234,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Reads a description; `file` is what messages call it.
+    /// Parses a description. Messages call it `file`.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -249,7 +251,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Refuses the first field that makes no sense.
+    /// Refuses the first field that is out of range.
     fn check(&self) -> Result<(), ModelError> {
         let c = Check(&self.file);
         let is = &self.is;
@@ -322,7 +324,7 @@ impl Device {
         c.time("core.locked_ns", core.locked_ns)?;
         c.time("core.flush_ns", core.flush_ns)?;
         c.time("core.fence_ns", core.fence_ns)?;
-        // The one time that may be 0.
+        // This is the only time that may be 0.
         match core.store_fence_ns {
             0.0 => Ok(()),
             ns => c.time("core.store_fence_ns", ns),
@@ -330,7 +332,7 @@ impl Device {
     }
 }
 
-/// Checks of single fields of one file.
+/// Checks the fields of one file.
 struct Check<'a>(&'a str);
 
 impl Check<'_> {
@@ -372,7 +374,7 @@ impl Check<'_> {
         )
     }
 
-    /// A time: above 0 and at most a second. Also false for NaN.
+    /// Checks a time: above 0 and at most a second. Refuses NaN too.
     fn time(&self, field: &'static str, ns: f64) -> Result<(), ModelError> {
         if ns > 0.0 && ns <= 1e9 {
             return Ok(());
@@ -380,7 +382,7 @@ impl Check<'_> {
         self.wrong(field, ns, "above 0 and at most 1e9 (nanoseconds)")
     }
 
-    /// A rate: a thousandth to a million GB/s. Also false for NaN.
+    /// Checks a rate: a thousandth to a million GB/s. Refuses NaN too.
     fn rate(&self, field: &'static str, gbps: f64) -> Result<(), ModelError> {
         if (1e-3..=1e6).contains(&gbps) {
             return Ok(());
@@ -425,11 +427,30 @@ mod tests {
         assert!(unknown.contains("optane, stt-ram"), "{unknown}");
     }
 
-    /// Each of these lines in place of the right one is refused, with the file, the field and the value
-    /// in the message.
+    /// A wrong field: its name, its line in Optane's description, a wrong line, and the value to
+    /// name.
+    type Wrong = (&'static str, &'static str, &'static str, &'static str);
+
+    /// Each of the wrong lines in place of the right one is refused, with the file, the field and
+    /// the value in the message.
+    fn refused(cases: &[Wrong]) {
+        for (field, right, wrong, shown) in cases {
+            assert!(OPTANE.contains(right), "{right}");
+            let error = Device::parse("dev.toml", &OPTANE.replace(right, wrong)).unwrap_err();
+            assert!(
+                matches!(&error, ModelError::Field { field: found, .. } if found == field),
+                "{field}: {error:?}"
+            );
+            let message = error.to_string();
+            let named = format!("dev.toml: {field} cannot be ");
+            assert!(message.starts_with(&named), "{message}");
+            assert!(message[named.len()..].contains(shown), "{message}");
+        }
+    }
+
     #[test]
-    fn every_bad_field_is_named() {
-        for (field, right, wrong, shown) in [
+    fn every_bad_field_of_the_geometry_is_named() {
+        refused(&[
             ("name", "name = \"optane\"", "name = \"o p\"", "o p"),
             ("name", "name = \"optane\"", "name = \"\"", "\"\""),
             ("geometry.modules", "modules = 6", "modules = 0", "0"),
@@ -452,6 +473,12 @@ mod tests {
                 "interleave_bytes = 128",
                 "128",
             ),
+        ]);
+    }
+
+    #[test]
+    fn every_bad_field_of_reading_is_named() {
+        refused(&[
             (
                 "read.latency_ns",
                 "latency_ns = 305.0",
@@ -495,6 +522,12 @@ mod tests {
                 "interface_gbps = 0.0",
                 "0",
             ),
+        ]);
+    }
+
+    #[test]
+    fn every_bad_field_of_writing_is_named() {
+        refused(&[
             (
                 "write.accept_ns",
                 "accept_ns = 61.0",
@@ -514,18 +547,7 @@ mod tests {
                 "media_gbps = nan",
                 "NaN",
             ),
-        ] {
-            assert!(OPTANE.contains(right), "{right}");
-            let error = Device::parse("dev.toml", &OPTANE.replace(right, wrong)).unwrap_err();
-            assert!(
-                matches!(&error, ModelError::Field { field: found, .. } if *found == field),
-                "{field}: {error:?}"
-            );
-            let message = error.to_string();
-            let named = format!("dev.toml: {field} cannot be ");
-            assert!(message.starts_with(&named), "{message}");
-            assert!(message[named.len()..].contains(shown), "{message}");
-        }
+        ]);
     }
 
     #[test]

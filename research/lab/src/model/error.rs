@@ -1,44 +1,44 @@
-//! Why a figure could not be computed.
+//! Errors of the device model.
 
 use crate::LabError;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Why a device could not be loaded, or a run on it not be done.
+/// An error of loading a device, or of a run on it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// No device of this name is shipped, and it is no path either.
+    /// No device of this name is shipped, and the name is no path.
     UnknownDevice {
-        /// What was asked for.
+        /// The name.
         name: String,
     },
     /// A device file could not be read.
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system answered.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// A device file is not TOML, or lacks a field, or has one that there is not.
+    /// A device file is not TOML, lacks a field, or has an unknown one.
     Syntax {
         /// The file, or the name of the shipped device.
         file: String,
-        /// What is wrong, with the line it is in.
+        /// The mistake, with its line.
         message: String,
     },
-    /// A field of a device file has a value that makes no sense.
+    /// A field of a device file is out of range.
     Field {
         /// The file, or the name of the shipped device.
         file: String,
-        /// Which field, as `section.field`.
+        /// The field, as `section.field`.
         field: &'static str,
-        /// What it was.
+        /// Its value.
         value: String,
-        /// What it may be.
+        /// The values that are allowed.
         may_be: String,
     },
-    /// A parameter of the run makes no sense, an operation was refused, or one was answered wrongly.
+    /// A parameter of the run is out of range, or an operation was refused or gave a wrong answer.
     Lab(LabError),
 }
 

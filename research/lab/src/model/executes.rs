@@ -1,7 +1,7 @@
-//! An index as the machine drives it, whatever its keys and values are made of.
+//! The interface through which the model drives an index, for any key and value types.
 
 use super::ModelError;
-use super::source::Op;
+use super::workload::Op;
 use crate::LabError;
 use crate::workload::value_of;
 use bristlecone_designs::StoredKey;
@@ -11,35 +11,35 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
 
-/// An index as the machine drives it.
+/// An index that the model drives.
 pub(crate) trait Executes {
-    /// Does an operation, and sees that it is answered rightly.
+    /// Does an operation and checks its answer.
     fn execute(&self, op: Op) -> Result<(), ModelError>;
 
-    /// Looks up keys that are there, all at once.
-    fn look_up_together(&self, keys: &[u64]) -> Result<(), ModelError>;
+    /// Looks up existing keys in one call.
+    fn multi_get(&self, keys: &[u64]) -> Result<(), ModelError>;
 
-    /// Does one after the other.
+    /// Does operations one after the other.
     fn execute_all(&self, ops: &[Op]) -> Result<(), ModelError> {
         ops.iter().try_for_each(|op| self.execute(*op))
     }
 }
 
-/// What the numbers of a workload are as keys and values.
+/// A type whose keys and values stand for the numbers of a workload.
 pub(crate) trait Number: StoredKey + ToOwned<Owned = Self> + Copy {
-    /// A key; keeps the numbers' order.
+    /// Returns the key of a number. Keys have the order of their numbers.
     fn key(number: u64) -> Self;
 
-    /// The number that it is the key of.
+    /// Returns the number of a key.
     fn number(self) -> u64;
 
-    /// Keys.
+    /// Returns the keys of some numbers.
     fn keys(numbers: &[u64]) -> Cow<'_, [Self]>;
 
-    /// A value.
+    /// Returns the value of a number.
     fn value(number: u64) -> Self;
 
-    /// Room for the answers of a batch, kept from batch to batch.
+    /// Calls `f` with a vector for the answers of a batch, which is reused from batch to batch.
     fn with_answers<R>(f: impl FnOnce(&mut Vec<Option<Self>>) -> R) -> R;
 }
 
@@ -97,7 +97,7 @@ number!(
     |value| u128::from(!value) << 64 | u128::from(value)
 );
 
-/// Any index, of keys and values that are `N`s.
+/// Any index with keys and values of type `N`.
 pub(crate) struct Index<N: Number>(pub Box<dyn Engine<N, N>>);
 
 impl<N: Number> Executes for Index<N> {
@@ -128,7 +128,7 @@ impl<N: Number> Executes for Index<N> {
                 ("remove", was_there)
             }
             Op::Scan { key, keys } => {
-                // The one that it starts from is there, so one is seen at the least.
+                // The key that the scan starts from exists, so it visits at least one.
                 let (mut seen, mut right) = (0, true);
                 let from = N::key(key);
                 let range = (Bound::Included(&from), Bound::Unbounded);
@@ -148,7 +148,7 @@ impl<N: Number> Executes for Index<N> {
     }
 
     #[inline]
-    fn look_up_together(&self, keys: &[u64]) -> Result<(), ModelError> {
+    fn multi_get(&self, keys: &[u64]) -> Result<(), ModelError> {
         let right = N::with_answers(|values| {
             let keys_of = N::keys(keys);
             self.0.get_many(&keys_of.iter().collect::<Vec<_>>(), values);

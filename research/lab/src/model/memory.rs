@@ -1,5 +1,5 @@
-//! A memory device in time: modules with read buffers, write-combining buffers and a media that does
-//! one thing at a time.
+//! A memory device in simulated time: modules with read buffers, write-combining buffers and media
+//! that serve one request at a time.
 //!
 //! ```text
 //!  64-byte line -> module (by address) -> interface -+-> write-combining buffers -> queue --+
@@ -7,17 +7,19 @@
 //!                                                    +-> read buffers / open rows <------ media
 //! ```
 //!
-//! A request comes with the time it arrives at; the answer is when its line is there (a read) or
-//! durable (a write), and how much of that was waiting for something busy. Requests are served in
-//! the order in which they come, which the caller keeps close to that of time; what comes for a later time leaves
-//! the time before to others.
+//! A request carries its time of arrival. The answer is the time at which its line is read or
+//! durable, and the part of it that was a wait for a busy part. Requests are served in the order of
+//! the calls, which the caller keeps close to the order of time. A request for a later time leaves
+//! the time before it free for others.
 //!
-//! * *Read.* A line in a combining or read buffer costs the buffered latency, another one the full
-//!   latency and a read of its media line. Where a read buffer holds many media lines (a DRAM row),
-//!   each of them is transferred at the sequential rate, the one that opens it at the random rate.
-//! * *Write.* A line joins its media line in the combining buffers. If there is none and no buffer is
-//!   free, one is written to the media: the one complete for longest, else the one not written to for
-//!   longest. When too many such writes wait, the module takes the line only when the first is done.
+//! * *Read.* A line in a combining or read buffer costs the buffered latency, any other line the
+//!   full latency and a read of its media line. If a read buffer holds many media lines (a DRAM
+//!   row), the one that opens it is transferred at the random rate and the others at the sequential
+//!   rate.
+//! * *Write.* A line joins its media line in the combining buffers. If its media line has no buffer
+//!   and none is free, one is written to the media: the one complete for longest, or else the one
+//!   not written to for longest. If too many such writes wait, the module accepts the line only
+//!   when the first is done.
 //!
 //! All times are integer picoseconds.
 
@@ -28,20 +30,20 @@ use std::collections::VecDeque;
 /// Picoseconds.
 pub(crate) type Time = u64;
 
-/// Nanoseconds of a description in picoseconds.
+/// Converts the nanoseconds of a description to picoseconds.
 pub(crate) fn time(ns: f64) -> Time {
     (ns * 1e3).round() as Time
 }
 
-/// When a request is answered.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub at: Time,
-    /// How much earlier it had been on an idle device.
+    /// The part of the time that was a wait for a busy part.
     pub queued: Time,
 }
 
-/// What has gone to and fro, in bytes.
+/// Counts of transferred lines and media bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Traffic {
     pub lines_read: u64,
@@ -50,20 +52,20 @@ pub(crate) struct Traffic {
     pub media_written: u64,
 }
 
-/// A part of a module that does one thing at a time.
+/// A part of a module that serves one request at a time.
 ///
-/// Who asks for it may do so for a time to come (a flush behind a store that waits for its line); what others
-/// ask for meanwhile fits into the gap before that.
+/// A request may be for a later time, such as a flush behind a store that waits for its line. Other
+/// requests fit into the gap before it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Busy {
-    /// From when on it is free.
+    /// Time from which it is free.
     free: Time,
-    /// The last gap before that, in which it is free as well.
+    /// The last gap before that time, in which it is free as well.
     gap: (Time, Time),
 }
 
 impl Busy {
-    /// Takes it for `service` from `at` on, or as soon as it is free; returns when that is.
+    /// Takes it for `service` from `at` on, or as soon as it is free. Returns the start.
     fn take(&mut self, at: Time, service: Time) -> Time {
         let early = at.max(self.gap.0);
         if early + service <= self.gap.1 {
@@ -79,7 +81,7 @@ impl Busy {
     }
 }
 
-/// A media line of which some 64-byte lines wait to be written.
+/// A media line with 64-byte lines that wait to be written.
 #[derive(Clone, Copy, Debug)]
 struct Combining {
     media_line: u64,
@@ -90,11 +92,11 @@ struct Combining {
 struct Module {
     interface: Busy,
     media: Busy,
-    /// Read buffers, most recently used last: what they hold, and from when on.
+    /// Read buffers, most recently used last: the content, and the time from which it is there.
     buffers: VecDeque<(u64, Time)>,
     /// Combining buffers, most recently written last.
     combining: VecDeque<Combining>,
-    /// When the media writes that wait will be done.
+    /// Times at which the waiting media writes will be done.
     queue: VecDeque<Time>,
 }
 
@@ -122,7 +124,7 @@ pub(crate) struct Memory {
 impl Memory {
     pub(crate) fn new(device: &Device) -> Self {
         let (g, r, w) = (&device.is.geometry, &device.is.read, &device.is.write);
-        // One module has its share of the rate.
+        // A module has its share of the rate.
         let service = |bytes: u64, gbps: f64| time(bytes as f64 * g.modules as f64 / gbps);
         Self {
             modules: vec![Module::default(); g.modules as usize],
@@ -148,7 +150,7 @@ impl Memory {
         self.traffic
     }
 
-    /// Starts the clock and the counters again; buffers keep what they hold.
+    /// Resets the clock and the counters. Buffers keep their content.
     pub(crate) fn restart(&mut self) {
         self.traffic = Traffic::default();
         for module in &mut self.modules {
@@ -165,12 +167,12 @@ impl Memory {
         (line / self.interleave_lines % self.modules.len() as u64) as usize
     }
 
-    /// Bit of a line in its media line (at most 64 lines of it).
+    /// Returns the bit of a line in its media line, which has at most 64 lines.
     fn bit(&self, line: u64) -> u64 {
         1 << (line % self.media_lines)
     }
 
-    /// Reads a 64-byte line that is asked for at `at`.
+    /// Reads a 64-byte line at time `at`.
     pub(crate) fn read(&mut self, line: u64, at: Time) -> Answer {
         self.traffic.lines_read += 1;
         let (bit, media_line) = (self.bit(line), line / self.media_lines);
@@ -191,7 +193,7 @@ impl Memory {
         let mut service = self.media_read_random;
         if let Some(open) = open.and_then(|open| module.buffers.remove(open)) {
             if self.buffer_lines == self.media_lines {
-                // The line is here, or on its way.
+                // The line is in the buffer, or on its way to it.
                 module.buffers.push_back(open);
                 return Answer {
                     at: open.1.max(start + self.buffered_latency),
@@ -205,7 +207,7 @@ impl Memory {
         self.traffic.media_read += self.media_lines * LINE;
         let access = module.media.take(start, service);
         let answer = if open.is_some() {
-            // A row that is still being opened makes the next one wait as well.
+            // While a row is being opened, the next line of it waits too.
             ready.max(access + self.buffered_latency)
         } else {
             access + self.latency
@@ -219,7 +221,7 @@ impl Memory {
         }
     }
 
-    /// Writes a 64-byte line that arrives at `at`.
+    /// Writes a 64-byte line at time `at`.
     pub(crate) fn write(&mut self, line: u64, at: Time) -> Answer {
         self.traffic.lines_written += 1;
         let (bit, media_line) = (self.bit(line), line / self.media_lines);
@@ -254,7 +256,7 @@ impl Memory {
                 module.queue.push_back(access + self.media_write);
                 self.traffic.media_written += self.media_lines * LINE;
                 if victim.lines != whole && self.reads_before_partial {
-                    // Its time is part of the write rate, which was measured with it.
+                    // The write rate includes the time of this read, since it was measured with it.
                     self.traffic.media_read += self.media_lines * LINE;
                 }
             }
@@ -281,7 +283,7 @@ mod tests {
         let mut optane = memory("optane");
         let first = optane.read(0, 0);
         assert_eq!((first.at, first.queued), (305_000, 0));
-        // Asked for while it is on its way, a neighbour comes with it.
+        // A neighbour that is requested meanwhile arrives together with the line.
         assert_eq!(optane.read(1, 10_000).at, 305_000);
         let late = optane.read(3, 1_000_000);
         assert_eq!(late.at, 1_000_000 + 123_700);
@@ -297,7 +299,7 @@ mod tests {
     #[test]
     fn a_read_buffer_is_reused_when_others_are_newer() {
         let mut optane = memory("optane");
-        // All on module 0: 16 media lines a grain of 4 KiB, every sixth grain.
+        // All lines are on module 0: 16 media lines of a 4 KiB grain, every sixth grain.
         let line = |i: u64| (i / 16 * 6 * 16 + i % 16) * 4;
         for i in 0..65 {
             optane.read(line(i), i * 1_000_000);
@@ -314,7 +316,7 @@ mod tests {
     fn a_busy_media_makes_reads_wait_and_says_so() {
         let mut optane = memory("optane");
         let mut last = Answer { at: 0, queued: 0 };
-        // One module, one media line each, all at once.
+        // Each request reads one media line of one module, all at the same time.
         for i in 0..16 {
             last = optane.read(i * 4, 0);
         }
@@ -381,8 +383,8 @@ mod tests {
     #[test]
     fn a_full_queue_holds_writes_back() {
         let mut optane = memory("optane");
-        // Scattered lines of one module: once its 64 buffers are full each costs a media write, and
-        // once 8 of these wait, a line has to wait for one.
+        // Scattered lines of one module: once its 64 buffers are full, each line costs a media
+        // write, and once 8 of these wait, a line waits for one.
         let mut accepted = 0;
         for i in 0..200_u64 {
             let answer = optane.write(i / 16 * 6 * 64 + i % 16 * 4, 0);
@@ -406,7 +408,7 @@ mod tests {
         assert_eq!(dram.read(0, 0).at, 101_000);
         assert_eq!(dram.read(1, 1_000_000).at, 1_000_000 + 80_700);
         assert_eq!(dram.traffic().media_read, 128);
-        // Another row of the same module, and the first again: both are open now.
+        // Another row of the same module, and then the first again: both are open now.
         assert_eq!(dram.read(6 * 64, 2_000_000).at, 2_101_000);
         assert_eq!(dram.read(2, 3_000_000).at, 3_000_000 + 80_700);
     }

@@ -1,26 +1,28 @@
-//! The device model: what a run would cost on a memory that is not at hand.
+//! The device model: the cost of a run on a described memory device.
 //!
-//! An operation is executed for real on the simulated medium; what it reports, and what the inner
-//! index reports of DRAM, is charged to a machine of caches, buffers and a described device. `run`
-//! gives a [`ModelReport`] for an index, a device and a workload; [`characterise`] measures a device.
+//! An operation really runs, on the simulated medium. The medium reports its accesses, and the
+//! inner index those to DRAM. The model charges them to a machine of caches, buffers and a
+//! described device. `run` returns a [`ModelReport`] for an index, a device and a workload.
+//! [`characterise`] measures a device.
 //!
 //! ```text
 //!  source.rs      trace.rs             machine/                      memory.rs
 //!  operations --> steps of each one -> clocks, caches (cache.rs) --> device, DRAM (device.rs)
 //! ```
 //!
-//! What is modelled, every parameter with its unit and source, the comparison with the papers' table and
-//! the limits: `docs/device-model.md`. The rules that the machine follows are at the head of
+//! `docs/device-model.md` describes the model, every parameter with its unit and source, the
+//! comparison with the papers' table, and the limits. The rules of the machine are at the head of
 //! `machine/mod.rs`, those of a device at the head of `memory.rs`.
 //!
 //! # Invariants
-//! 1. One seed, one figure: time is integer picoseconds, no order depends on an address or a hash, the
-//!    thread to go on is the one with the smallest (clock, number).
-//! 2. Every picosecond of a thread has one cause; causes add up to its clock.
+//! 1. A seed determines a figure: time is integer picoseconds, no order depends on an address or a
+//!    hash, and the thread with the smallest (clock, number) goes next.
+//! 2. Every picosecond of a thread has one cause, and the causes add up to its clock.
 
 mod cache;
 mod characterise;
 mod device;
+mod drive;
 mod error;
 mod executes;
 mod machine;
@@ -28,6 +30,7 @@ mod memory;
 mod report;
 mod run;
 mod source;
+mod spec;
 mod trace;
 mod tuning;
 mod workload;
@@ -38,9 +41,12 @@ pub use device::{Core, Device};
 pub use error::ModelError;
 pub(crate) use executes::{Executes, Index};
 pub use report::{ModelReport, Stalls};
-pub(crate) use run::{Phase, PhaseReport, run_phases};
-pub use run::{RunSpec, run};
-pub(crate) use source::{Op, Source};
+pub use run::run;
+pub(crate) use run::{PhaseReport, run_phases};
+pub(crate) use source::Source;
+pub(crate) use spec::Phase;
+pub use spec::RunSpec;
 pub(crate) use trace::{Flushes, Instructions, Issued, Persistence, Step};
 pub(crate) use tuning::{Shifts, Tuning, tuned};
+pub(crate) use workload::Op;
 pub use workload::Workload;

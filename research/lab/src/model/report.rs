@@ -1,12 +1,12 @@
-//! What a run reports.
+//! The report of a run.
 
 use super::Workload;
 use serde::Serialize;
 
-/// Where the time of an operation went, in nanoseconds; the parts add up to `ns_per_op`.
+/// The time of an operation by cause, in nanoseconds. The parts add up to `ns_per_op`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Stalls {
-    /// Instructions, with level 1 hits in them.
+    /// Instructions, including level 1 hits.
     pub compute_ns: f64,
     /// Waiting for level 2, level 3 or another core's cache.
     pub cache_ns: f64,
@@ -20,11 +20,11 @@ pub struct Stalls {
     pub flush_ns: f64,
     /// Fences waiting for flushes and stores.
     pub fence_ns: f64,
-    /// Whatever of the above was a wait for a busy device: queues in front of media and interface.
+    /// Queues in front of the busy media and interface. The other causes leave this time out.
     pub bandwidth_ns: f64,
 }
 
-/// One run: simulated time and traffic, per operation where the name says so.
+/// The report of a run: simulated time and traffic, per operation if the name says so.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModelReport {
     /// The design.
@@ -35,42 +35,42 @@ pub struct ModelReport {
     pub entry_bytes: u32,
     /// The device.
     pub device: String,
-    /// What was done.
+    /// The operations.
     pub workload: Workload,
-    /// By how many simulated threads.
+    /// Number of simulated threads.
     pub threads: usize,
-    /// Keys loaded before.
+    /// Keys loaded before the operations.
     pub keys: u64,
-    /// How full the load left the leaves, 0 to 1.
+    /// Fill of the loaded leaves, 0 to 1.
     pub fill: f64,
     /// Operations of all threads.
     pub ops: u64,
-    /// What the keys and their order follow from.
+    /// The seed of the keys and their order.
     pub seed: u64,
-    /// Simulated time of an operation.
+    /// Simulated time of an operation, in nanoseconds.
     pub ns_per_op: f64,
-    /// Million operations a simulated second, all threads.
+    /// Million operations a simulated second, of all threads.
     pub mops: f64,
-    /// 64-byte lines that the device gave.
+    /// 64-byte lines read from the device.
     pub lines_read_per_op: f64,
-    /// 64-byte lines that the device took.
+    /// 64-byte lines written to the device.
     pub lines_written_per_op: f64,
     /// Bytes read from the media, for reads and for partly written media lines.
     pub media_bytes_read_per_op: f64,
     /// Bytes written to the media.
     pub media_bytes_written_per_op: f64,
-    /// Bytes read from the media for each byte that the device gave; 0 if it gave none.
+    /// Bytes read from the media for each byte read from the device; 0 without reads.
     pub read_amplification: f64,
-    /// Bytes written to the media for each byte that the device took; 0 if it took none.
+    /// Bytes written to the media for each byte written to the device; 0 without writes.
     pub write_amplification: f64,
-    /// Lines that were flushed.
+    /// Flushed lines.
     pub flushes_per_op: f64,
     /// Fences.
     pub fences_per_op: f64,
     /// Load instructions, of 8 bytes each, in the pool and in the inner nodes.
     pub loads_per_op: f64,
-    /// Lines that no cache had: from the device and from DRAM, those fetched ahead included.
+    /// Lines that no cache had, from the device and from DRAM, including prefetched ones.
     pub misses_per_op: f64,
-    /// Where the time went.
+    /// The time by cause.
     pub stalls: Stalls,
 }

@@ -1,48 +1,26 @@
-//! The threads' operations, one after the other, as the workload says.
+//! The sequence of the threads' operations.
 //!
 //! ```text
 //! record 0 .......... n | n ............ n + ops
 //!        loaded         | new: operation i inserts record n + i
 //! ```
 //!
-//! Records that a phase of inserts has made count as loaded in the next.
+//! The records of a phase of inserts count as loaded in the next phase.
 //!
-//! Operation `i` is thread `i % threads`'s, so what a thread does depends on nothing but the seed.
+//! Operation `i` belongs to thread `i % threads`, so a thread's operations depend only on the seed.
 
-use super::run::Phase;
-use super::{ModelError, RunSpec, Workload};
+use super::ModelError;
+use super::spec::{Phase, RunSpec};
+use super::workload::{Op, Workload};
 use crate::workload::{Keys, Permutation, Random};
 
-/// One operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Op {
-    Insert {
-        key: u64,
-    },
-    Lookup {
-        key: u64,
-    },
-    Update {
-        key: u64,
-        value: u64,
-    },
-    Remove {
-        key: u64,
-    },
-    /// The next so many keys, from one that is there on.
-    Scan {
-        key: u64,
-        keys: u32,
-    },
-}
-
-/// What one thread does next.
+/// The next operation of one thread.
 #[derive(Clone, Debug)]
 struct Lane {
     /// Number of the operation.
     next: u64,
     random: Random,
-    /// The key at the hot spot.
+    /// The last key at the thread's hot spot.
     hot: u64,
 }
 
@@ -51,11 +29,11 @@ struct Lane {
 pub(crate) struct Source {
     phase: Phase,
     keys: Keys,
-    /// Records that are there: those before this one.
+    /// Existing records: those before this one.
     there: u64,
     /// The first record that no phase has used.
     unused: u64,
-    /// Records that earlier phases have removed, in the order of `order`.
+    /// Number of records that earlier phases have removed, in the order of `order`.
     removed: u64,
     lanes: Vec<Lane>,
     seed: u64,
@@ -63,10 +41,11 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// `sorted` holds the keys that are loaded. [`begin`](Self::begin) comes before operations.
+    /// Returns a source. `sorted` holds the loaded keys. [`begin`](Self::begin) must come before
+    /// operations.
     ///
     /// # Errors
-    /// [`ModelError::Lab`] if a dense workload's hot spots have no room for so many keys.
+    /// [`ModelError::Lab`] if the hot spots of a dense workload have no room for all keys.
     pub(crate) fn new(
         spec: &RunSpec,
         phases: &[Phase],
@@ -108,12 +87,13 @@ impl Source {
         })
     }
 
-    /// Goes on to the next phase. Once records are removed, phases can only remove more or insert.
+    /// Begins the next phase. After a phase that removes records, phases can only remove more or
+    /// insert.
     pub(crate) fn begin(&mut self, phase: &Phase) {
         let before = self.phase;
         match before.workload {
             Workload::Insert => {
-                // Behind a phase that inserted only some of its records there is a gap.
+                // A phase that inserted only some of its records leaves a gap behind.
                 if self.there == self.unused && self.removed == 0 {
                     self.there += before.ops;
                     self.order = Permutation::new(self.there, self.seed);
@@ -131,7 +111,7 @@ impl Source {
         }
     }
 
-    /// The next operation of thread `t`.
+    /// Returns the next operation of thread `t`.
     pub(crate) fn next(&mut self, t: usize) -> Option<Op> {
         let threads = self.lanes.len() as u64;
         let lane = &mut self.lanes[t];
@@ -171,8 +151,8 @@ impl Source {
     }
 }
 
-/// A loaded key with room for `room` new ones behind it: number `rank` (from 1), or the first one
-/// with room before that.
+/// Returns a loaded key with room for `room` new ones behind it: number `rank` (from 1), or the
+/// nearest one before it.
 fn hot_spot(sorted: &[u64], rank: usize, room: u64) -> Option<u64> {
     (1..=rank).rev().find_map(|rank| {
         let key = sorted[rank - 1];
@@ -317,7 +297,7 @@ mod tests {
                 }
             }
         }
-        // All that was inserted at random and removed again; the dense ones are left.
+        // The random insertions were all removed again, and the dense ones are left.
         let left: Vec<u64> = (1..=20).map(|i| sorted[999] + i).collect();
         assert_eq!(there.into_iter().collect::<Vec<_>>(), left);
         assert!(found.len() > 1_300, "keys of all phases are looked up");

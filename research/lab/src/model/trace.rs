@@ -1,12 +1,14 @@
-//! From what the simulator and the inner index report to steps that the machine takes.
+//! The trace of an operation: reports of the simulator and of the inner index become steps of the
+//! machine.
 //!
-//! An operation is executed for real, on the simulator; what it reports is kept as the operation's
-//! steps, and the machine takes them one by one, each when its thread is the one furthest behind. So
-//! the threads' accesses meet in the caches and in the device in the order of simulated time, although
-//! one operating-system thread does all the work and an operation's effect is whole at once.
+//! An operation really runs, on the simulator, and its reported accesses are recorded as steps. The
+//! machine takes the steps one by one, always of the thread whose clock is furthest behind. So the
+//! threads' accesses meet in the caches and in the device in the order of simulated time, although
+//! one operating-system thread does all the work and an operation takes effect as a whole.
 //!
-//! Lines of the pool keep their numbers (offset / 64). DRAM has lines of its own, a range for each kind
-//! of structure, numbered from the structure's start: addresses differ from run to run, these do not.
+//! Lines of the pool keep their numbers (offset / 64). DRAM has lines of its own, with a range for
+//! each kind of structure, numbered from the structure's start. Unlike addresses, these numbers are
+//! the same in every run.
 
 use bristlecone_pmem::media::sim::{Event, EventKind, Simulation, Sink};
 use bristlecone_pmem::media::{DramAccess, DramObserver, DramRegion, DramTouch, Traced};
@@ -19,7 +21,7 @@ pub(crate) const DRAM: u64 = 1 << 48;
 /// Lines of a DRAM region.
 const REGION: u64 = 1 << 40;
 
-/// What a thread does next.
+/// A step of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// An operation begins.
@@ -28,17 +30,17 @@ pub(crate) enum Step {
     Load { line: u64, words: u32 },
     /// Stores of `words` words of one line.
     Store { line: u64, words: u32 },
-    /// The line will be wanted.
+    /// Prefetch the line.
     Prefetch { line: u64 },
     /// A locked instruction on the line.
     Locked { line: u64 },
-    /// Write back the line.
+    /// Flush the line.
     Flush { line: u64 },
-    /// Write a whole line past the caches (streams that measure a device; no design does this).
+    /// Write a whole line past the caches. Only streams that measure a device do this.
     NonTemporal { line: u64 },
     /// Wait for stores and flushes.
     Fence,
-    /// Stores before it come before those after it.
+    /// Keep the stores before it before the stores after it.
     StoreFence,
 }
 
@@ -63,7 +65,7 @@ impl Steps {
         }
     }
 
-    /// Adds stores likewise.
+    /// Adds stores to the 8-byte words in the same way.
     pub(crate) fn store(&mut self, base: u64, at: u64, bytes: u64) {
         for (line, words) in lines(base, at, bytes) {
             if let Some(Step::Store {
@@ -79,7 +81,7 @@ impl Steps {
         }
     }
 
-    /// Adds what the simulator reports.
+    /// Adds an event of the simulator.
     fn event(&mut self, kind: &EventKind) {
         match *kind {
             EventKind::Load { at, bytes } => self.load(0, at, bytes.into()),
@@ -88,18 +90,18 @@ impl Steps {
             EventKind::Flush { line } => self.0.push(Step::Flush { line: line / 64 }),
             EventKind::Fence => self.0.push(Step::Fence),
             EventKind::StoreFence => self.0.push(Step::StoreFence),
-            // What the operating system does is not modelled.
+            // The work of the operating system is not modelled.
             EventKind::Resize { .. } | EventKind::Zero { .. } => {}
         }
     }
 
-    /// Adds what a structure in DRAM reports.
+    /// Adds an access to a structure in DRAM.
     pub(crate) fn dram(&mut self, touch: &DramTouch) {
         let base = match touch.region {
             DramRegion::Inner => DRAM,
             DramRegion::Locks => DRAM + REGION,
             DramRegion::Mapping => DRAM + 2 * REGION,
-            // The pool itself: a prefetch is the one thing that the simulator does not see.
+            // The pool itself. The simulator sees all of its accesses but prefetches.
             DramRegion::Pool => 0,
         };
         match touch.access {
@@ -117,7 +119,7 @@ impl Steps {
     }
 }
 
-/// The lines of a range, with how many of its words are in each.
+/// Returns the lines of a range, each with the number of the range's words in it.
 fn lines(base: u64, at: u64, bytes: u64) -> impl Iterator<Item = (u64, u32)> {
     let end = at + bytes;
     (at / 64..end.div_ceil(64)).map(move |line| {
@@ -126,20 +128,20 @@ fn lines(base: u64, at: u64, bytes: u64) -> impl Iterator<Item = (u64, u32)> {
     })
 }
 
-/// What of a design's care for crashes is charged.
+/// The persistence instructions that are charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Persistence {
-    /// All of it.
+    /// Returns the sum.
     #[default]
     Kept,
-    /// Flushes, but no fence: nothing waits for them.
+    /// Flushes but no fences, so nothing waits for the flushes.
     Unfenced,
-    /// No flush and no fence: the design as it would be in volatile memory, if it logs nothing.
+    /// No flushes and no fences: the design in volatile memory, if it does not log.
     None,
 }
 
 impl Persistence {
-    /// True if what the simulator reports is charged.
+    /// Returns true if an event of the simulator is charged.
     fn charges(self, kind: &EventKind) -> bool {
         match kind {
             EventKind::Flush { .. } => self != Self::None,
@@ -149,16 +151,16 @@ impl Persistence {
     }
 }
 
-/// The source that logs before-images.
+/// The source file that logs before-images.
 const LOG: &str = "log/mod.rs";
-/// The sources that move entries, by design: LCB+-Tree's (any change of its log's segment), and those that log
-/// nothing.
+/// The source file in which the LCB+-Tree moves entries (any change of its log's segment), and
+/// those of the designs without a log.
 const CHANGE: &str = "btree/change.rs";
 const SHIFTS: [&str; 3] = ["cddstree/node.rs", CRAB_SHIFT, "fastfair/node.rs"];
-/// The sources of Crab-tree's two ways to change a leaf.
+/// The source files of Crab-tree's two ways to change a leaf.
 const CRAB_SHIFT: &str = "crabtree/shift.rs";
 const CRAB_COPY: &str = "crabtree/copy.rs";
-/// The sources that split nodes. (Crab-tree's copy and split from the same ones.)
+/// The source files that split nodes. (The Crab-tree copies and splits in the same file.)
 const SPLITS: [&str; 6] = [
     "btree/structure.rs",
     "cddstree/split.rs",
@@ -168,27 +170,28 @@ const SPLITS: [&str; 6] = [
     "nvtree/reshape.rs",
 ];
 
-/// Lines flushed, by what for: told by the place in the source that flushed them.
+/// Flushed lines by purpose, which follows from the source file of the flush.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Flushes {
-    /// Entries of a leaf shifted to keep it sorted; in a design that logs, with the log and the rest of that
-    /// change (NV-Tree, figure 1d: "Sort LN").
+    /// Shifts of entries that keep a leaf sorted. In a design that logs, this includes the log and
+    /// the rest of that change (NV-Tree, figure 1d: "Sort LN").
     pub sort_leaf: u64,
-    /// The rest of operations, or parts of them, that split nothing.
+    /// The rest of operations, or of parts of them, without a split.
     pub leaf: u64,
     /// Splits: new nodes, written whole.
     pub new_nodes: u64,
-    /// Splits: all else, which is parents, logs and what the old node loses.
+    /// Splits: everything else, which is parents, logs and changes to the old node.
     pub parents: u64,
 }
 
 impl Flushes {
-    /// Adds an operation that flushed from these files, in this order.
+    /// Adds an operation that flushed in these source files, in this order.
     fn add(&mut self, files: &[&str]) {
         let is = |file: &str, what: &str| file.ends_with(what);
         let splits = |file: &str| SPLITS.iter().any(|split| file.ends_with(split));
         let shifts = |file: &str| SHIFTS.iter().any(|shift| file.ends_with(shift));
-        // A change under a log begins with the log's flushes: each is a part by itself.
+        // A change under a log begins with the log's flushes. Each such change is a part of its
+        // own.
         let mut rest = files;
         while !rest.is_empty() {
             let begins = |pair: &[&str]| is(pair[0], CHANGE) && is(pair[1], LOG);
@@ -202,7 +205,7 @@ impl Flushes {
             for file in part {
                 *match split {
                     true if is(file, "btree/structure.rs") => &mut self.new_nodes,
-                    // What it made room for, in a leaf that needs no log.
+                    // The insertion that the split made room for, in a leaf that needs no log.
                     true if logged && !is(file, LOG) && !is(file, CHANGE) => &mut self.leaf,
                     true => &mut self.parents,
                     false if logged || shifts(file) => &mut self.sort_leaf,
@@ -213,32 +216,34 @@ impl Flushes {
         }
     }
 
-    /// All of them.
+    /// Returns the sum.
     pub(crate) fn all(self) -> u64 {
         self.sort_leaf + self.leaf + self.new_nodes + self.parents
     }
 }
 
-/// What some operations issued for the sake of crashes.
+/// Persistence instructions of some operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Instructions {
     pub flushes: u64,
     pub fences: u64,
-    /// Fences between stores, which are instructions on processors that do not keep stores in order.
+    /// Fences between stores, which are instructions on processors that do not keep stores in
+    /// order.
     pub store_fences: u64,
 }
 
-/// That, by the way in which a Crab-tree's leaf was changed; other designs copy nothing.
+/// Persistence instructions, by the way in which a Crab-tree's leaf was changed. Other designs do
+/// not copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Issued {
-    /// Operations that copied a leaf and shifted nothing.
+    /// Operations that copied a leaf without a shift.
     pub copying: Instructions,
     /// All others.
     pub other: Instructions,
 }
 
 impl Issued {
-    /// Adds an operation that did these, from these files.
+    /// Adds an operation with its instructions and the source files of its flushes.
     fn add(&mut self, what: &Instructions, files: &[&str]) {
         let from = |source: &str| files.iter().any(|file| file.ends_with(source));
         let to = if from(CRAB_COPY) && !from(CRAB_SHIFT) {
@@ -251,7 +256,7 @@ impl Issued {
         to.store_fences += what.store_fences;
     }
 
-    /// All of them.
+    /// Returns the sum.
     pub(crate) fn all(&self) -> Instructions {
         let (a, b) = (self.copying, self.other);
         Instructions {
@@ -262,11 +267,11 @@ impl Issued {
     }
 }
 
-/// Takes down what this thread does on a simulation, until it is dropped.
+/// Records the accesses of this thread to a simulation, until it is dropped.
 pub(crate) struct Recording {
     simulation: Simulation,
     steps: Rc<RefCell<Steps>>,
-    /// Where the operation that goes on has flushed a line, one for each.
+    /// The source file of each line that the current operation has flushed.
     flushed: Rc<RefCell<Vec<&'static str>>>,
     flushes: Cell<Flushes>,
     issuing: Rc<Cell<Instructions>>,
@@ -331,7 +336,7 @@ impl Recording {
         }
     }
 
-    /// Puts the steps of `operation` in `into`, in place of what was there; returns its result.
+    /// Runs `operation`, replaces the content of `into` with its steps, and returns its result.
     pub(crate) fn of<R>(&self, into: &mut Vec<Step>, operation: impl FnOnce() -> R) -> R {
         into.clear();
         into.push(Step::Operation);
@@ -349,12 +354,12 @@ impl Recording {
         result
     }
 
-    /// What was flushed since the last call, and what for.
+    /// Returns the flushes since the last call, by purpose.
     pub(crate) fn take_flushes(&self) -> Flushes {
         self.flushes.take()
     }
 
-    /// What was issued since the last call, and how.
+    /// Returns the persistence instructions since the last call.
     pub(crate) fn take_issued(&self) -> Issued {
         self.issued.take()
     }
@@ -388,7 +393,7 @@ mod tests {
             [sort_leaf, leaf, new_nodes, parents]
         };
         assert_eq!(of(&[log, log, change, change]), [4, 0, 0, 0]);
-        // A split, then the insertion that it made room for.
+        // A split, and then the insertion that it made room for.
         let split = [log, log, structure, structure, change, log, change, change];
         assert_eq!(of(&split), [3, 0, 2, 3]);
         let append = "b/trees/src/nvta.rs";

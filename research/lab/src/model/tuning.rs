@@ -1,4 +1,4 @@
-//! How a design is run where it is not run as usual: options that figures vary.
+//! The options of designs that figures vary.
 
 use bristlecone_designs::btree::{GroupFlush, Search};
 use bristlecone_designs::crabtree::{CrabOptions, Strategy};
@@ -8,25 +8,25 @@ use bristlecone_designs::designs::{
 use bristlecone_designs::nvtree::{Adaptivity, NvOptions};
 use bristlecone_designs::{BTreeOptions, LbOptions, LsOptions};
 
-/// How a design is run.
+/// The options of a design.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum Tuning {
-    /// As the registry says.
+    /// The registry's defaults.
     #[default]
     Usual,
     /// A design of the B+-tree family searches its sorted nodes key by key.
     Linear,
-    /// An NV-Tree resizes its leaves so.
+    /// An NV-Tree resizes its leaves by this strategy.
     Nv(Adaptivity),
-    /// A Crab-tree changes its leaves so, with these of its optimizations.
+    /// A Crab-tree changes its leaves in this way, with these of its optimizations.
     Crab {
         shifts: Shifts,
         self_managed: bool,
         probe: bool,
         atomic16: bool,
     },
-    /// A log-structured tree has so many logs and mapped deltas, with tags to tell them apart or without; its writers
-    /// collect when there are so many bytes of garbage, or never.
+    /// A log-structured tree with a number of logs and mapped deltas, with or without tags on the
+    /// deltas. Its writers collect garbage above a number of bytes, or never.
     Logs {
         logs: u32,
         deltas: u32,
@@ -35,24 +35,24 @@ pub(crate) enum Tuning {
     },
 }
 
-/// How a Crab-tree changes a leaf.
+/// The way in which a Crab-tree changes a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shifts {
-    /// In the cheaper way.
+    /// Shifts or copies, whichever is cheaper.
     Cheaper,
-    /// Never: it copies.
+    /// Always copies.
     Never,
-    /// Always.
+    /// Always shifts.
     Always,
 }
 
-/// The LB+-Tree without entry moving, as a design by a name of its own.
+/// The name of the LB+-Tree without entry moving.
 pub(crate) const TRADITIONAL: &str = "lbtree-traditional";
 
 /// Returns the design `index`, run as `tuning` says.
 ///
 /// # Errors
-/// [`UnknownDesign`]; also for a design that cannot be run so.
+/// [`UnknownDesign`], also for a design that does not have this tuning.
 pub(crate) fn tuned(
     index: &str,
     node_bytes: Option<u32>,
@@ -65,43 +65,16 @@ pub(crate) fn tuned(
         node_bytes,
         recovery_threads,
     };
-    let (info, bytes) = choice.resolve()?;
-    if traditional {
-        let options = LbOptions {
-            entry_moving: false,
-            recovery_threads,
-        };
-        return Ok(match bytes {
-            256 => Lb::<1>(options).into(),
-            512 => Lb::<2>(options).into(),
-            _ => Lb::<4>(options).into(),
-        });
-    }
-    let btree = BTreeOptions {
-        node_bytes: Some(bytes),
-        recovery_threads,
-        search: Search::Linear,
-        ..BTreeOptions::default()
-    };
-    let volatile = BTreeOptions {
-        volatile: true,
-        ..btree
-    };
-    Ok(match (tuning, info.name) {
+    let (info, leaf_bytes) = choice.resolve()?;
+    let design = match (tuning, info.name) {
+        _ if traditional => Some(without_moving(leaf_bytes, recovery_threads)),
         (Tuning::Usual, _) => return AnyDesign::of(&choice),
-        (Tuning::Linear, "btree") => AnyDesign::from(Lcb(volatile)),
-        (Tuning::Linear, "btree-gf") => AnyDesign::from(Lcb(BTreeOptions {
-            group_flush: GroupFlush::On,
-            ..volatile
-        })),
-        (Tuning::Linear, "unsorted-leaf") => AnyDesign::from(Unsorted(volatile)),
-        (Tuning::Linear, "btree-wal") => AnyDesign::from(Wal(btree)),
-        (Tuning::Linear, "unsorted") => AnyDesign::from(Unsorted(btree)),
-        (Tuning::Nv(adaptivity), "nvtree") => AnyDesign::from(Nv(NvOptions {
-            leaf_bytes: bytes,
+        (Tuning::Linear, name) => linear(name, leaf_bytes, recovery_threads),
+        (Tuning::Nv(adaptivity), "nvtree") => Some(AnyDesign::from(Nv(NvOptions {
+            leaf_bytes,
             adaptivity,
             recovery_threads,
-        })),
+        }))),
         (
             Tuning::Crab {
                 shifts,
@@ -110,19 +83,15 @@ pub(crate) fn tuned(
                 atomic16,
             },
             "crabtree" | "crabtree-opt",
-        ) => AnyDesign::from(Crab(CrabOptions {
-            leaf_bytes: bytes,
-            strategy: match shifts {
-                Shifts::Cheaper => Strategy::Choose,
-                Shifts::Never => Strategy::CopyOnWrite,
-                Shifts::Always => Strategy::ShiftInPlace,
-            },
+        ) => Some(AnyDesign::from(Crab(CrabOptions {
+            leaf_bytes,
+            strategy: shifts.strategy(),
             self_managed,
             probe,
             atomic16,
             recovery_threads,
             ..CrabOptions::PLAIN
-        })),
+        }))),
         (
             Tuning::Logs {
                 logs,
@@ -131,8 +100,8 @@ pub(crate) fn tuned(
                 garbage,
             },
             "lstree",
-        ) => AnyDesign::from(Ls(LsOptions {
-            leaf_bytes: bytes,
+        ) => Some(AnyDesign::from(Ls(LsOptions {
+            leaf_bytes,
             logs,
             cached_deltas: deltas,
             tags,
@@ -141,8 +110,58 @@ pub(crate) fn tuned(
             writers_collect: garbage.is_some(),
             recovery_threads,
             ..LsOptions::default()
-        })),
-        // The figures ask each design for what it has.
-        _ => return Err(UnknownDesign::Name(format!("{} {tuning:?}", info.name))),
+        }))),
+        _ => None,
+    };
+    // A figure only asks a design for what it has.
+    design.ok_or_else(|| UnknownDesign::Name(format!("{} {tuning:?}", info.name)))
+}
+
+impl Shifts {
+    fn strategy(self) -> Strategy {
+        match self {
+            Self::Cheaper => Strategy::Choose,
+            Self::Never => Strategy::CopyOnWrite,
+            Self::Always => Strategy::ShiftInPlace,
+        }
+    }
+}
+
+/// Returns the LB+-Tree without entry moving.
+fn without_moving(leaf_bytes: u32, recovery_threads: usize) -> AnyDesign {
+    let options = LbOptions {
+        entry_moving: false,
+        recovery_threads,
+    };
+    match leaf_bytes {
+        256 => Lb::<1>(options).into(),
+        512 => Lb::<2>(options).into(),
+        _ => Lb::<4>(options).into(),
+    }
+}
+
+/// Returns a design of the B+-tree family with linear search; `None` for any other design.
+fn linear(name: &str, leaf_bytes: u32, recovery_threads: usize) -> Option<AnyDesign> {
+    let durable = BTreeOptions {
+        node_bytes: Some(leaf_bytes),
+        recovery_threads,
+        search: Search::Linear,
+        ..BTreeOptions::default()
+    };
+    let volatile = BTreeOptions {
+        volatile: true,
+        ..durable
+    };
+    Some(match name {
+        "btree" => Lcb(volatile).into(),
+        "btree-gf" => Lcb(BTreeOptions {
+            group_flush: GroupFlush::On,
+            ..volatile
+        })
+        .into(),
+        "unsorted-leaf" => Unsorted(volatile).into(),
+        "btree-wal" => Wal(durable).into(),
+        "unsorted" => Unsorted(durable).into(),
+        _ => return None,
     })
 }

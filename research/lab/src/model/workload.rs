@@ -1,27 +1,27 @@
-//! Which operations a run does, and on which keys.
+//! The operations of a run, and their keys.
 
 use super::ModelError;
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// What the threads of a run do.
+/// The workload of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
-    /// Inserts of new keys, anywhere.
+    /// Inserts of new random keys.
     Insert,
-    /// Inserts of ascending keys: one thread behind the largest key ("dense" in the LB+-Tree paper's
-    /// figure 11), more threads at a hot spot each.
+    /// Inserts of ascending keys: one thread inserts behind the largest key ("dense" in the
+    /// LB+-Tree paper's figure 11), several threads at a hot spot each.
     DenseInsert,
-    /// Lookups of keys that are there.
+    /// Lookups of existing keys.
     Lookup,
-    /// Updates of keys that are there.
+    /// Updates of existing keys.
     Update,
-    /// Removals of keys that are there, each once.
+    /// Removals of existing keys, each once.
     Remove,
-    /// Scans of so many keys from one that is there on.
+    /// Scans of a number of keys from an existing one on.
     Scan {
-        /// Keys of a scan.
+        /// Number of keys of a scan.
         keys: u32,
     },
     /// Lookups and inserts of new keys.
@@ -31,15 +31,38 @@ pub enum Workload {
     },
 }
 
+/// One operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Insert {
+        key: u64,
+    },
+    Lookup {
+        key: u64,
+    },
+    Update {
+        key: u64,
+        value: u64,
+    },
+    Remove {
+        key: u64,
+    },
+    /// The next `keys` keys from an existing one on.
+    Scan {
+        key: u64,
+        keys: u32,
+    },
+}
+
 const NAMES: [&str; 7] = [
     "insert", "dense", "lookup", "update", "remove", "scan", "mixed",
 ];
-/// Keys of a scan that says nothing else.
+/// Default number of keys of a scan.
 const SCANNED: u32 = 10;
 
 impl Workload {
-    /// The names that [`FromStr`] takes; `mixed` is `mixed:50`, and `mixed:90` has 90 % lookups; `scan` is
-    /// `scan:10`, of 10 keys.
+    /// Returns the names that [`FromStr`] takes. `mixed` stands for `mixed:50`, and `mixed:90` has
+    /// 90 % lookups. `scan` stands for `scan:10`, of 10 keys.
     #[must_use]
     pub fn names() -> &'static [&'static str] {
         &NAMES

@@ -1,14 +1,15 @@
-//! The comparison as a picture: for each directory and size of values a panel of bars over a logarithmic axis.
+//! The comparison as a picture: for each directory and size of values a panel of bars over a
+//! logarithmic axis.
 //!
 //! ```text
 //! title of the panel                                legend
-//! 1000 |      |                a bar is the median of the rounds, its whisker goes from the slowest
-//!  100 |  ||| | ||| ...        to the fastest round, the number above it is the median
+//! 1000 |      |              a bar is the median of the rounds, its whisker goes from the slowest
+//!  100 |  ||| | ||| ...      to the fastest round, the number above it is the median
 //!      +------------------
-//!        load   insert         the operation, and the first engine's ratio to the fastest of the others
+//!        load   insert       the operation, and the first engine's ratio to the fastest other one
 //! ```
 //!
-//! Text stays text. The same numbers give the same file.
+//! Text is not converted to outlines. The same numbers give the same file.
 
 use super::report::{EngineReport, OperationReport, Ratio, Report, Run, short};
 use plotters::coord::Shift;
@@ -24,15 +25,15 @@ const PANEL: i32 = 330;
 const PLOT: i32 = 210;
 /// Height of what is under the panels.
 const FOOT: i32 = 82;
-/// Where the bars' area begins and ends.
+/// Left and right end of the bars' area.
 const LEFT: i32 = 74;
 const RIGHT: i32 = WIDTH - 16;
-/// From a panel's upper edge to its bars' area.
+/// Distance from a panel's upper edge to its bars' area.
 const TOP: i32 = 46;
 /// Share of an operation's place that its bars take.
 const GROUP: f64 = 0.86;
 
-/// Colours that people with any common kind of colour vision tell apart (Okabe and Ito).
+/// Colours that people with any common kind of colour vision can distinguish (Okabe and Ito).
 const COLOURS: [RGBColor; 4] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
@@ -48,10 +49,10 @@ const SLOWER: RGBColor = RGBColor(178, 60, 0);
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// The report as the text of an SVG file.
+/// Returns the report as the text of an SVG file.
 ///
 /// # Errors
-/// Those of the drawing library, which has none for a picture in memory.
+/// An error of the drawing library, which has none for a picture in memory.
 pub fn draw(report: &Report) -> Result<String, Box<dyn std::error::Error>> {
     let height = PANEL * report.runs.len() as i32 + FOOT;
     let mut text = String::new();
@@ -68,7 +69,7 @@ pub fn draw(report: &Report) -> Result<String, Box<dyn std::error::Error>> {
     Ok(text)
 }
 
-/// Text at a point of the picture.
+/// Draws text at a point of the picture.
 struct Label<'a, 'b> {
     area: &'a Area<'b>,
     size: i32,
@@ -111,7 +112,7 @@ impl<'a, 'b> Label<'a, 'b> {
     }
 }
 
-/// One comparison, drawn from `top` on.
+/// Draws one comparison, from `top` on.
 struct Panel<'a, 'b> {
     area: &'a Area<'b>,
     run: &'a Run,
@@ -127,9 +128,9 @@ impl<'a, 'b> Panel<'a, 'b> {
         let ends = rates.fold((f64::INFINITY, 1.0_f64), |(low, high), rate| {
             (low.min(rate.min), high.max(rate.max))
         });
-        // Not below 1 operation a second, whatever was measured.
+        // The axis does not begin below 1 operation a second.
         let low = ends.0.clamp(1e-3, 1e6).log10().floor() as i32;
-        // Room for the number above the highest bar.
+        // This leaves room for the number above the highest bar.
         let high = ((ends.1 * 1.6).log10().ceil() as i32).max(low + 1);
         Self {
             area,
@@ -140,7 +141,7 @@ impl<'a, 'b> Panel<'a, 'b> {
         }
     }
 
-    /// Height of a rate in the picture.
+    /// Returns the height of a rate in the picture.
     fn y(&self, kops: f64) -> i32 {
         let share =
             (kops.max(1e-9).log10() - f64::from(self.low)) / f64::from(self.high - self.low);
@@ -163,7 +164,7 @@ impl<'a, 'b> Panel<'a, 'b> {
     }
 
     fn legend(&self) -> Drawn {
-        // About the width of a name, its square and the gap after it.
+        // Estimates the width of a name, its square and the gap after it.
         let width = |engine: &EngineReport| 34 + 8 * engine.name.len() as i32;
         let mut x = RIGHT - self.run.engines.iter().map(width).sum::<i32>();
         let label = Label::new(self.area, 14, TEXT).across(HPos::Left);
@@ -229,7 +230,7 @@ impl<'a, 'b> Panel<'a, 'b> {
     }
 }
 
-/// The colour of a ratio: faint where the rounds disagree on which engine is faster.
+/// Returns the colour of a ratio: faint if the rounds disagree on which engine is faster.
 fn verdict(ratio: &Ratio) -> RGBColor {
     if ratio.min > 1.0 {
         FASTER
@@ -250,7 +251,7 @@ fn title(run: &Run) -> String {
     format!("{medium}: {}-byte values", run.value_bytes)
 }
 
-/// A power of ten of thousand operations, as the axis shows it: 100, 1 K, 10 M.
+/// Formats a power of ten of thousand operations for the axis: 100, 1 K, 10 M.
 fn decade_name(decade: i32) -> String {
     match decade {
         ..0 => format!("{}", 10_f64.powi(decade + 3)),
@@ -259,7 +260,7 @@ fn decade_name(decade: i32) -> String {
     }
 }
 
-/// Thousand operations, as they stand above a bar: 950, 22 K, 1.5 M.
+/// Formats thousand operations for the number above a bar: 950, 22 K, 1.5 M.
 fn rate_name(kops: f64) -> String {
     match kops {
         k if k >= 999.5 => format!("{}M", short(k / 1e3)),
@@ -268,7 +269,7 @@ fn rate_name(kops: f64) -> String {
     }
 }
 
-/// A ratio: 12, 4.1, 0.85.
+/// Formats a ratio: 12, 4.1, 0.85.
 fn ratio_name(ratio: f64) -> String {
     if ratio >= 9.95 {
         format!("{ratio:.0}")
@@ -279,7 +280,7 @@ fn ratio_name(ratio: f64) -> String {
     }
 }
 
-/// How it was measured.
+/// Returns the notes on the measurement.
 fn foot(area: &Area<'_>, report: &Report, top: i32) -> Drawn {
     let label = Label::new(area, 13, FAINT).across(HPos::Left);
     let machine = &report.machine;

@@ -1,4 +1,5 @@
-//! The engines that take part, each opened in its fastest setting in which a call returns when its change is durable.
+//! The compared engines. Each is opened in its fastest setting in which a call returns when its
+//! change is durable.
 
 use crate::LabError;
 use bristlecone::{Batch, Database, Keyspace};
@@ -25,10 +26,10 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// All of them; the product is the first.
+    /// All engines; the product is the first.
     pub const ALL: [Self; 4] = [Self::Bristlecone, Self::Lmdb, Self::Redb, Self::Fjall];
 
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -39,7 +40,7 @@ impl Engine {
         }
     }
 
-    /// A new store in `dir`, for `keys` keys and as many again.
+    /// Creates a store in `dir`, for `keys` keys and as many again.
     pub(super) fn open(
         self,
         dir: &Path,
@@ -87,7 +88,7 @@ impl FromStr for Engine {
     }
 }
 
-/// Address space of LMDB's mapping: several times what it needs, and only reserved.
+/// Reserved address space of LMDB's mapping: several times what it needs.
 fn map_bytes(keys: u64, value_bytes: usize) -> Result<usize, LabError> {
     const STEP: u64 = 1 << 30;
     let entry = 256 + 4 * value_bytes as u64;
@@ -96,7 +97,7 @@ fn map_bytes(keys: u64, value_bytes: usize) -> Result<usize, LabError> {
         .map_err(|_| LabError::parameter("keys", keys, "what this machine can address"))
 }
 
-/// Where the product's databases in `dir` live: the medium that their path chooses.
+/// Returns the medium of the product's databases in `dir`, which their path chooses.
 pub(super) fn medium_of(dir: &Path) -> &'static str {
     let probe = tempfile::tempdir_in(dir).ok();
     let opened = probe.and_then(|probe| {

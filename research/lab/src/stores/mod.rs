@@ -1,23 +1,23 @@
-//! Embedded stores against each other: the product's `Database`, LMDB, redb and fjall, in one run.
+//! Embedded stores compared in one run: the product's `Database`, LMDB, redb and fjall.
 //!
 //! ```text
-//! round 1 | fill:   bristlecone, LMDB, redb, fjall | insert: the same | get | scan | update | delete
-//! round 2 | fill:   LMDB, redb, fjall, bristlecone | ...              each round: new files, another order
+//! round 1 | load: bristlecone, LMDB, redb, fjall | insert: the same | get | scan | update | delete
+//! round 2 | load: LMDB, redb, fjall, bristlecone | ...   (each round: new files, another order)
 //! ```
 //!
-//! Each engine makes every change durable before the call returns, in its fastest such setting. In each round all
-//! engines are open at one time and take turns, operation by operation, so that what disturbs the machine disturbs all of
-//! them. A rate is the median of the rounds. A ratio is the median of the rounds' ratios: it compares turns that
-//! followed one another.
+//! Each engine makes every change durable before the call returns, in its fastest such setting. In
+//! each round all engines are open and take turns, operation by operation, so that a disturbance of
+//! the machine affects all of them. A rate is the median of the rounds. A ratio is the median of
+//! the rounds' ratios, and compares turns that followed one another.
 //!
 //! | operation | a call |
 //! | --- | --- |
 //! | `load` | puts 1000 new keys in one commit, until all keys are there |
 //! | `insert` | puts a new key |
-//! | `get` | reads a key that is there |
+//! | `get` | reads an existing key |
 //! | `scan` | visits 100 entries in ascending order |
-//! | `update` | replaces the value of a key that is there |
-//! | `delete` | removes a key that is there |
+//! | `update` | replaces the value of an existing key |
+//! | `delete` | removes an existing key |
 
 mod draw;
 mod engine;
@@ -38,10 +38,10 @@ use std::time::{Duration, Instant};
 const BATCH: usize = 1000;
 /// Entries that a scan visits.
 const SCAN: usize = 100;
-/// Calls between two looks at the clock.
+/// Calls between two readings of the clock.
 const CALLS: usize = 16;
 
-/// An operation that is measured.
+/// A measured operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
@@ -60,7 +60,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them, in the order in which a round runs them.
+    /// All operations, in the order of a round.
     pub const ALL: [Self; 6] = [
         Self::Load,
         Self::Insert,
@@ -70,7 +70,7 @@ impl Operation {
         Self::Delete,
     ];
 
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -83,7 +83,7 @@ impl Operation {
         }
     }
 
-    /// What one call does, for a caption.
+    /// Returns a description of one call, for a caption.
     #[must_use]
     pub fn summary(self) -> &'static str {
         match self {
@@ -97,20 +97,20 @@ impl Operation {
     }
 }
 
-/// A comparison to be run.
+/// The parameters of a comparison.
 #[derive(Clone, Debug)]
 pub struct Params {
     /// Directories for the engines' files: one comparison in each.
     pub paths: Vec<PathBuf>,
     /// Bytes of a value: one comparison for each, in each directory.
     pub value_bytes: Vec<usize>,
-    /// Keys that are loaded before the other operations.
+    /// Keys loaded before the other operations.
     pub keys: u64,
-    /// How often everything is measured, on new files each time.
+    /// Number of rounds, each on new files.
     pub rounds: usize,
-    /// How long one turn of an operation may take; a load takes as long as it takes.
+    /// Time limit of one turn of an operation. A load has no limit.
     pub slice: Duration,
-    /// Which engines take part.
+    /// The compared engines.
     pub engines: Vec<Engine>,
     /// Seed of the keys and their order.
     pub seed: u64,
@@ -156,11 +156,11 @@ impl Params {
     }
 }
 
-/// Runs every comparison. `progress` is told what is being measured.
+/// Runs every comparison. Calls `progress` with a description of the current measurement.
 ///
 /// # Errors
-/// A parameter is out of range, a directory cannot be made, an engine refuses an operation, or an engine gives a
-/// wrong answer.
+/// A parameter is out of range, a directory cannot be made, an engine refuses an operation, or an
+/// engine gives a wrong answer.
 pub fn run(params: &Params, progress: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
     params.check()?;
     let mut machine = Machine::now();
@@ -186,7 +186,7 @@ struct Comparison<'a> {
     value_bytes: usize,
 }
 
-/// What one engine did in one turn.
+/// The result of one engine's turn.
 struct Turn {
     calls: u64,
     elapsed: Duration,
@@ -214,7 +214,7 @@ impl Comparison<'_> {
                 .collect::<Result<Vec<_>, _>>()?;
             for (operation, kops) in Operation::ALL.into_iter().zip(&mut kops) {
                 for turn in 0..stores.len() {
-                    // Another one begins in each round.
+                    // Another engine begins in each round.
                     let engine = (turn + round) % stores.len();
                     let done = self.turn(operation, &*stores[engine], round as u64)?;
                     kops[engine].push(done.calls as f64 / done.elapsed.as_secs_f64() / 1e3);
@@ -239,7 +239,7 @@ impl Comparison<'_> {
         })
     }
 
-    /// The value of `key`; `version` tells an update's from the first one.
+    /// Returns the value of `key`. `version` tells the value of an update from the first one.
     fn value(&self, key: u64, version: u64) -> Vec<u8> {
         let word = value_of(key).wrapping_add(version).to_le_bytes();
         word.iter()
@@ -265,7 +265,7 @@ impl Comparison<'_> {
                 let old = |i| self.pair(keys.key(order.at(i)), 1);
                 self.timed(old, |(key, value)| store.put(*key, value))
             }
-            // Updates and deletions go through the keys in one order, gets and scans in another.
+            // Updates and deletions visit the keys in one order, gets and scans in another.
             Operation::Get => self.gets(store, keys),
             Operation::Scan => self.scans(store, keys),
             Operation::Delete => {
@@ -332,8 +332,8 @@ impl Comparison<'_> {
         Ok(done)
     }
 
-    /// Calls `call` for as long as a turn may take, or until `keys` arguments were used. What makes the arguments
-    /// is not timed.
+    /// Calls `call` until the time of a turn is over, or `keys` arguments are used. The making of
+    /// arguments is not timed.
     fn timed<T>(
         &self,
         mut argument: impl FnMut(u64) -> T,
@@ -376,7 +376,7 @@ fn answered(store: &dyn Store, phase: &'static str, right: u64, of: u64) -> Resu
     })
 }
 
-/// The first key that was removed must be gone.
+/// Checks that the first removed key is gone.
 fn gone(store: &dyn Store, key: u64) -> Result<(), LabError> {
     let there = store.get(key, &mut |_| ())?;
     answered(store, "delete", u64::from(!there), 1)

@@ -1,4 +1,4 @@
-//! The comparison's numbers: as a table for people and as JSON for scripts.
+//! The numbers of a comparison, as a table for people and as JSON for scripts.
 
 use super::Operation;
 use crate::limits::median;
@@ -10,22 +10,22 @@ use std::path::PathBuf;
 /// All comparisons of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Where it ran.
+    /// The machine that it ran on.
     pub machine: Machine,
     /// A comparison for each directory and size of values.
     pub runs: Vec<Run>,
 }
 
-/// The machine, and how busy it was.
+/// The machine, and its load.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// Name of its processor.
     pub cpu: String,
     /// Processors that this process may use.
     pub processors: usize,
-    /// Load average of the last minute when the run began: tasks that wanted a processor.
+    /// Load average of the last minute at the beginning of the run: tasks that wanted a processor.
     pub load_before: f64,
-    /// The same when it ended.
+    /// The same at the end of the run.
     pub load_after: f64,
 }
 
@@ -42,36 +42,36 @@ pub struct Run {
     pub keys: u64,
     /// Rounds.
     pub rounds: usize,
-    /// Who took part, the product first.
+    /// The compared engines, the product first.
     pub engines: Vec<EngineReport>,
     /// The rates.
     pub operations: Vec<OperationReport>,
 }
 
-/// A participant.
+/// A compared engine.
 #[derive(Clone, Debug, Serialize)]
 pub struct EngineReport {
     /// Its name.
     pub name: &'static str,
-    /// How its changes are durable when a call returns.
+    /// Its setting that makes changes durable when a call returns.
     pub setting: &'static str,
 }
 
 /// One operation, of all engines.
 #[derive(Clone, Debug, Serialize)]
 pub struct OperationReport {
-    /// Which.
+    /// The operation.
     pub operation: Operation,
-    /// Thousand operations a second, in the order of [`Run::engines`]; of `load`, keys.
+    /// Thousand operations a second, or keys for `load`, in the order of [`Run::engines`].
     pub kops: Vec<Rate>,
-    /// The first engine beside the fastest of the others; `None` if there are no others.
+    /// The ratio of the first engine to the fastest of the others; `None` if there are no others.
     pub ratio: Option<Ratio>,
 }
 
 /// Thousand operations a second over the rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Rate {
-    /// The middle round.
+    /// The median.
     pub median: f64,
     /// The slowest round.
     pub min: f64,
@@ -79,16 +79,17 @@ pub struct Rate {
     pub max: f64,
 }
 
-/// How many times as fast the first engine was as another one, over the rounds.
+/// The ratio of the first engine's rate to another one's, over the rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Ratio {
-    /// The other one: its place in [`Run::engines`]. It has the highest median of all but the first.
+    /// The other engine's index in [`Run::engines`]. It has the highest median of all but the
+    /// first.
     pub against: usize,
-    /// The middle round's ratio.
+    /// The median ratio.
     pub median: f64,
-    /// The least favourable round's.
+    /// The ratio of the least favourable round.
     pub min: f64,
-    /// The most favourable round's.
+    /// The ratio of the most favourable round.
     pub max: f64,
 }
 
@@ -121,7 +122,7 @@ impl Rate {
 }
 
 impl OperationReport {
-    /// From the rates of each engine in each round.
+    /// Returns the rates of an operation, from those of each engine in each round.
     pub(super) fn of(operation: Operation, rounds: &[Vec<f64>]) -> Self {
         let kops: Vec<Rate> = rounds.iter().map(|of| Rate::of(of)).collect();
         let others = 1..kops.len();
@@ -150,14 +151,14 @@ fn bounds(figures: &[f64]) -> (f64, f64) {
     (fold(f64::min), fold(f64::max))
 }
 
-/// The load average of the last minute, 0 where the system does not tell.
+/// Returns the load average of the last minute, or 0 if the system does not tell.
 pub(super) fn load_average() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let first = text.split_whitespace().next();
     first.and_then(|word| word.parse().ok()).unwrap_or(0.0)
 }
 
-/// A rate or ratio with three significant digits at most.
+/// Rounds a rate or ratio to at most three significant digits.
 pub(super) fn short(number: f64) -> String {
     match number {
         n if n >= 9.95 => format!("{n:.0}"),

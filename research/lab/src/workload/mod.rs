@@ -1,14 +1,14 @@
-//! What keys an experiment uses, and in which order.
+//! The keys of an experiment, and the order in which it uses them.
 //!
 //! ```text
 //! index 0..n  --Permutation / Zipf / Sequential-->  index  --Keys-->  key
-//!                which record comes next                    how it is spelt
+//!                the next record                            its spelling
 //! ```
 //!
-//! Everything follows from a seed and nothing is stored: a record is known by its index, and both
-//! maps are bijections, so ten million distinct keys in random order need no memory and two runs
-//! with one seed do the same operations in the same order, on every machine and with every
-//! version of every dependency.
+//! A seed determines all keys, and nothing is stored. A record is known by its index, and both maps
+//! are bijections, so ten million distinct keys in random order need no memory. Two runs with one
+//! seed do the same operations in the same order, on every machine and with every version of every
+//! dependency.
 
 mod permutation;
 mod zipf;
@@ -16,7 +16,8 @@ mod zipf;
 pub use permutation::Permutation;
 pub use zipf::Zipf;
 
-/// The finaliser of SplitMix64: a bijection on 64-bit words whose output looks random.
+/// Mixes a word with the finaliser of SplitMix64, a bijection on 64-bit words whose output looks
+/// random.
 #[must_use]
 pub(crate) const fn mix(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,103 +25,103 @@ pub(crate) const fn mix(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// A small generator whose sequence is fixed for ever by its seed (SplitMix64).
+/// A small random generator whose seed fixes its sequence (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
 }
 
 impl Random {
-    /// The sequence that `seed` names.
+    /// Returns the generator of `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// The next word.
+    /// Returns the next word.
     pub fn word(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.state)
     }
 
-    /// A number below `bound` (0 if that is 0). The bias is below `bound / 2^64`.
+    /// Returns a number below `bound`, or 0 if `bound` is 0. The bias is below `bound / 2^64`.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.word()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number in `0.0..1.0`.
+    /// Returns a number in `0.0..1.0`.
     pub fn unit(&mut self) -> f64 {
         (self.word() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
-/// How the key of a record is spelt.
+/// The spelling of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
-    /// Spread over all 64 bits: distinct for distinct records, in no order.
+    /// Keys are spread over all 64 bits: distinct for distinct records, and without an order.
     Random {
-        /// Chooses among the spreads.
+        /// Selects the spread.
         seed: u64,
     },
-    /// The index itself: dense and, in index order, ascending.
+    /// A key is the record's index: dense and ascending in index order.
     Dense,
 }
 
 impl Keys {
-    /// The key of record `index`.
+    /// Returns the key of record `index`.
     #[inline]
     #[must_use]
     pub const fn key(self, index: u64) -> u64 {
         match self {
-            // Adding a constant and mixing are bijections, and so is their composition.
+            // Addition of a constant and mixing are bijections, and so is their composition.
             Self::Random { seed } => mix(index.wrapping_add(mix(seed))),
             Self::Dense => index,
         }
     }
 }
 
-/// The value that every workload gives to `key` at first, so that a reader can tell a wrong one.
+/// Returns the first value of `key` in every workload, by which a reader recognises a wrong one.
 #[inline]
 #[must_use]
 pub const fn value_of(key: u64) -> u64 {
     key.rotate_left(29) ^ 0x5bd1_e995_9d1b_5a3b
 }
 
-/// Which record the next operation is about.
+/// The choice of the next operation's record.
 #[derive(Clone, Debug)]
 pub enum Pick {
-    /// 0, 1, 2, ... and from the start again.
+    /// 0, 1, 2, ... and then from the start again.
     Sequential {
         /// The next index.
         next: u64,
-        /// How many records there are.
+        /// Number of records.
         records: u64,
     },
-    /// Each record once, in random order, and then again in the same order.
+    /// Each record once in random order, and then again in the same order.
     Shuffled {
         /// The order.
         order: Permutation,
         /// The next position in it.
         next: u64,
     },
-    /// Any record, each as likely as another.
+    /// Any record, with equal probability.
     Uniform {
-        /// Chooses.
+        /// The random generator.
         random: Random,
-        /// How many records there are.
+        /// Number of records.
         records: u64,
     },
-    /// Some records far more often than others, and those spread over the key space.
+    /// Some records far more often than others. These are spread over the key space.
     Zipf {
-        /// Chooses.
+        /// The random generator.
         random: Random,
-        /// By these odds.
+        /// Their probabilities.
         zipf: Zipf,
     },
 }
 
 impl Pick {
-    /// The next record's index; 0 when there are none.
+    /// Returns the next record's index, or 0 if there are no records.
     pub fn index(&mut self) -> u64 {
         match self {
             Self::Sequential { next, records } => {

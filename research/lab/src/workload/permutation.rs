@@ -1,9 +1,9 @@
-//! A random order of `0..n` that is computed, not stored.
+//! A random order of `0..n` that is computed instead of stored.
 //!
-//! A four-round Feistel network permutes the smallest `0..4^h` that holds `0..n`; an answer
+//! A four-round Feistel network permutes the smallest `0..4^h` that contains `0..n`. A result
 //! outside `0..n` is fed in again until one falls inside ("cycle walking"). The network is a
-//! bijection whatever its round function is, and walking a bijection's cycles keeps it one.
-//! Since `4^h < 4 n`, fewer than four rounds of walking are needed on average.
+//! bijection with any round function, and cycle walking preserves that. Since `4^h < 4 n`, it takes
+//! fewer than four rounds on average.
 
 use super::mix;
 
@@ -18,7 +18,7 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// The order of `0..n` that `seed` names.
+    /// Returns the order of `0..n` that `seed` selects.
     #[must_use]
     pub fn new(n: u64, seed: u64) -> Self {
         let bits = 64 - n.saturating_sub(1).leading_zeros();
@@ -31,19 +31,19 @@ impl Permutation {
         }
     }
 
-    /// How many numbers it orders.
+    /// Returns the number of ordered numbers.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.n
     }
 
-    /// True for the order of nothing.
+    /// Returns true if it orders no number.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.n == 0
     }
 
-    /// The number at `position`, which is taken modulo [`len`](Self::len); 0 when that is 0.
+    /// Returns the number at `position` modulo [`len`](Self::len), or 0 if the order is empty.
     #[must_use]
     pub fn at(&self, position: u64) -> u64 {
         if self.n == 0 {

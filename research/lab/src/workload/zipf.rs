@@ -2,7 +2,7 @@
 //! databases", SIGMOD 1994), which YCSB uses: rank `r` (from 1) is drawn with a probability
 //! proportional to `1 / r^theta`.
 //!
-//! Making a generator takes time proportional to the number of items; drawing takes constant time.
+//! The construction takes time proportional to the number of items, a draw constant time.
 
 use super::{Permutation, Random};
 
@@ -19,8 +19,8 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Over `items` items (at least one is assumed), with skew `theta`, which is kept within
-    /// 0.01..=0.9999, where the method holds. YCSB's usual skew is 0.99.
+    /// Returns a generator over `items` items, at least one, with skew `theta`, which is clamped to
+    /// 0.01..=0.9999, the range of the method. YCSB's default skew is 0.99.
     #[must_use]
     pub fn new(items: u64, theta: f64) -> Self {
         let items = items.max(1);
@@ -46,7 +46,7 @@ impl Zipf {
         }
     }
 
-    /// A rank below the number of items; 0 is the likeliest.
+    /// Draws a rank below the number of items; 0 is the likeliest.
     pub fn rank(&self, random: &mut Random) -> u64 {
         let u = random.unit();
         let scaled = u * self.zeta;
@@ -60,7 +60,8 @@ impl Zipf {
         (rank as u64).min(self.items - 1)
     }
 
-    /// An index below the number of items: a rank, spread so that the likeliest are not neighbours.
+    /// Draws an index below the number of items: a rank, spread so that the likeliest are not
+    /// neighbours.
     pub fn scrambled(&self, random: &mut Random) -> u64 {
         self.spread.at(self.rank(random))
     }
@@ -92,7 +93,8 @@ mod tests {
                 "rank {rank}: {found} for {expected}"
             );
         }
-        // The approximation of the tail: half the mass lies where the law puts it, within a few ranks.
+        // The approximation of the tail: half the mass lies where the law puts it, within a few
+        // ranks.
         let half = |weights: &mut dyn Iterator<Item = f64>, total: f64| {
             let mut sum = 0.0;
             weights

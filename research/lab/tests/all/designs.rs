@@ -1,4 +1,5 @@
-//! Every design, medium and leaf size can be measured, and what they issue is what the paper says.
+//! Every design, medium and leaf size can be measured, and its flushes and fences are those of the
+//! paper.
 
 use bristlecone_designs::designs::{DESIGNS, VOLATILE};
 use bristlecone_lab::micro::{Against, MicroParams, Op, run, scaling};
@@ -34,7 +35,7 @@ fn every_leaf_size_runs_every_operation() {
                 let issued = (figures.lines_per_op, figures.fences_per_op);
                 let holds = match (op.changes(), VOLATILE.contains(design)) {
                     (true, false) => issued.0 >= 0.5 && issued.1 > 0.0,
-                    // The allocator's chunks; and what is flushed in groups, which is never fenced.
+                    // The allocator assigns chunks, and group flushes are never fenced.
                     (true, true) => (issued.0 < 0.01 || index == "btree-gf") && issued.1 < 0.01,
                     (false, _) => issued == (0.0, 0.0),
                 };

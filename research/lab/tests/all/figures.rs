@@ -1,4 +1,4 @@
-//! The figures: registry, documentation, and the claims that must hold wherever they run.
+//! The figures: registry, documentation, and the claims that must hold everywhere.
 
 use bristlecone_lab::figure::{ALL, Figure, FigureError, On, Scale, Stated, Step, find, ready};
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ fn assert_all_hold(figure: &Figure) {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// `figure` as JSON, to compare two of them.
+/// Returns `figure` as JSON, for comparisons.
 fn json(figure: &Figure) -> String {
     serde_json::to_string(figure).unwrap()
 }
@@ -130,12 +130,13 @@ fn theorem_3_5_holds_counted_and_simulated_alike() {
         .iter()
         .find(|claim| claim.paper == Stated::Number(1.35))
         .unwrap();
-    // At most two lines to one: more would mean that something else was counted.
+    // The ratio is at most two lines to one. A larger one would mean that something else was
+    // counted.
     assert!((1.35..=2.0).contains(&ratio.measured), "{ratio:?}");
     assert_eq!(json(&made("lb-theorem-3.5", On::Counted)), json(&counted));
 }
 
-/// The values of a panel's series.
+/// Returns the values of a panel's series.
 fn values<'f>(figure: &'f Figure, panel: &str, series: &str) -> &'f [f64] {
     let panel = figure.panels.iter().find(|p| p.title == panel).unwrap();
     let series = panel.series.iter().find(|s| s.name == series).unwrap();
@@ -150,8 +151,8 @@ fn assert_above(above: &[f64], below: &[f64]) {
     );
 }
 
-/// Whether claims hold is for the scale that they are made at, and on the host for the machine to say; that
-/// every figure can be had wherever it says is not.
+/// Every figure runs at every place that it lists. Whether its claims hold depends on the scale,
+/// and on the host on the machine.
 #[test]
 fn every_figure_can_be_had_wherever_it_says() {
     for (entry, on) in ALL
@@ -191,8 +192,8 @@ fn insertion_time_on_the_model() {
             assert_above(values(&figure, panel, other), lb);
         }
     }
-    // A loaded leaf's first insertion writes one line or two, and full leaves have to split: the
-    // panels differ as the paper's do.
+    // The first insertion into a loaded leaf writes one line or two, and full leaves have to split,
+    // so the panels differ like the paper's.
     let over = |panel: &str, other: &str| {
         let last = |series| *values(&figure, panel, series).last().unwrap();
         last(other) / last("LB+-Tree")
@@ -227,7 +228,7 @@ fn the_nv_tree_flushes_the_same_in_nodes_of_every_size_and_the_others_do_not() {
         assert_above(flushes(other), nv);
         assert!(flushes(other)[3] > least * flushes(other)[0]);
     }
-    // What is counted is the same with the model's clock beside it.
+    // The counts are the same with the model's clock.
     let model = made_at("nv-fig5", On::Model, Scale::Glance);
     assert_eq!(
         values(&model, "(b) flushes", "LCB+-Tree"),
@@ -261,7 +262,8 @@ fn the_model_has_the_hardware_s_characteristics() {
     let figure = made("gap-table1", On::Model);
     assert_eq!((figure.panels.len(), figure.claims.len()), (4, 14));
     assert_all_hold(&figure);
-    // The table is measured, not read back: hardly a number is the paper's to the last digit.
+    // The table is measured and not read back, so hardly a number equals the paper's to the last
+    // digit.
     let copied = figure
         .claims
         .iter()
@@ -272,15 +274,16 @@ fn the_model_has_the_hardware_s_characteristics() {
 #[test]
 fn every_swap_of_the_bztree_is_met_and_has_the_paper_s_words() {
     let figure = made("bz-table1", On::Counted);
-    // All but the update of an inlined payload, which deletes the old record in the same swap.
+    // All rows but the update of an inlined payload, which deletes the old record in the same swap.
     let broken: Vec<_> = figure.claims.iter().filter(|c| !c.holds).collect();
     assert_eq!(figure.claims.len(), 7);
     assert!(
         matches!(broken[..], [claim] if claim.claim.contains("inlined") && claim.measured == 5.0),
         "{broken:#?}"
     );
-    // All of the figure is compared between two processes (`same_everywhere`). Here, threads of other tests keep records
-    // from being reclaimed, which changes how many swaps of a kind are met, not their words.
+    // `same_everywhere` compares the whole figure between two processes. Here, threads of other
+    // tests delay the reclamation of records. That changes the number of swaps of a kind, but not
+    // their words.
     let words =
         |figure: &Figure| -> Vec<f64> { figure.claims.iter().map(|c| c.measured).collect() };
     assert_eq!(words(&made("bz-table1", On::Counted)), words(&figure));
@@ -291,7 +294,7 @@ fn node_split_is_counted_from_the_sources_of_both_trees() {
     let figure = made("bz-complexity", On::Counted);
     let of = |tree| values(&figure, "Node split", tree);
     for tree in ["BzTree", "Bw-Tree"] {
-        // Functions of more than a few lines, with more than a few ways through each.
+        // The functions have more than a few lines, and more than a few branches.
         assert!(of(tree)[0] > 100.0 && of(tree)[1] > 20.0, "{:?}", of(tree));
     }
 }

@@ -22,15 +22,16 @@ const BYTES: u64 = 64 << 20;
 struct Log<M> {
     media: M,
     map: RwLock<BTreeMap<u64, u64>>,
-    /// Answers lookups wrongly, for the test that this is noticed.
+    /// True if lookups give wrong answers, for the test that this is noticed.
     lies: bool,
 }
 
 impl<M: Media> Log<M> {
     fn word(&self, offset: u64) -> &AtomicU64 {
         assert!(offset + 8 <= self.media.len() && offset.is_multiple_of(8));
-        // SAFETY: 1. in bounds and aligned, as asserted (the base is page-aligned); 2. every access
-        // to the medium goes through this function, atomically.
+        // SAFETY: 1. the word is in bounds and aligned, as asserted (the base is page-aligned); 2.
+        // every access to the medium goes through this function and is atomic; 3. the medium keeps
+        // the mapping as long as `self`.
         unsafe { &*self.media.base().add(offset as usize).cast::<AtomicU64>() }
     }
 
@@ -235,7 +236,7 @@ fn the_report_has_every_field_that_scripts_rely_on() {
                 "{op}: {name}: {figures}"
             );
         }
-        // Two lines and two fences for a change, none for the rest.
+        // A change takes two lines and two fences, and other operations take none.
         let expected = if op.changes() { 2.0 } else { 0.0 };
         for name in ["lines_per_op", "fences_per_op"] {
             assert_eq!(figures[name], expected, "{op}: {name}");

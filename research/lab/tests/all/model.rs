@@ -1,8 +1,8 @@
-//! Runs on the device model: what they cost, where the time goes, and that it is the same every time.
+//! Runs on the device model: their cost, the causes of their time, and that they repeat.
 
 use bristlecone_lab::model::{Device, ModelError, ModelReport, RunSpec, Stalls, Workload, run};
 
-/// A small tree in front of small caches, so that leaves come from the device.
+/// Returns a run of a small tree with small caches, so that leaves come from the device.
 fn spec(device: &str, workload: Workload, threads: usize) -> RunSpec {
     let device = Device::load(device)
         .unwrap()
@@ -118,16 +118,17 @@ fn few_threads_are_bound_by_latency_and_many_by_bandwidth() {
     near(most.mops / many.mops, 0.9, 1.2);
     near(one.stalls.bandwidth_ns / one.ns_per_op, 0.0, 0.05);
     near(most.stalls.bandwidth_ns / most.ns_per_op, 0.5, 0.95);
-    // What bounds it is the media: reading 41.2 bytes a nanosecond, or writing 11.4. A leaf is read
-    // and written as a media line, so an insert takes 256 / 41.2 + 256 / 11.4 ns of the six modules.
+    // The media bound the throughput: they read 41.2 bytes a nanosecond and write 11.4. A leaf is
+    // read and written as a media line, so an insert takes 256 / 41.2 + 256 / 11.4 ns of the six
+    // modules.
     let busy = |r: &ModelReport| {
-        // A partly written media line is read first; its time is part of the write's.
+        // A partly written media line is read first, and the write rate includes that time.
         let partial = r.media_bytes_written_per_op;
         (r.media_bytes_read_per_op - partial) / 41.2 + r.media_bytes_written_per_op / 11.4
     };
     near(busy(&most) * most.mops / 1e3, 0.8, 1.05);
     near(busy(&one) * one.mops / 1e3, 0.0, 0.15);
-    // DRAM is far from its bounds with as many.
+    // DRAM is far from its bounds with the same number of threads.
     let dram = report(&RunSpec {
         device: spec("dram", Workload::Insert, 1).device,
         ..spec("dram", Workload::Insert, 64)
@@ -145,7 +146,7 @@ fn an_update_is_one_line_one_fence_and_on_optane_a_whole_media_line() {
     let dram = report(&spec("dram", Workload::Update, 1));
     near(dram.write_amplification, 0.95, 1.0);
     near(dram.stalls.fence_ns, 54.0, 57.0);
-    // The devices differ in what a write and a read take, and in nothing else.
+    // The devices differ only in the times of a write and a read.
     let pcm = report(&spec("pcm", Workload::Update, 1));
     near(pcm.stalls.fence_ns - dram.stalls.fence_ns, 164.0, 166.0);
     assert_eq!(pcm.stalls.compute_ns, dram.stalls.compute_ns);
@@ -186,7 +187,7 @@ fn entry_moving_saves_lines_and_time_where_a_leaf_takes_many_inserts() {
 
 #[test]
 fn what_the_processor_keeps_it_does_not_read_again() {
-    // A flush that leaves its line: the right-most leaf stays in the cache.
+    // With a flush that leaves the line, the right-most leaf stays in the cache.
     let evicts = spec("optane", Workload::DenseInsert, 1);
     let keeps = RunSpec {
         device: evicts
@@ -233,79 +234,40 @@ fn inner_nodes_are_charged_to_dram() {
 
 #[test]
 fn a_spec_that_makes_no_sense_is_refused_by_name_and_value() {
-    let good = || spec("dram", Workload::Remove, 1);
-    for (bad, said) in [
-        (
-            RunSpec {
-                index: "b-tree".into(),
-                ..good()
-            },
-            "index cannot be \"b-tree\"",
-        ),
-        (
-            RunSpec {
-                node_bytes: Some(300),
-                ..good()
-            },
-            "the node size cannot be \"300\"",
-        ),
-        (
-            RunSpec {
-                threads: 0,
-                ..good()
-            },
-            "threads cannot be \"0\"",
-        ),
-        (
-            RunSpec {
-                threads: 65,
-                ..good()
-            },
-            "threads cannot be \"65\"",
-        ),
-        (RunSpec { keys: 0, ..good() }, "keys cannot be \"0\""),
-        (RunSpec { ops: 0, ..good() }, "ops cannot be \"0\""),
-        (
-            RunSpec {
-                ops: 100_001,
-                ..good()
-            },
-            "ops cannot be \"100001\"",
-        ),
-        (
-            RunSpec {
-                fill: 0.0,
-                ..good()
-            },
-            "fill cannot be \"0\"",
-        ),
-        (
-            RunSpec {
-                fill: 1.2,
-                ..good()
-            },
-            "fill cannot be \"1.2\"",
-        ),
-        (
-            RunSpec {
-                keys: 200_000_000,
-                fill: 0.01,
-                node_bytes: Some(1024),
-                ..good()
-            },
-            "the pool may take 381 GiB of at most 16",
-        ),
-        (
-            RunSpec {
-                fill: f64::NAN,
-                ..good()
-            },
-            "fill cannot be \"NaN\"",
-        ),
-    ] {
+    let refused = |change: fn(&mut RunSpec), said: &str| {
+        let mut bad = spec("dram", Workload::Remove, 1);
+        change(&mut bad);
         let message = run(&bad, &mut |_| {}).unwrap_err().to_string();
         assert!(message.contains(said), "{message}");
-    }
+    };
+    refused(
+        |spec| spec.index = "b-tree".into(),
+        "index cannot be \"b-tree\"",
+    );
+    refused(
+        |spec| spec.node_bytes = Some(300),
+        "the node size cannot be \"300\"",
+    );
+    refused(|spec| spec.threads = 0, "threads cannot be \"0\"");
+    refused(|spec| spec.threads = 65, "threads cannot be \"65\"");
+    refused(|spec| spec.keys = 0, "keys cannot be \"0\"");
+    refused(|spec| spec.ops = 0, "ops cannot be \"0\"");
+    refused(|spec| spec.ops = 100_001, "ops cannot be \"100001\"");
+    refused(|spec| spec.fill = 0.0, "fill cannot be \"0\"");
+    refused(|spec| spec.fill = 1.2, "fill cannot be \"1.2\"");
+    refused(|spec| spec.fill = f64::NAN, "fill cannot be \"NaN\"");
+    refused(
+        |spec| {
+            spec.keys = 200_000_000;
+            spec.fill = 0.01;
+            spec.node_bytes = Some(1024);
+        },
+        "the pool may take 381 GiB of at most 16",
+    );
+}
+
+#[test]
+fn a_text_that_is_no_workload_is_refused_with_the_workloads_there_are() {
     for text in [
         "",
         "inserts",

@@ -19,7 +19,7 @@ struct Model<S: Separator + ?Sized> {
 }
 
 impl<S: Separator + ?Sized> Model<S> {
-    /// Every leaf in order, with its low end.
+    /// Returns every leaf in order, with its low end.
     fn leaves(&self) -> Vec<(Option<S::Owned>, u32)> {
         let first = std::iter::once((None, self.first));
         first
@@ -31,7 +31,7 @@ impl<S: Separator + ?Sized> Model<S> {
             .collect()
     }
 
-    /// Place of the leaf of `key` among `leaves()`.
+    /// Returns the index of the leaf of `key` among `leaves()`.
     fn place(&self, key: &S) -> usize {
         self.rest
             .keys()
@@ -47,7 +47,7 @@ enum Op<K> {
     RemoveToLeft(K),
 }
 
-/// Every question about `key` that the index answers.
+/// Checks every answer of the index about `key`.
 fn check_key<S: Separator + ?Sized, const CAP: usize>(
     index: &InnerIndex<S, CAP>,
     model: &Model<S>,
@@ -207,7 +207,7 @@ fn apply<S: Separator + ?Sized, const CAP: usize>(
                 !index.validate(&before),
                 "what led to a removed leaf is stale"
             );
-            // Either neighbour may take the range over.
+            // Either neighbour may take over the range.
             let heir = index.find(key.borrow(), guard).leaf;
             let left = place.checked_sub(1).map(|i| leaves[i].1);
             let right = leaves.get(place + 1).cloned();
@@ -228,7 +228,7 @@ fn apply<S: Separator + ?Sized, const CAP: usize>(
     }
 }
 
-/// Runs `ops`, then takes every leaf but one out again, in the order of `probes`.
+/// Runs `ops`, then removes every leaf but one, in the order of `probes`.
 fn run<S: Separator + ?Sized, const CAP: usize>(ops: &[Op<S::Owned>], probes: &[S::Owned]) {
     let index = InnerIndex::<S, CAP>::new(1_000_000, u64::MAX).expect("memory");
     let mut model = Model::<S> {
@@ -285,8 +285,8 @@ fn integers() -> impl Strategy<Value = u64> + Clone {
     ]
 }
 
-/// Short strings over few bytes behind shared prefixes of several lengths, so that ties, embedded
-/// zeros, prefixes of each other and the empty string are common.
+/// Returns short strings over few bytes behind shared prefixes of several lengths, so that ties,
+/// embedded zeros, prefixes of each other and the empty string are common.
 fn strings() -> impl Strategy<Value = Vec<u8>> + Clone {
     let prefix = prop_oneof![
         Just(&b""[..]),
@@ -416,8 +416,9 @@ fn large_trees_stay_compact() {
     }
 }
 
-/// Fills and empties `index` until a round makes it no bigger. Removed nodes come back only when no
-/// thread of the process is pinned since before, other tests' threads included: hence the rounds.
+/// Fills and empties `index` until a round does not make it larger. Removed nodes come back only
+/// when no thread of the process has been pinned since before, other tests' threads included: hence
+/// the rounds.
 fn until_no_growth<S: Separator + ?Sized>(index: &InnerIndex<S, 4>, key: impl Fn(u32) -> S::Owned) {
     for round in 0..20_000 {
         let before = index.stats().bytes;
@@ -465,7 +466,7 @@ fn verify_reports_damage() {
     let root = index.root();
     let lost = root.child(0);
     root.remove(0);
-    // SAFETY: integers are never freed; no one else uses the index.
+    // SAFETY: 1. integers are never freed; 2. no other thread uses the index.
     unsafe { root.insert(0, 5, root.child(0)) };
     let report = index
         .verify()
@@ -475,7 +476,8 @@ fn verify_reports_damage() {
     let _ = lost;
 }
 
-/// Shows what the device model hears: every node of a descent, and nothing from ordinary indexes.
+/// Shows the accesses that the device model gets: every node of a descent, and none from ordinary
+/// indexes.
 #[test]
 fn a_traced_index_reports_every_node_that_it_touches_and_an_untraced_one_nothing() {
     use bristlecone_pmem::media::{DramTouch, Traced};
@@ -519,7 +521,7 @@ fn a_traced_index_reports_every_node_that_it_touches_and_an_untraced_one_nothing
 }
 
 /// Leaves are exchanged, merged with the one before and given other boundaries, wherever in their
-/// level-1 nodes they are; what is not below one node is refused, and changes nothing.
+/// level-1 nodes they are. If two are not below one node, the call is refused and changes nothing.
 #[test]
 fn leaves_are_exchanged_merged_and_bounded_anew() {
     fn leaf_of<const CAP: usize>(index: &InnerIndex<u64, CAP>, key: u64) -> u32 {

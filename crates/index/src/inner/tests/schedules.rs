@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 type Tree<S> = MiniTree<S, 3>;
 
-/// A tree with the keys `n`.
+/// Returns a tree with the keys `n`.
 fn tree_of<S: Numbered + ?Sized>(keys: impl IntoIterator<Item = usize>) -> Arc<Tree<S>> {
     unexplored(|| {
         let tree = Tree::<S>::new(24, 1);

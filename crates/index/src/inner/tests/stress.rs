@@ -1,9 +1,9 @@
-//! Threads that insert and remove keys, and with them leaves, while all of them search.
+//! Threads that insert and remove keys, and leaves with them, while all of them search.
 //!
 //! A small tree stands in for the real ones: a leaf is a set of key numbers in a few atomic words
-//! under a version lock; it is split when it has too many and taken out when it has none. Each
-//! thread owns every T-th key and knows which of them are there, so each of its lookups has one
-//! right answer whatever the others do.
+//! under a version lock. It is split when it has too many and removed when it has none. Each thread
+//! owns every T-th key and knows which of them are present, so each of its lookups has one right
+//! answer whatever the others do.
 
 use super::*;
 use crate::sync::AtomicU64;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 pub(super) const KEYS: usize = 1024;
 const WORDS: usize = KEYS / 64;
 
-/// How a key number is written as a separator.
+/// Returns the separator for a key number.
 pub(super) trait Numbered: Separator {
     fn key(n: usize) -> Self::Owned;
 }
@@ -87,7 +87,7 @@ impl<S: Numbered + ?Sized, const CAP: usize> MiniTree<S, CAP> {
         self.free.lock().expect("unpoisoned").push(leaf);
     }
 
-    /// Finishes a lookup as a tree does; `None` to start again.
+    /// Finishes a lookup as a tree does. Returns `None` to start again.
     fn try_contains(&self, n: usize, located: &Located) -> Option<bool> {
         let version = self.locks.try_read(located.leaf)?;
         if !self.index.validate(located) {
@@ -117,7 +117,7 @@ impl<S: Numbered + ?Sized, const CAP: usize> MiniTree<S, CAP> {
         numbers.iter().zip(&located).map(one).collect()
     }
 
-    /// The leaf of a key, locked.
+    /// Returns the leaf of a key, locked.
     fn lock(&self, key: &S, guard: &Guard) -> (u32, Locked<'_>) {
         InnerIndex::<S, CAP>::retry(|| {
             let located = self.index.find(key, guard);
@@ -168,7 +168,7 @@ impl<S: Numbered + ?Sized, const CAP: usize> MiniTree<S, CAP> {
         }
     }
 
-    /// Takes the leaf of `key` out if it is empty, under its and its left neighbour's lock.
+    /// Removes the leaf of `key` if it is empty, under its and its left neighbour's lock.
     fn reclaim(&self, key: &S, guard: &Guard) {
         let both = self.index.find_with_left(key, guard);
         let leaf = both.located.leaf;
@@ -223,7 +223,7 @@ impl<S: Numbered + ?Sized, const CAP: usize> MiniTree<S, CAP> {
         }
     }
 
-    /// The keys of a leaf that are in the range it was found by, and that range.
+    /// Returns the keys of a leaf that are in the range that led to it, and that range.
     #[allow(clippy::type_complexity, reason = "a set and two ends")]
     fn read_range(&self, ranged: Ranged<S>) -> Option<(Set, Option<S::Owned>, Option<S::Owned>)> {
         let leaf = ranged.located.leaf;
@@ -247,7 +247,7 @@ impl<S: Numbered + ?Sized, const CAP: usize> MiniTree<S, CAP> {
         Some((set, low, high))
     }
 
-    /// At rest: the index is sound and every leaf's keys are in its range.
+    /// Checks at rest that the index is sound and every leaf's keys are in its range.
     pub(super) fn check(&self) {
         self.index.verify().expect("sound");
         let mut leaves = Vec::new();
@@ -315,7 +315,7 @@ fn work<S: Numbered + ?Sized, const CAP: usize>(
                 .all(|(&n, found)| found == mine[n]),
             "in a batch"
         );
-        // Scans see each key of one's own that is there, once and in order.
+        // Scans visit each of this thread's keys that is present, once and in order.
         let ours: Vec<usize> = (t..KEYS).step_by(threads).filter(|&n| mine[n]).collect();
         let mut seen = Vec::new();
         tree.scan(|n| seen.push(n));

@@ -1,4 +1,4 @@
-//! Activated blocks: geometry, stages, what a crash leaves, looking at chunks late, threads, costs.
+//! Activated blocks: geometry, stages, crash states, late reading of chunks, threads, costs.
 
 use super::*;
 use crate::format::activated::is_class;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Root word: the descriptor area.
 const AREA: usize = 0;
-/// Root word: where the word is that owns a block.
+/// Root word: place of the word that owns a block.
 const OWNER: usize = 1;
 
 fn kind() -> RootKind {
@@ -122,7 +122,7 @@ fn what_is_no_active_block_is_told_apart() {
     root.pool().verify().unwrap();
 }
 
-/// A root with descriptors and an owner word that blocks are handed to.
+/// Returns a root's blocks, with descriptors and an owner word that blocks are handed to.
 fn with_swaps<M: Media>(root: &Root<M>) -> (Activated<M>, DescriptorPool<M>) {
     let blocks = Activated::of(root);
     let heap = root.heap();
@@ -147,20 +147,20 @@ fn with_swaps<M: Media>(root: &Root<M>) -> (Activated<M>, DescriptorPool<M>) {
     (blocks, swaps)
 }
 
-/// The word that owns a block, and its place.
+/// Returns the word that owns a block, and its place.
 fn owner_word<M: Media>(root: &Root<M>) -> (&PWord, u64) {
     let pool = root.pool();
     let at = root.word(OWNER).load(pool.pm(), Ordering::Relaxed);
     (pool.word_at(at), at)
 }
 
-/// Hands `new` to the owner word instead of what it has.
+/// Hands `new` to the owner word in place of its old block.
 fn hand_over<M: Media>(root: &Root<M>, swaps: &DescriptorPool<M>, new: u64) -> bool {
     let until = Instant::now() + Duration::from_secs(30);
     let mut descriptor = loop {
         match swaps.allocate_descriptor() {
             Ok(descriptor) => break descriptor,
-            // Other tests' threads may hold the epoch back for a while.
+            // Threads of other tests may hold the epoch back for a while.
             Err(e) => assert!(Instant::now() < until, "{e}"),
         }
     };
@@ -191,7 +191,7 @@ fn a_crash_frees_what_was_reserved_and_keeps_what_was_handed_over() {
     let (blocks, swaps) = with_swaps(&root);
     assert_eq!(swaps.read(owner_word(&root).0), kept);
     assert_eq!(blocks.active_blocks(), [kept]);
-    // All of the chunk but that block, before another chunk is assigned.
+    // All of the chunk except that block, before another chunk is assigned.
     let class = class_of(1024).unwrap();
     let again: HashSet<u64> = (1..blocks_of(class))
         .map(|_| blocks.reserve(1024).unwrap().get())
@@ -294,7 +294,8 @@ fn a_chunk_whose_blocks_come_back_while_it_is_taken_is_not_lost() {
     let blocks = Activated::of(&root);
     let class = class_of(16_384).unwrap();
     let all = blocks_of(class) as usize;
-    // Two threads hand the blocks of one chunk round; at rest all can be had without another chunk.
+    // Two threads pass the blocks of one chunk round. At rest all of them are available without
+    // another chunk.
     for _ in 0..2_000 {
         std::thread::scope(|scope| {
             for _ in 0..2 {
@@ -402,7 +403,7 @@ fn threads_never_hold_the_same_block() {
         }
     });
     assert!(blocks.active_blocks().is_empty());
-    // Nothing was lost: all blocks of the chunks there are can be had.
+    // Nothing was lost: all blocks of the chunks are available.
     let chunks = blocks.chunks();
     let all: u32 = chunks.iter().map(|(_, class)| blocks_of(*class)).sum();
     let (small, large) = (class_of(64).unwrap(), class_of(1024).unwrap());

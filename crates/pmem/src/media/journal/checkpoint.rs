@@ -1,4 +1,4 @@
-//! Checkpoints: dirty pages to the pool file, then the journal's head let go.
+//! Checkpoints write dirty pages to the pool file and then advance the journal's head.
 //!
 //! ```text
 //! C := end of what is written; take the dirty pages        (log lock)
@@ -23,15 +23,15 @@ use std::sync::MutexGuard;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// Pages copied before they are written.
+/// Number of pages copied before they are written.
 const BATCH: usize = 2048;
-/// A journal that needed a checkpoint sooner than this after the last one is made longer.
+/// A journal that needs a checkpoint sooner than this after the last one is made longer.
 const TOO_OFTEN: Duration = Duration::from_secs(1);
-/// Most that the journal grows by at a time.
+/// Maximum by which the journal grows at a time.
 const GROW_BYTES: u64 = 64 << 20;
 
 impl Core {
-    /// The checkpointer's life.
+    /// Body of the checkpointer thread.
     pub fn checkpoint_in_background(&self) {
         loop {
             let mut progress = lock(&self.progress);
@@ -51,13 +51,13 @@ impl Core {
                 keeper.last = Some(began);
                 self.checkpoint(&mut keeper).inspect(|()| {
                     if often || full {
-                        // Without the space for it the journal does as it is.
+                        // Without space for it, the journal keeps its length.
                         let _ = self.lengthen(&mut keeper);
                     }
                 })
             };
             let mut progress = lock(&self.progress);
-            // Cleared only now: a checkpoint wanted while this one ran is the same one.
+            // Cleared only now, because a checkpoint wanted while this one ran is the same one.
             progress.checkpoint_wanted = false;
             if let Err(e) = result {
                 self.record(&mut progress, Stop::Error(e));
@@ -85,7 +85,7 @@ impl Core {
         result
     }
 
-    /// One checkpoint; see the module's head. On an error the pages are dirty again.
+    /// Makes a checkpoint; see the module's head. On an error the pages are dirty again.
     pub fn checkpoint(&self, keeper: &mut Keeper) -> Result<(), CommitError> {
         let (head, pages) = {
             let mut log = lock(&self.log);
@@ -129,7 +129,7 @@ impl Core {
             self.write_batch(batch, &copy)?;
             count(&self.stats.pages, batch.len() as u64);
         }
-        // PERSIST: the pages, before the head that lets go of the frames they came from.
+        // PERSIST: the pages, before the head moves past the frames they came from.
         count(&self.stats.syncs, 1);
         self.pool.sync().map_err(|source| CommitError::Failed {
             doing: "syncing the pool file",
@@ -152,7 +152,7 @@ impl Core {
         Ok(())
     }
 
-    /// Waits until the first `lines` captured lines are durable; returns the sequence number that
+    /// Waits until the first `lines` captured lines are durable. Returns the sequence number that
     /// all durable frames are below.
     fn durable_through(&self, keeper: &mut Keeper, lines: u64) -> Result<u64, CommitError> {
         // ORDERING: Acquire; pairs with the Release in `publish`.
@@ -170,7 +170,7 @@ impl Core {
             ..keeper.header
         };
         // PERSIST: the new head in both slots, before a segment in front of it is used again: no
-        // slot is left that leads into overwritten frames.
+        // slot then leads into overwritten frames.
         self.write_header(keeper, header)?;
         self.write_header(keeper, header)?;
         lock(&self.log).let_go(head);
@@ -211,7 +211,7 @@ impl Core {
         Ok(())
     }
 
-    /// Adds `add` segments for a checkpoint that cannot go on without, whatever the limit.
+    /// Adds `add` segments, whatever the limit, for a checkpoint that cannot continue without them.
     pub fn add_segments(
         &self,
         keeper: &mut Keeper,
@@ -261,8 +261,8 @@ impl Core {
         log.segments = segments;
     }
 
-    /// The last checkpoint, for closing: the pool file is whole by itself and the journal is cut
-    /// back to `least` segments.
+    /// Makes the last checkpoint, for closing: the pool file is whole by itself, and the journal is
+    /// cut back to `least` segments.
     pub fn close(
         &self,
         keeper: &mut MutexGuard<'_, Keeper>,

@@ -7,11 +7,11 @@
 //! ```
 //!
 //! The leader holds [`Progress::leading`]; the `log` lock is held across writing. When done, the
-//! leader first wakes one thread whose lines came too late, which leads next, then those whose
+//! leader first wakes one thread whose lines came too late, which leads next, and then those whose
 //! lines are durable: their waking overlaps with the next write. A leader that finds no free
-//! segment steps down and waits like the rest ([`Progress::full`]): the checkpointer, which may use
-//! the reserved segments, leads in its place and frees some. Meanwhile commits wait, so that what
-//! is captured in the meantime is bounded by the operations in flight.
+//! segment steps down and waits like the rest ([`Progress::full`]). The checkpointer, which may use
+//! the reserved segments, leads in its place and frees some. Meanwhile commits wait, so that the
+//! operations in flight bound what is captured.
 
 use super::format::Header;
 use super::image::Image;
@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 /// wait for it.
 const WRITE_AT: u64 = 4;
 const WAIT_AT: u64 = 32;
-/// How often the background writer writes what there is.
+/// How often the background writer writes captured lines.
 const WRITE_EVERY: Duration = Duration::from_millis(100);
 /// Bounds of [`Durability::Interval`]; a day is added to an `Instant` without overflow.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -48,10 +48,10 @@ pub(super) struct Progress {
     pub stop: bool,
     /// The first fatal error.
     pub failed: Option<CommitError>,
-    /// The latest lack of space, and how many there were.
+    /// The latest lack of space, and how often it occurred.
     pub stalled: Option<CommitError>,
     pub stalls: u64,
-    /// Checkpoints that wait for leadership; they come first.
+    /// Number of checkpoints that wait for leadership; they come first.
     pub urgent: u32,
     /// Commits that are parked.
     pub waiting: Vec<Waiting>,
@@ -64,9 +64,9 @@ pub(super) struct Waiting {
     thread: Thread,
 }
 
-/// Why a round of writing ended early.
+/// Reason why a round of writing ended early.
 pub(super) enum Stop {
-    /// Only a checkpoint can go on.
+    /// Only a checkpoint can continue.
     Full,
     Error(CommitError),
 }
@@ -95,29 +95,29 @@ pub(super) struct Core {
     pub image: Image,
     pub pool: Arc<dyn Storage>,
     pub journal: Arc<dyn Storage>,
-    /// The journal again, for those who sync it beside the leader; set by attaching.
+    /// The journal again, for threads that sync it beside the leader; set by attaching.
     pub aside: OnceLock<Arc<dyn Storage>>,
     pub durability: Durability,
     pub journal_max: u64,
     pub stage: Stage,
-    /// Lines in a chunk, about.
+    /// Approximate number of lines in a chunk.
     pub chunk_lines: u64,
-    /// False: fences are not captured (read-only, or after a fatal error).
+    /// False if fences are not captured (read-only, or after a fatal error).
     pub recording: AtomicBool,
     /// Lock order: `keeper`, then leadership, then `log`, then `progress` or the stage's.
     pub keeper: Mutex<Keeper>,
     pub log: Mutex<Log>,
     pub progress: Mutex<Progress>,
-    /// Those who wait for leadership, or for the background writer, wait here.
+    /// Threads that wait for leadership, or for the background writer, wait here.
     pub done: Condvar,
     /// The checkpointer waits here.
     pub work: Condvar,
     /// The background writer waits here.
     pub write: Condvar,
-    /// Lines written and lines synced; only ever rise.
+    /// Numbers of lines written and synced; they only rise.
     pub written: AtomicU64,
     pub synced: AtomicU64,
-    /// Something in `progress` keeps commits from returning at once.
+    /// True if something in `progress` keeps commits from returning at once.
     pub trouble: AtomicBool,
     pub stats: Stats,
 }
@@ -137,17 +137,17 @@ impl Core {
         if !self.recording.load(Ordering::Acquire) {
             self.stage.discard();
         } else if self.backlog() > WRITE_AT * self.chunk_lines {
-            // A wake-up lost to the missing lock is made up for by the next chunk or the timeout.
+            // The next chunk or the timeout makes up for a wake-up that is lost without the lock.
             self.write.notify_one();
         }
     }
 
-    /// The journal, for those who sync it beside the leader.
+    /// Returns the journal for threads that sync it beside the leader.
     pub fn aside(&self) -> &dyn Storage {
         &**self.aside.get().unwrap_or(&self.journal)
     }
 
-    /// Lines captured and not yet written.
+    /// Returns the number of lines captured and not yet written.
     fn backlog(&self) -> u64 {
         // ORDERING: Relaxed; a bound, not a promise.
         self.stage
@@ -190,7 +190,7 @@ impl Core {
         }
     }
 
-    /// The first fatal error, if there was one.
+    /// Returns the first fatal error, if there was one.
     pub fn health(&self) -> Result<(), CommitError> {
         // ORDERING: Acquire; pairs with the Release in `note_trouble`.
         if !self.trouble.load(Ordering::Acquire) {
@@ -207,7 +207,7 @@ impl Core {
         self.synced.load(Ordering::Acquire) >= target
     }
 
-    /// Waits until the first `target` lines are durable, leading where no one does.
+    /// Waits until the first `target` lines are durable, and leads if no other thread does.
     fn commit_to(&self, target: u64) -> Result<(), CommitError> {
         let mut progress = lock(&self.progress);
         let stalls = progress.stalls;
@@ -222,8 +222,8 @@ impl Core {
                 return Err(e.duplicate());
             }
             if progress.leading || progress.full || progress.urgent > 0 {
-                // Woken by `wake`, which takes this off the list; waking for another reason (anyone
-                // may unpark a thread) leaves an entry that wakes no one who minds.
+                // `wake` removes this from the list. Waking for another reason (any thread may
+                // unpark another) leaves an entry, and waking through it does no harm.
                 progress.waiting.push(Waiting {
                     target,
                     thread: std::thread::current(),
@@ -253,7 +253,8 @@ impl Core {
         }
     }
 
-    /// Wakes those whose lines are durable, and the one that leads next; everyone after an error.
+    /// Wakes the threads whose lines are durable, and the one that leads next; all of them after an
+    /// error.
     pub fn wake(&self, mut progress: MutexGuard<'_, Progress>) {
         let everyone = progress.failed.is_some() || progress.stalled.is_some();
         // ORDERING: Acquire; pairs with the Release in `publish`.
@@ -325,7 +326,7 @@ impl Core {
         }
     }
 
-    /// Makes everything written so far durable, while others go on writing.
+    /// Makes everything written so far durable, while other threads continue to write.
     pub fn sync_written(&self) -> Result<(), CommitError> {
         let (seq, lines) = {
             let log = lock(&self.log);
@@ -361,7 +362,8 @@ impl Core {
         }
     }
 
-    /// One round by the leader: seal what was captured, write it, sync it if `sync`.
+    /// Executes one round as the leader: seals the captured lines, writes them, and syncs them if
+    /// `sync`.
     fn round(&self, sync: bool, mut keeper: Option<&mut Keeper>) -> Result<(), Stop> {
         let mut log = lock(&self.log);
         let log = &mut *log;
@@ -370,7 +372,8 @@ impl Core {
         for chunk in chunks {
             log.seal(chunk, self.image.len());
         }
-        // One frame, and nothing unsynced before it: written through, which is cheaper than a sync.
+        // A single frame with nothing unsynced before it is written through, which is cheaper than
+        // a sync.
         let through = sync && log.pending.len() == 1 && log.durable == log.at.seq;
         let mut result = Ok(());
         while let Some(frame) = log.pending.front() {
@@ -382,7 +385,7 @@ impl Core {
                     break;
                 }
             };
-            // Marked before writing: a page is never in the journal and in no one's list.
+            // Marked before writing, so that no page is in the journal and in no list.
             let Some(frame) = log.pending.pop_front() else {
                 break;
             };
@@ -432,8 +435,8 @@ impl Core {
         result
     }
 
-    /// A place for a frame. The checkpointer may use the reserved segments (then commits wait
-    /// for its end) and adds one if even those are used up.
+    /// Returns a place for a frame. The checkpointer may use the reserved segments (then commits
+    /// wait for its end) and adds one if even those are used up.
     fn place(
         &self,
         log: &mut Log,
@@ -476,8 +479,8 @@ impl Core {
                     progress.failed = Some(e);
                 }
                 self.note_trouble(progress);
-                // ORDERING: Release, after `trouble`; pairs with the Acquire in `Journal::flush`:
-                // whoever no longer captures is told so by the commit.
+                // ORDERING: Release, after `trouble`; pairs with the Acquire in `Journal::flush`: a
+                // thread that no longer captures is told so by its commit.
                 self.recording.store(false, Ordering::Release);
                 self.work.notify_one();
                 self.write.notify_one();
@@ -496,17 +499,17 @@ impl Core {
         }
     }
 
-    /// Sets or clears `trouble`, under the lock that guards what it stands for.
+    /// Sets or clears `trouble`, under the lock of the state that it summarises.
     pub fn note_trouble(&self, progress: &Progress) {
         let trouble = progress.failed.is_some() || progress.stalled.is_some() || progress.full;
         // ORDERING: Release; pairs with the Acquire in `commit` and `health`.
         self.trouble.store(trouble, Ordering::Release);
     }
 
-    /// The background writer's life: writes on time or when woken, and syncs where asked to.
+    /// Body of the background writer thread: writes on time or when woken, and syncs if asked to.
     pub fn write_in_background(&self) {
         let (every, sync) = match self.durability {
-            // Commits do the work; only long runs of fences without a commit need this thread.
+            // Commits do the work. Only long runs of fences without a commit need this thread.
             Durability::Immediate => (LONGEST, false),
             Durability::Interval(every) => (every.clamp(SHORTEST, LONGEST), true),
             Durability::None => (WRITE_EVERY, false),
@@ -532,7 +535,7 @@ impl Core {
                 return;
             }
             drop(progress);
-            // Errors are recorded, and reported by the commits; a lack of space is tried again.
+            // Errors are recorded, and the commits report them. A lack of space is retried.
             let mut result = self.write_out(None);
             let now = Instant::now();
             if now >= due {

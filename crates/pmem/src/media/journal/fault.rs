@@ -1,9 +1,10 @@
-//! Test support: a disk in memory that loses power, fails to sync and runs out of space on demand.
+//! Test support: a disk in memory that can lose power, fail to sync and run out of space.
 //!
 //! One [`FaultDisk`] holds the pool file and the journal file. Every write, sync, allocation,
-//! truncation and hole is an event; at a chosen event the power is cut: what was not synced is then
-//! kept, dropped or torn at 512-byte sectors, write by write and in any order, as the seed says.
-//! From then on every call fails, until [`FaultDisk::restart`] gives a new disk with what survived.
+//! truncation and hole is an event. At a chosen event the power is cut: unsynced data is then kept,
+//! dropped or torn at 512-byte sectors, write by write and in any order, as the seed decides. From
+//! then on every call fails, until [`FaultDisk::restart`] returns a new disk with the data that
+//! survived.
 //!
 //! ```
 //! use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
@@ -28,7 +29,7 @@ use std::time::Duration;
 
 const SECTOR: usize = 512;
 
-/// Which of the disk's files.
+/// One of the disk's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     /// The pool file.
@@ -65,9 +66,9 @@ struct Disk {
     dead: bool,
     fail_sync_at: Option<u64>,
     failing: bool,
-    /// Most bytes that both files may have together.
+    /// Maximum number of bytes of both files together.
     capacity: Option<u64>,
-    /// Every write answers that there is no space.
+    /// True if every write fails for want of space.
     full: bool,
     short_writes: bool,
     sync_time: Duration,
@@ -104,7 +105,7 @@ fn input_output() -> io::Error {
     io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error())
 }
 
-/// Does `change` to `bytes`, or only those of its sectors that `keep` says.
+/// Applies `change` to `bytes`, or only to those of its sectors that `keep` names.
 fn apply(bytes: &mut Vec<u8>, change: &Pending, mut keep: impl FnMut() -> bool) {
     match change {
         Pending::Write(offset, data) => {
@@ -138,7 +139,7 @@ fn apply(bytes: &mut Vec<u8>, change: &Pending, mut keep: impl FnMut() -> bool) 
 }
 
 impl FaultDisk {
-    /// An empty disk; `seed` decides what a power cut leaves.
+    /// Returns an empty disk; `seed` decides what a power cut leaves.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(Disk {
@@ -157,7 +158,7 @@ impl FaultDisk {
         })))
     }
 
-    /// A handle on one file. A file without bytes is one that does not exist.
+    /// Returns a handle on one file. A file without bytes does not exist.
     #[must_use]
     pub fn file(&self, which: Which) -> Arc<dyn Storage> {
         Arc::new(FaultFile {
@@ -177,19 +178,19 @@ impl FaultDisk {
         lock(&self.0).dead = true;
     }
 
-    /// True once the power has been cut.
+    /// Returns true once the power has been cut.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         lock(&self.0).dead
     }
 
-    /// Events so far.
+    /// Returns the number of events so far.
     #[must_use]
     pub fn events(&self) -> u64 {
         lock(&self.0).events
     }
 
-    /// Syncs and synced writes so far.
+    /// Returns the number of syncs and synced writes so far.
     #[must_use]
     pub fn syncs(&self) -> u64 {
         lock(&self.0).syncs
@@ -221,7 +222,7 @@ impl FaultDisk {
         lock(&self.0).sync_time = time;
     }
 
-    /// The bytes of a file as a reader sees them now.
+    /// Returns the bytes of a file as a reader sees them now.
     #[must_use]
     pub fn bytes(&self, which: Which) -> Vec<u8> {
         lock(&self.0).files[which as usize].seen.clone()
@@ -237,8 +238,8 @@ impl FaultDisk {
         };
     }
 
-    /// The disk after a power failure: of what was not synced, each change is kept, dropped or
-    /// torn, in an order of its own.
+    /// Returns the disk after a power failure: each unsynced change is kept, dropped or torn, in an
+    /// order of its own.
     #[must_use]
     pub fn restart(&self, seed: u64) -> Self {
         let after = Self::new(seed);
@@ -266,8 +267,8 @@ impl FaultDisk {
         after
     }
 
-    /// The disk after a power failure that kept, of what was not synced, the writes that `keep`
-    /// says (by file and offset), and every change of length.
+    /// Returns the disk after a power failure that kept every change of length and those unsynced
+    /// writes that `keep` names (by file and offset).
     #[must_use]
     pub fn restart_keeping(&self, keep: impl Fn(Which, u64) -> bool) -> Self {
         let after = Self::new(1);
@@ -286,8 +287,8 @@ impl FaultDisk {
         after
     }
 
-    /// The disk after its only user was killed: everything written is there, and what was not
-    /// synced can still be lost.
+    /// Returns the disk after its only user was killed: everything written is there, and unsynced
+    /// data can still be lost.
     #[must_use]
     pub fn after_kill(&self, seed: u64) -> Self {
         let after = Self::new(seed);
@@ -301,7 +302,7 @@ impl FaultDisk {
 }
 
 impl Disk {
-    /// Counts an event; true if the power goes during it.
+    /// Counts an event. Returns true if the power is cut during it.
     fn event(&mut self) -> io::Result<bool> {
         if self.dead {
             return Err(power_is_off());
@@ -376,14 +377,14 @@ impl Storage for FaultFile {
         }
         disk.count_sync()?;
         let file = &mut disk.files[self.which as usize];
-        // Cheaper than copying the whole file: the same changes, all of them, in order.
+        // The same changes, all of them, in order: cheaper than copying the whole file.
         for change in file.pending.drain(..) {
             apply(&mut file.durable, &change, || true);
         }
         Ok(())
     }
 
-    /// Durable by itself: what else is pending stays so.
+    /// Only this write becomes durable; other changes stay pending.
     fn write_durable(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let time = lock(&self.disk.0).sync_time;
         if !time.is_zero() {

@@ -11,13 +11,13 @@ pub(super) const SLOT_AT: [u64; 2] = [0, 4096];
 pub(super) const DATA_AT: u64 = 8192;
 /// Bytes of a frame before its payload.
 pub(super) const FRAME_HEAD: usize = 64;
-/// Most lines in one run.
+/// Maximum number of lines in one run.
 pub(super) const MAX_RUN: u64 = u16::MAX as u64;
 /// Smallest and largest segment.
 pub(super) const SEGMENT_BYTES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
-/// Segments in a new journal, and the fewest that one has.
+/// Number of segments in a new journal, and the minimum.
 pub(super) const FIRST_SEGMENTS: u32 = 4;
-/// Most segments that a header may name.
+/// Maximum number of segments that a header may name.
 pub(super) const MAX_SEGMENTS: u32 = 1 << 16;
 /// The layout that this build writes and reads.
 pub(super) const VERSION: u32 = 1;
@@ -84,9 +84,9 @@ pub(super) struct Header {
     pub segment_bytes: u32,
     pub segments: u32,
     /// Frames below this one were durable when this header was written, and the pool file may
-    /// depend on them: a chain that ends before it is damaged, not torn.
+    /// depend on them. A chain that ends before it is damaged, not torn.
     pub required: u64,
-    /// The epoch of the session that moved the head there: no frame behind it has a lower one.
+    /// The epoch of the session that moved the head there. No frame behind it has a lower one.
     pub floor: u64,
 }
 
@@ -172,7 +172,7 @@ impl Header {
         }
     }
 
-    /// Where a place in the log is in the file.
+    /// Returns the place of a position of the log in the file.
     pub fn file_offset(&self, segment: u32, offset: u32) -> u64 {
         DATA_AT + u64::from(segment) * u64::from(self.segment_bytes) + u64::from(offset)
     }
@@ -183,18 +183,18 @@ impl Header {
 pub(super) struct Frame {
     pub seq: u64,
     pub epoch: u64,
-    /// Frames below this one were durable when this one was sealed.
+    /// Frames below this one were durable when this frame was sealed.
     pub durable: u64,
-    /// Bytes in the pool; every line of the frame lies below.
+    /// Bytes of the pool; every line of the frame lies below.
     pub pool_len: u64,
     /// Bytes of runs after the head.
     pub payload: u32,
 }
 
 impl Frame {
-    /// Writes the head in front of the payload that `bytes` already holds, and the zeros up to the
-    /// next sector behind it. Sums are salted with the pool's UUID, so that no other pool's frames
-    /// are ever taken for this one's.
+    /// Writes the head in front of the payload that `bytes` already holds, and zeros behind it up
+    /// to the next sector. Sums are salted with the pool's UUID, so that frames of another pool are
+    /// never accepted.
     pub fn seal(&self, salt: u32, bytes: &mut Vec<u8>) {
         debug_assert_eq!(
             bytes.len(),
@@ -227,7 +227,7 @@ impl Frame {
         })
     }
 
-    /// The frame at the start of `bytes`, with its payload, if it is whole.
+    /// Returns the frame at the start of `bytes`, with its payload, if it is whole.
     pub fn open(salt: u32, bytes: &[u8]) -> Option<(Self, &[u8])> {
         let frame = Self::peek(bytes)?;
         let end = FRAME_HEAD.checked_add(frame.payload as usize)?;
@@ -236,18 +236,18 @@ impl Frame {
             .then(|| (frame, &bytes[FRAME_HEAD..end]))
     }
 
-    /// Bytes on disk.
+    /// Returns the frame's bytes on disk.
     pub fn disk_bytes(&self) -> usize {
         (FRAME_HEAD + self.payload as usize).next_multiple_of(SECTOR)
     }
 }
 
-/// The initial value of every frame's checksum.
+/// Returns the initial value of every frame's checksum.
 pub(super) fn salt(uuid: &[u8; 16]) -> u32 {
     crc32c::crc32c(uuid)
 }
 
-/// A run's leading word.
+/// Returns a run's leading word.
 pub(super) fn run_word(line: u64, count: u64) -> u64 {
     debug_assert!(
         line >> LINE_BITS == 0 && (1..=MAX_RUN).contains(&count),
@@ -281,7 +281,7 @@ impl fmt::Display for BadRun {
     }
 }
 
-/// The runs of a payload, each checked to lie in a pool of `pool_len` bytes.
+/// Returns the runs of a payload, each checked to lie in a pool of `pool_len` bytes.
 pub(super) fn runs(payload: &[u8], pool_len: u64) -> impl Iterator<Item = Result<Run<'_>, BadRun>> {
     let mut rest = payload;
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! The pool's image in memory: read line by line while others store to it.
+//! The pool's image in memory, which is read line by line while other threads store to it.
 
 use crate::error::SpaceError;
 use crate::media::capture::{self, WORDS, bytes_of};
@@ -33,13 +33,13 @@ impl Image {
         self.mapping.capacity()
     }
 
-    /// Whole lines below the end.
+    /// Returns the number of whole lines below the end.
     #[inline]
     pub fn lines(&self) -> u64 {
         self.len() / LINE as u64
     }
 
-    /// A state that line `line` really had, at one moment of this call.
+    /// Returns a state that line `line` really had, at one moment of this call.
     #[inline]
     pub fn capture(&self, line: u64) -> [u64; WORDS] {
         debug_assert!(line < self.lines(), "line {line} of {}", self.lines());
@@ -61,15 +61,15 @@ impl Image {
         }
     }
 
-    /// Replaces lines during recovery, while no one else has the image.
+    /// Replaces lines during recovery, while no other thread has the image.
     pub fn restore(&self, line: u64, bytes: &[u8]) {
         assert!(
             line * LINE as u64 + bytes.len() as u64 <= self.len(),
             "runs are checked against the image before they are applied"
         );
-        // SAFETY: 1. the assertion keeps the range inside the mapped bytes; 2. recovery runs
-        // before the medium is returned to anyone, so the access is exclusive; 3. `bytes` is not
-        // part of the image.
+        // SAFETY: 1. the assertion keeps the range inside the mapped bytes; 2. recovery runs before
+        // any other code gets the medium, so the access is exclusive; 3. `bytes` is not part of the
+        // image.
         unsafe {
             let at = self.base().add(line as usize * LINE);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
@@ -97,7 +97,7 @@ impl Image {
     }
 }
 
-/// Which pages hold lines that the journal has and the pool file may not have.
+/// The pages with lines that the journal has and the pool file may lack.
 #[derive(Debug)]
 pub(super) struct DirtyPages {
     words: Vec<u64>,
@@ -105,7 +105,7 @@ pub(super) struct DirtyPages {
 }
 
 impl DirtyPages {
-    /// None.
+    /// Returns no pages.
     pub fn new() -> Self {
         Self {
             words: Vec::new(),
@@ -130,7 +130,7 @@ impl DirtyPages {
         *word |= bit;
     }
 
-    /// Takes the marked pages of the first `bytes` bytes, in order; forgets the rest.
+    /// Removes and returns the marked pages of the first `bytes` bytes, in order; forgets the rest.
     pub fn take(&mut self, bytes: u64) -> Vec<u64> {
         let mut pages = Vec::with_capacity(self.count as usize);
         let end = bytes.div_ceil(PAGE);

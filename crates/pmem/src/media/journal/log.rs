@@ -1,4 +1,4 @@
-//! The journal's frames on disk: sealing, placing, writing, letting go.
+//! The journal's frames on disk: sealing, placing, writing, freeing.
 //!
 //! Frames fill a segment front to back; one that does not fit starts another segment. Which segment
 //! comes next is not recorded: it is the one whose first frame has the next sequence number.
@@ -22,14 +22,14 @@ pub(super) struct Sealed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
-/// Where the journal stands. Behind one lock, held across the writing of frames.
+/// State of the journal. It is behind one lock, which is held across the writing of frames.
 #[derive(Debug)]
 pub(super) struct Log {
     pub salt: u32,
     pub epoch: u64,
     pub segment_bytes: u32,
     pub segments: u32,
-    /// Where the next frame goes if it fits, and its sequence number.
+    /// Place of the next frame if it fits, and its sequence number.
     pub at: Position,
     /// Sequence number of the next frame to be sealed.
     pub next_seq: u64,
@@ -53,7 +53,7 @@ impl Log {
         self.next_seq += 1;
         // A chunk is at most a segment long, and a segment's length fits 32 bits.
         let payload = (chunk.bytes.len() - FRAME_HEAD) as u32;
-        // Never less than the chunk's own lines need, whatever was shrunk since.
+        // At least as much as the chunk's own lines need, whatever was shrunk since.
         let pool_len = pool_len.max((chunk.top * LINE as u64).next_multiple_of(PAGE));
         let frame = Frame {
             seq,
@@ -86,7 +86,7 @@ impl Log {
         Ok((self.at.segment, self.at.offset))
     }
 
-    /// Marks the pages of a frame that is about to be written.
+    /// Marks the pages of a frame that will be written next.
     pub fn mark_dirty(&mut self, frame: &[u8]) {
         let Some(head) = Frame::peek(frame) else {
             return;
@@ -119,14 +119,15 @@ impl Log {
         }
     }
 
-    /// Share of the journal that is in use, as (used, total) bytes.
+    /// Returns the part of the journal that is in use, as (used, total) bytes.
     pub fn fill(&self) -> (u64, u64) {
         let segment = u64::from(self.segment_bytes);
         let used = (self.live.len() as u64 - 1) * segment + u64::from(self.at.offset);
         (used, u64::from(self.segments) * segment)
     }
 
-    /// Segments that only a checkpoint's own writes may use, so that it can always finish.
+    /// Returns the number of segments that only a checkpoint's own writes may use, so that it can
+    /// always finish.
     pub fn reserve(&self) -> usize {
         (self.segments as usize / 8).max(1)
     }

@@ -2,8 +2,8 @@
 //!
 //! The image is in memory. `flush` notes lines, `fence` captures them into a buffer, in fence
 //! order, and `commit` waits until the buffer is in the journal file and synced, together with
-//! everyone else's. A checkpointer writes dirty pages to the pool file and lets the journal's head
-//! go.
+//! those of other threads. A checkpointer writes dirty pages to the pool file and advances the
+//! journal's head.
 //!
 //! ```text
 //! stores -> image (private mapping of the pool file)
@@ -39,16 +39,16 @@
 //! 4. The pool file is written only by checkpoints, and only with copies whose E is durable.
 //! 5. Both header slots lead into frames that are still there: a segment is reused only when
 //!    both have a head behind it.
-//! 6. A commit is acknowledged only when every frame up to its lines is synced; after one failed
-//!    sync none is.
+//! 6. A commit is acknowledged only when every frame up to its lines is synced; after a failed sync
+//!    no commit is.
 //!
 //! # Crash states
 //!
-//! Claim: what recovery builds is an image that persistent memory could have been left with, at a
-//! moment when every acknowledged commit's fences had been passed. Let D be the end of the frames
-//! that survive. Persistent memory may hold, for each line, any state that the line had from its
-//! last completed write-back on; and nothing that was stored after a fence whose lines are older
-//! than what they had then.
+//! Claim: recovery builds an image that persistent memory could have been left with, at a moment
+//! when every acknowledged commit's fences had been passed. Let D be the end of the frames that
+//! survive. Persistent memory may hold, for each line, any state that the line had from its last
+//! completed write-back on, and nothing that was stored after a fence whose lines are older than
+//! that fence left them.
 //!
 //! 1. *Cut between checkpoints.* The pool file is the last checkpoint's; frames from its C to D are
 //!    applied in order. Each line is its last capture before D (invariant 2) or, if there is none
@@ -67,22 +67,22 @@
 //! 5. *Cut during recovery.* Frames are applied to private memory; nothing is written until
 //!    attaching, which is a new epoch's header (the chain is the same), then an ordinary
 //!    checkpoint.
-//! 6. *Cut while a frame is written.* Its sum is wrong; the chain ends before it. Frames behind it
-//!    that the disk kept are cut off too, and the next session's epoch keeps them from ever being
-//!    taken up again.
-//! 7. *Cut while the file grows.* A frame says how long the pool was; recovery extends the
-//!    file before applying it. Bytes that no frame holds are zero.
+//! 6. *Cut while a frame is written.* Its sum is wrong, and the chain ends before it. Frames behind
+//!    it that the disk kept are cut off too, and the next session's epoch keeps them from ever
+//!    being accepted again.
+//! 7. *Cut while the file grows.* A frame records the pool's length, and recovery extends the file
+//!    before applying it. Bytes that no frame holds are zero.
 //! 8. *Cut while the pool is created.* Until its first checkpoint the pool file may have no
-//!    superblock; then a journal that still begins with frame 1 is taken to hold it.
+//!    superblock. Recovery then assumes that a journal that still begins with frame 1 holds it.
 //!
 //! # Concurrency
 //!
 //! Any number of threads. Lock order: the keeper (one checkpoint, shrink or punch at a time), then
 //! leadership of the group commit, then the log, then progress or the stage. `flush` and `fence`
-//! take the stage's locks only, which no one holds across I/O. Waiters wait for a leader or for the
-//! checkpointer; the checkpointer waits for leaders, and a leader that is out of segments steps
+//! take only the stage's locks, which no thread holds across I/O. Waiters wait for a leader or for
+//! the checkpointer. The checkpointer waits for leaders, and a leader that is out of segments steps
 //! down first, so no two wait for each other. A checkpoint may use the reserved segments, and adds
-//! some if even those are used up; when the disk refuses, commits return [`CommitError::NoSpace`]
+//! some if even those are used up. When the disk refuses, commits return [`CommitError::NoSpace`]
 //! instead of waiting.
 
 mod checkpoint;
@@ -124,14 +124,14 @@ pub struct Journal {
     read_only: bool,
     had_journal: bool,
     recovery: MediaRecovery,
-    /// The session's epoch is in the journal's header: frames may be written.
+    /// True if the session's epoch is in the journal's header, so that frames may be written.
     begun: AtomicBool,
     attached: AtomicBool,
     recorder: Recorder,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Path of the journal of the pool at `pool`.
+/// Returns the path of the journal of the pool at `pool`.
 #[must_use]
 pub fn journal_path(pool: &Path) -> PathBuf {
     let mut name = pool.as_os_str().to_owned();
@@ -140,14 +140,14 @@ pub fn journal_path(pool: &Path) -> PathBuf {
 }
 
 impl Journal {
-    /// True when a journal of this pool was found at opening. A pool that was last written through
-    /// this medium and not closed is incomplete without it.
+    /// Returns true if a journal of this pool was found at opening. A pool that was last written
+    /// through this medium and not closed is incomplete without it.
     #[must_use]
     pub fn had_journal(&self) -> bool {
         self.had_journal
     }
 
-    /// Statistics since the journal was opened.
+    /// Returns statistics since the journal was opened.
     #[must_use]
     pub fn stats(&self) -> JournalStats {
         self.core.stats()
@@ -177,19 +177,20 @@ impl Journal {
             self.core.done.notify_all();
         }
         for thread in lock(&self.threads).drain(..) {
-            // A panic there has been printed; closing goes on.
+            // A panic there has been printed; closing continues.
             let _ = thread.join();
         }
     }
 
-    /// True if a commit is to wait for the journal. Before [`attach`](Media::attach) nothing is
-    /// promised: attaching makes durable what was fenced until then.
+    /// Returns true if a commit must wait for the journal. Before [`attach`](Media::attach) nothing
+    /// is promised, since attaching makes everything durable that was fenced until then.
     fn commits_wait(&self) -> bool {
         // ORDERING: Acquire; pairs with the Release at the end of `attach`.
         self.attached.load(Ordering::Acquire) && !commits_are_deferred()
     }
 
-    /// Takes the keeper with everything fenced so far in the pool file, for changing its shape.
+    /// Locks the keeper, with everything fenced so far in the pool file, for changing the file's
+    /// shape.
     fn settled(&self) -> Result<MutexGuard<'_, Keeper>, SpaceError> {
         if self.read_only {
             return Err(SpaceError::ReadOnly);
@@ -198,7 +199,7 @@ impl Journal {
         // ORDERING: Acquire; pairs with the Release at the end of `attach`.
         if !self.attached.load(Ordering::Acquire) {
             if !self.had_journal {
-                // No frames at all: what was fenced until now waits for `attach`.
+                // There are no frames: lines fenced until now wait for `attach`.
                 return Ok(keeper);
             }
             self.begin(&mut keeper).map_err(|e| match e {
@@ -218,7 +219,7 @@ impl Journal {
         Ok(keeper)
     }
 
-    /// Syncs a change of the pool file's shape; a failure is as fatal as a checkpoint's.
+    /// Syncs a change of the pool file's shape. A failure is as fatal as a checkpoint's.
     fn sync_shape(&self) -> Result<(), SpaceError> {
         self.core.pool.sync().map_err(|source| {
             let doing = "syncing the pool file";
@@ -238,12 +239,10 @@ impl crate::media::Instrument for Journal {
     type Dram = crate::media::Untraced;
 }
 
-// SAFETY: 1, 2, 6. the image's: a private mapping of the pool file, or anonymous memory, reserved
-// up front (`mapping.rs`);
-// 3. the pool file is locked, and the image is private; recovery fills it before `open` returns; 4.
-//    invariants 1 to 3 in
-// the module's head; 5. the hole is durable before the image reads as zero; stores go to the image,
-// and need no space.
+// SAFETY: 1, 2, 6. the image is a private mapping of the pool file, or anonymous memory, reserved
+// up front (`mapping.rs`); 3. the pool file is locked, and the image is private; recovery fills it
+// before `open` returns; 4. invariants 1 to 3 in the module's head; 5. the hole is durable before
+// the image reads as zero; stores go to the image, and need no space.
 unsafe impl Media for Journal {
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         let read_only = options.access == Access::ReadOnly;
@@ -251,7 +250,7 @@ unsafe impl Media for Journal {
         let journal_name = journal_path(path);
         let journal = FileStorage::at(&journal_name, read_only)?;
         if create {
-            // Refused here, before the pool's file is made, if it is no journal at all.
+            // A file that is no journal is refused here, before the pool's file is made.
             Source {
                 storage: &journal,
                 path: &journal_name,
@@ -261,7 +260,7 @@ unsafe impl Media for Journal {
         let (fd, len) = Mapping::open_file(path, options.access, initial)?;
         let undo = |e| {
             if create {
-                // The empty file that was just made is of no use; the first error is reported.
+                // The new empty file is useless; the first error is reported.
                 let _ = std::fs::remove_file(path);
             }
             e
@@ -298,14 +297,14 @@ unsafe impl Media for Journal {
     #[inline]
     fn flush(&self, addr: *const u8, len: usize) {
         let core = &*self.core;
-        // ORDERING: Acquire; pairs with the Release in `Core::record`: what is not noted any more
-        // is not acknowledged any more.
+        // ORDERING: Acquire; pairs with the Release in `Core::record`: lines that are no longer
+        // noted are no longer acknowledged.
         if len == 0 || !core.recording.load(Ordering::Acquire) {
             return;
         }
         let start = addr.addr().wrapping_sub(core.image.base().addr());
         let end = (start.saturating_add(len) as u64).min(core.image.len());
-        // Not the pool's memory: nothing to write back.
+        // This is not the pool's memory, so there is nothing to write back.
         if start as u64 >= end {
             return;
         }
@@ -368,7 +367,7 @@ unsafe impl Media for Journal {
         self.core.image.extend(len)
     }
 
-    /// The journal is emptied first, so that no frame of it leads past the new end.
+    /// The journal is emptied first, so that none of its frames leads past the new end.
     fn shrink(&self, len: u64) -> Result<(), SpaceError> {
         let _keeper = self.settled()?;
         let from = self.core.image.retract(len)?;
@@ -380,7 +379,8 @@ unsafe impl Media for Journal {
             .pool
             .truncate(len)
             .map_err(|e| SpaceError::io("shortening the file", e))
-            // PERSIST: the shorter file, so that what grows there again is zero after a crash too.
+            // PERSIST: the shorter file, so that bytes that grow there again are zero after a crash
+            // too.
             .and_then(|()| self.sync_shape())
             // Cutting a file drops its private pages; anonymous memory is cleared here.
             .and_then(|()| {
@@ -389,21 +389,21 @@ unsafe impl Media for Journal {
                     .discard(len.next_multiple_of(PAGE), from - len)
             });
         if result.is_err() {
-            // As long as before, if the file still is.
+            // The old length, if the file still has it.
             let there = self.core.pool.size().unwrap_or(len).clamp(len, from);
             self.core.image.extend(there)?;
         }
         result
     }
 
-    /// The journal is emptied first, so that no frame of it fills the hole again.
+    /// The journal is emptied first, so that none of its frames fills the hole again.
     fn punch(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
         let _keeper = self.settled()?;
         self.core
             .pool
             .punch(offset, len)
             .map_err(|e| SpaceError::io("punching a hole", e))?;
-        // PERSIST: the hole, before anyone relies on the zeros.
+        // PERSIST: the hole, before anything relies on the zeros.
         self.sync_shape()?;
         self.core.image.discard(offset, len)
     }
@@ -430,7 +430,7 @@ unsafe impl Media for Journal {
                 self.create_journal(&mut keeper, uuid)?;
             }
             self.begin(&mut keeper)?;
-            // PERSIST: the pool file itself now says which medium it is in use by.
+            // PERSIST: the medium that uses the pool file, in the file itself.
             self.core.checkpoint_all(&mut keeper)?;
         }
         self.start_threads()?;
@@ -471,8 +471,8 @@ impl Drop for Journal {
         // ORDERING: Acquire; pairs with the Release at the end of `attach`.
         if self.attached.load(Ordering::Acquire) {
             let mut keeper = lock(&self.core.keeper);
-            // A caller that wants to know whether closing worked calls `sync` first; the journal
-            // stays and is replayed if it did not.
+            // A caller that must know whether closing worked calls `sync` first. If it did not, the
+            // journal stays and is replayed.
             let _ = self.core.close(&mut keeper, FIRST_SEGMENTS);
         }
     }

@@ -1,5 +1,4 @@
-//! Opening: what the journal holds is replayed, or a new journal is made; a session begins when the
-//! pool is attached.
+//! Opening replays the journal or makes a new one. A session begins when the pool is attached.
 
 use super::checkpoint::zero;
 use super::commit::{Core, Keeper};
@@ -18,12 +17,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// Segments that a journal of its full length has, unless they would be too small or too large.
+/// Number of segments of a journal of its full length, unless they would be too small or too large.
 const SEGMENTS: u64 = 64;
 /// Largest segment in a new journal.
 const LARGEST_SEGMENT: u64 = 1 << 20;
 
-/// The header that a new journal starts from.
+/// Returns the header that a new journal starts from.
 fn new_header(uuid: [u8; 16], journal_max: u64) -> Header {
     let ideal = (journal_max / SEGMENTS).max(1);
     // Both bounds are powers of two that fit 32 bits.
@@ -75,14 +74,14 @@ impl Journal {
             if n == 0 {
                 break;
             }
-            // A pool is whole lines long; a cut file's odd end is no line of it.
+            // The pool is whole lines long. The odd end of a cut file is no line of it.
             image.restore(at / LINE as u64, &page[..n - n % LINE]);
             at += n as u64;
         }
         Self::start(image, pool, journal, path, options)
     }
 
-    /// Replays what there is; starts nothing.
+    /// Replays the journal, if there is one. Starts no thread.
     pub(super) fn start(
         image: Image,
         pool: Arc<dyn Storage>,
@@ -113,7 +112,7 @@ impl Journal {
             aside: std::sync::OnceLock::new(),
             durability: options.durability,
             journal_max: options.journal_max,
-            // Four to a segment, so that little of one stays unused.
+            // Four chunks to a segment, so that little of one stays unused.
             stage: Stage::new(header.segment_bytes as usize / 4),
             chunk_lines: u64::from(header.segment_bytes) / 4 / (LINE as u64 + 8),
             recording: AtomicBool::new(!read_only),
@@ -138,8 +137,8 @@ impl Journal {
                 !read_only && recovery.batches_replayed > 0 && log.free.len() <= log.reserve();
             drop(log);
             if tight {
-                // The image is exactly what the journal says, so it may go to the pool file now;
-                // later, the first frame might find no segment on a full disk.
+                // The image is exactly the content of the journal, so it may go to the pool file
+                // now. Later, the first frame might find no segment on a full disk.
                 core.journal
                     .sync()
                     .map_err(|e| OpenError::io(&journal_name, "sync", e))?;
@@ -159,7 +158,7 @@ impl Journal {
         })
     }
 
-    /// Makes a new journal file, or a foreign one without live frames this pool's.
+    /// Makes a new journal file, or turns a foreign one without live frames into this pool's.
     pub(super) fn create_journal(
         &self,
         keeper: &mut Keeper,
@@ -193,8 +192,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins a session on the journal that there is: until then no frame may be written, and no
-    /// page that was replayed from frames that are perhaps in the page cache only.
+    /// Begins a session on the existing journal. Until then no frame may be written, and no page
+    /// that was replayed from frames that may only be in the page cache.
     pub(super) fn begin(&self, keeper: &mut Keeper) -> Result<(), OpenError> {
         // ORDERING: Relaxed; only looked at under the keeper's lock.
         if self.begun.load(Ordering::Relaxed) {
@@ -203,8 +202,8 @@ impl Journal {
         let path = journal_path(&self.path);
         let aside = (self.core.journal.another()).map_err(|e| OpenError::io(&path, "open", e))?;
         let aside = self.core.aside.get_or_init(|| aside);
-        // PERSIST: every frame that was replayed, before frames are written behind it (a killed
-        // writer's were perhaps never synced).
+        // PERSIST: every replayed frame, before frames are written behind it (those of a killed
+        // writer may never have been synced).
         aside.sync().map_err(|e| OpenError::io(&path, "sync", e))?;
         let header = Header {
             epoch: keeper.header.epoch + 1,
@@ -218,8 +217,8 @@ impl Journal {
     }
 }
 
-/// Replays the journal into the image, if there is one of this pool; its header, the slot that it
-/// is in, and what was replayed.
+/// Replays the journal into the image, if there is one of this pool. Returns its header, the slot
+/// of that, and the replayed chain.
 fn replay(
     image: &Image,
     pool: &dyn Storage,
@@ -237,7 +236,8 @@ fn replay(
         return Ok(None);
     };
     if options.access == Access::Create {
-        // A leftover of a pool that is gone: replaced when the new pool is attached.
+        // The journal is left from a pool that no longer exists; attaching the new pool replaces
+        // it.
         return Ok(None);
     }
     let whose = owner(pool, &header).map_err(|e| OpenError::io(path, "read", e))?;
@@ -259,7 +259,7 @@ fn replay(
     Ok(Some((header, slot, chain)))
 }
 
-/// The log that goes on where `chain` ends.
+/// Returns the log that continues where `chain` ends.
 fn log_after(header: &Header, chain: Chain, dirty: DirtyPages) -> Log {
     let live = std::collections::VecDeque::from(chain.live);
     let free = (0..header.segments).filter(|s| !live.contains(s)).collect();

@@ -5,13 +5,14 @@
 //! epoch is neither below the frame before it nor above the header's. Frames that an earlier
 //! session wrote behind a tear, and that a later session's frames replaced, fail the epoch rule:
 //! the later session's frame of the same number carries a higher epoch, and nothing of a lower one
-//! follows it. The first frame has no predecessor to compare with; the header's `floor` stands in
-//! for it.
+//! follows it. The first frame has no predecessor, and is compared with the header's `floor`
+//! instead.
 //!
 //! # What is damage
-//! A chain that ends is the normal trace of a power failure. It is damage when something says that
+//! A chain that ends is the normal trace of a power failure. It is damage if there is evidence that
 //! the missing frame had been durable: the header (`required`), or a whole frame further on that
-//! was sealed when it was (`durable`). Then nothing is opened, rather than an older state served.
+//! was sealed when it was (`durable`). Then the opening fails, because the state without that frame
+//! would be an older one.
 
 use super::format::{
     DATA_AT, FRAME_HEAD, Frame, Header, Position, SECTOR, SLOT_AT, Slot, runs, salt,
@@ -24,13 +25,13 @@ use std::io;
 use std::path::Path;
 use uuid::Uuid;
 
-/// A journal file and how to name it in errors.
+/// A journal file, and its name in errors.
 pub(super) struct Source<'a> {
     pub storage: &'a dyn Storage,
     pub path: &'a Path,
 }
 
-/// Where a chain was found to end.
+/// The end of a chain.
 #[derive(Debug)]
 pub(super) struct Chain {
     /// The place and number of the next frame.
@@ -40,7 +41,7 @@ pub(super) struct Chain {
     pub report: MediaRecovery,
 }
 
-/// Takes the frames of a chain, in order.
+/// Receives the frames of a chain, in order.
 pub(super) trait Apply {
     /// The pool has at least this many bytes from here on.
     fn extend(&mut self, pool_len: u64) -> Result<(), OpenError>;
@@ -48,7 +49,7 @@ pub(super) trait Apply {
     fn lines(&mut self, line: u64, bytes: &[u8]);
 }
 
-/// Counts only.
+/// A receiver that only counts.
 pub(super) struct Discard;
 
 impl Apply for Discard {
@@ -59,7 +60,7 @@ impl Apply for Discard {
     fn lines(&mut self, _line: u64, _bytes: &[u8]) {}
 }
 
-/// Applies to an image that no one else has yet.
+/// A receiver that applies frames to an image that no other thread has yet.
 pub(super) struct ToImage<'a> {
     pub image: &'a Image,
     /// The pool file, to be extended with the image; `None` leaves it alone.
@@ -112,7 +113,7 @@ impl Source<'_> {
         }
     }
 
-    /// The header in force and its slot; `None` where no journal was ever finished.
+    /// Returns the header in force and its slot, or `None` if no journal was ever finished.
     pub fn header(&self) -> Result<Option<(Header, usize)>, OpenError> {
         let mut best: Option<(Header, usize)> = None;
         let mut bad = 0;
@@ -180,7 +181,7 @@ impl Source<'_> {
                 };
                 continue;
             }
-            // Not here: in the segment that starts with it, if there is one.
+            // The next frame is not here, but in the segment that starts with it, if there is one.
             let mut elsewhere = None;
             for (other, head) in heads.iter().enumerate() {
                 let other = other as u32;
@@ -292,7 +293,7 @@ impl Source<'_> {
         }
     }
 
-    /// The head (unchecked) of every segment's first frame.
+    /// Returns the (unchecked) head of every segment's first frame.
     fn first_frames(&self, header: &Header) -> Result<Vec<Option<Frame>>, OpenError> {
         let size = self.storage.size().map_err(|e| self.io(e))?;
         let whole = size.saturating_sub(DATA_AT) / u64::from(header.segment_bytes);
@@ -308,7 +309,7 @@ impl Source<'_> {
             .collect()
     }
 
-    /// A segment's bytes; fewer where the file has been cut.
+    /// Returns a segment's bytes; fewer where the file has been cut.
     fn segment(
         &self,
         header: &Header,
@@ -326,7 +327,7 @@ impl Source<'_> {
     }
 }
 
-/// Whether a journal of `uuid` goes with the pool file.
+/// Whether a journal of `uuid` belongs to the pool file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// A superblock copy names the same pool.
@@ -358,7 +359,7 @@ pub(super) fn owner(pool: &dyn Storage, header: &Header) -> io::Result<Owner> {
     })
 }
 
-/// The error for a journal that belongs to another pool.
+/// Returns the error for a journal that belongs to another pool.
 pub(super) fn foreign(path: &Path, header: &Header, chain: &Chain) -> OpenError {
     OpenError::Corrupt {
         path: path.to_path_buf(),

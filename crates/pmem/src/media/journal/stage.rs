@@ -22,9 +22,10 @@ use crossbeam_utils::CachePadded;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-/// Slots; two threads that share one write back each other's lines early, which is always legal.
+/// Number of slots. Two threads that share one write back each other's lines early, which is always
+/// legal.
 const SLOTS: usize = 64;
-/// Emptied chunks kept for reuse.
+/// Number of emptied chunks that are kept for reuse.
 const SPARE: usize = 16;
 
 thread_local! {
@@ -46,7 +47,7 @@ struct Lines {
 #[derive(Debug, Default)]
 struct Slot {
     noted: Vec<Lines>,
-    /// Lines that had been appended, by all threads, when this slot's last fence was.
+    /// Number of lines that had been appended, by all threads, at this slot's last fence.
     last: u64,
 }
 
@@ -55,7 +56,7 @@ struct Slot {
 pub(super) struct Chunk {
     /// [`FRAME_HEAD`] bytes for the head, then runs.
     pub bytes: Vec<u8>,
-    /// Lines appended, by all threads since opening, up to the end of this chunk.
+    /// Number of lines appended, by all threads since opening, up to the end of this chunk.
     pub end: u64,
     /// One more than the highest line number in it.
     pub top: u64,
@@ -114,7 +115,7 @@ impl Stage {
         slot.noted.push(Lines { first, end });
     }
 
-    /// Captures and appends what this thread noted. True when a chunk was filled by it.
+    /// Captures and appends the lines that this thread noted. Returns true if that filled a chunk.
     #[inline]
     pub fn fence(&self, image: &Image) -> bool {
         let mut slot = lock(&self.slots[SLOT.with(|s| *s)]);
@@ -130,7 +131,7 @@ impl Stage {
             let before = active.full.len();
             let lines = image.lines();
             for run in &slot.noted {
-                // A line past the end was given back meanwhile (and is not the pool's any more).
+                // A line past the end was cut off meanwhile, and is no longer the pool's.
                 active.append(image, run.first, run.end.min(lines));
             }
             filled = active.full.len() > before;
@@ -146,12 +147,12 @@ impl Stage {
         filled
     }
 
-    /// How far the journal must be durable for this thread's fences to be.
+    /// Returns how far the journal must be durable for this thread's fences to be.
     pub fn fenced_by_this_thread(&self) -> u64 {
         lock(&self.slots[SLOT.with(|s| *s)]).last
     }
 
-    /// Lines appended so far.
+    /// Returns the number of lines appended so far.
     #[inline]
     pub fn appended(&self) -> u64 {
         // ORDERING: Acquire; pairs with the Release in `fence`.
@@ -167,7 +168,7 @@ impl Stage {
         }
     }
 
-    /// Takes an emptied chunk's memory back.
+    /// Takes back an emptied chunk's memory.
     pub fn reuse(&self, mut bytes: Vec<u8>) {
         bytes.truncate(FRAME_HEAD);
         let mut active = lock(&self.active);
@@ -176,7 +177,7 @@ impl Stage {
         }
     }
 
-    /// Forgets everything captured: nothing will be written any more.
+    /// Forgets everything captured, since nothing will be written any more.
     pub fn discard(&self) {
         let mut active = lock(&self.active);
         active.full.clear();

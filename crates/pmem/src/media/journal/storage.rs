@@ -1,4 +1,4 @@
-//! The journal medium's view of a file: a trait, so that tests can put a failing disk underneath.
+//! The journal medium's view of a file. It is a trait, so that tests can use a failing disk.
 
 use super::format::SECTOR;
 use crate::error::{CommitError, OpenError};
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// Until then a power failure may keep, drop or tear each write at 512-byte sectors, and in any
 /// order. All methods may be called from several threads at once.
 pub trait Storage: Send + Sync + Debug {
-    /// Bytes in the file; 0 when there is none yet.
+    /// Returns the bytes of the file; 0 if there is none yet.
     ///
     /// # Errors
     /// The operating system's error.
@@ -36,7 +36,7 @@ pub trait Storage: Send + Sync + Debug {
     /// The operating system's error; any part may have been written then.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Makes all earlier writes durable. After an error no one knows which of them are.
+    /// Makes all earlier writes durable. After an error it is unknown which of them are.
     ///
     /// # Errors
     /// The operating system's error.
@@ -56,7 +56,7 @@ pub trait Storage: Send + Sync + Debug {
     /// before.
     ///
     /// # Errors
-    /// `StorageFull`, or whatever else the operating system answers.
+    /// `StorageFull`, or another error of the operating system.
     fn allocate(&self, from: u64, to: u64) -> io::Result<()>;
 
     /// Cuts the file to `len` bytes.
@@ -65,14 +65,14 @@ pub trait Storage: Send + Sync + Debug {
     /// The operating system's error.
     fn truncate(&self, len: u64) -> io::Result<()>;
 
-    /// A second handle on the same file. A failed write-back is told to each handle once, so
-    /// a thread that syncs while others do needs one of its own.
+    /// Returns a second handle on the same file. A failed write-back is reported to each handle
+    /// once, so a thread that syncs while others do needs one of its own.
     ///
     /// # Errors
     /// The operating system's error.
     fn another(&self) -> io::Result<Arc<dyn Storage>>;
 
-    /// Gives back the space of a page-aligned range, which then reads as zero.
+    /// Frees the space of a page-aligned range, which then reads as zero.
     ///
     /// # Errors
     /// The operating system's error.
@@ -95,7 +95,7 @@ pub trait Storage: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Reads until `into` is full or the file ends; returns the bytes read.
+    /// Reads until `into` is full or the file ends. Returns the bytes read.
     ///
     /// # Errors
     /// The operating system's error.
@@ -113,7 +113,8 @@ pub trait Storage: Send + Sync + Debug {
     }
 }
 
-/// The commit error for a failed write: lack of space can be mended, anything else is fatal.
+/// Returns the commit error for a failed write: a lack of space may end, and anything else is
+/// fatal.
 pub(super) fn write_error(doing: &'static str, source: io::Error) -> CommitError {
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -123,16 +124,16 @@ pub(super) fn write_error(doing: &'static str, source: io::Error) -> CommitError
     }
 }
 
-/// Longer writes go through the page cache.
+/// Maximum length of a direct write. Longer writes go through the page cache.
 const MAX_DIRECT: usize = 256 << 10;
 const PAGE_BYTES: usize = PAGE as usize;
 
-/// Memory that direct writes are made from.
+/// Memory for direct writes.
 #[derive(Clone, Debug)]
 #[repr(align(4096))]
 struct Page([u8; PAGE_BYTES]);
 
-/// The file again, past the page cache: what is written is durable when the write returns.
+/// The file again, past the page cache: written bytes are durable when the write returns.
 #[derive(Debug)]
 struct Direct {
     fd: OwnedFd,
@@ -140,8 +141,8 @@ struct Direct {
 }
 
 impl Direct {
-    /// Opens the very file of `fd`, whatever its path leads to by now. `None` where there is no
-    /// such thing.
+    /// Opens the very file of `fd`, whatever its path leads to by now. Returns `None` if that is
+    /// not possible.
     fn of(fd: &OwnedFd) -> Option<Self> {
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::DSYNC | OFlags::CLOEXEC;
@@ -150,13 +151,13 @@ impl Direct {
         Some(Self { fd, buffer })
     }
 
-    /// True for what may be written so; where the disk's sectors are longer, it refuses.
+    /// Returns true for a write that may be direct. A disk with longer sectors refuses it.
     fn takes(offset: u64, bytes: &[u8]) -> bool {
         let whole = bytes.len().is_multiple_of(SECTOR) && offset.is_multiple_of(SECTOR as u64);
         whole && bytes.len() <= MAX_DIRECT
     }
 
-    /// Writes all of `bytes`; false if some of it, or all, is to be written in another way.
+    /// Writes all of `bytes`. Returns false if some or all of it must be written in another way.
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<bool> {
         let mut buffer = lock(&self.buffer);
         let mut slices = Vec::with_capacity(buffer.len());
@@ -178,14 +179,14 @@ impl Direct {
 pub struct FileStorage {
     path: PathBuf,
     fd: OnceLock<OwnedFd>,
-    /// The kernel or file system refuses `RWF_DSYNC`: write, then sync.
+    /// True if the kernel or file system refuses `RWF_DSYNC`; then write, then sync.
     plain_sync: AtomicBool,
-    /// For short writes that are to be durable at once: `None` if there are none of that kind here.
+    /// For short writes that must be durable at once; `None` inside if they cannot be direct here.
     direct: OnceLock<Option<Direct>>,
 }
 
 impl FileStorage {
-    /// The open file `fd` (a duplicate, so that a lock on it stays with the caller's).
+    /// Returns the open file `fd` (a duplicate, so that a lock on it stays with the caller's).
     pub fn of(path: &Path, fd: OwnedFd) -> Self {
         Self {
             path: path.to_path_buf(),
@@ -195,7 +196,8 @@ impl FileStorage {
         }
     }
 
-    /// The file at `path` if there is one; else it is made by the first [`Storage::allocate`].
+    /// Opens the file at `path` if there is one. Otherwise the first [`Storage::allocate`] makes
+    /// it.
     ///
     /// # Errors
     /// [`OpenError`] for anything but its absence.
@@ -227,7 +229,8 @@ impl FileStorage {
         self.fd.get().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// The file, made (and its name made durable) if need be. Only the attaching thread makes it.
+    /// Returns the file, which is made (and its name made durable) if necessary. Only the attaching
+    /// thread makes it.
     fn made(&self) -> io::Result<&OwnedFd> {
         if self.fd.get().is_none() {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
@@ -301,7 +304,7 @@ impl Storage for FileStorage {
         match rustix::fs::fallocate(fd, FallocateFlags::empty(), from, to - from) {
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
             Err(e) => {
-                // Back to the old length; if even that fails the tail stays unused.
+                // Cut back to the old length. If even that fails, the tail stays unused.
                 let _ = rustix::fs::ftruncate(fd, from);
                 Err(e.into())
             }
@@ -324,7 +327,7 @@ impl Storage for FileStorage {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(self.fd()?, flags, offset, len) {
             Err(Errno::OPNOTSUPP) => {
-                // No holes here: zeros take the place, and the space stays.
+                // Without holes here: zeros are written, and the space stays.
                 let zeros = vec![0; 1 << 20];
                 let mut at = offset;
                 while at < offset + len {
@@ -345,7 +348,7 @@ mod tests {
 
     #[test]
     fn durable_writes_of_all_lengths_and_places_are_read_back() {
-        // Beside the sources: there, files may be written past the page cache.
+        // Beside the sources, where files can be written past the page cache.
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let file = FileStorage::at(&dir.path().join("file"), false).unwrap();
         let end = 4 * MAX_DIRECT;
@@ -369,7 +372,7 @@ mod tests {
                 _ => i * 1000 + 3,
             };
             let bytes: Vec<u8> = (0..length).map(|byte| (byte * 7 + i) as u8).collect();
-            // Also over what is in the page cache only.
+            // Also over bytes that are only in the page cache.
             file.write_all(at as u64, &[0xEE; 100]).unwrap();
             model[at..at + 100].fill(0xEE);
             file.write_durable(at as u64, &bytes).unwrap();

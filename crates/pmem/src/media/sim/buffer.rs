@@ -1,9 +1,9 @@
-//! Buffers of simulations. One that is given back is used again: an exploration makes tens of
-//! thousands of simulations, and each changes a few pages of megabytes.
+//! Buffers of simulations. Freed buffers are reused: an exploration makes tens of thousands of
+//! simulations, and each changes a few pages of megabytes.
 //!
 //! # Invariant
-//! A buffer that is free holds zeros: its last owner says which pages were written
-//! ([`Written`]), and those alone are cleared.
+//! A free buffer holds zeros: its last owner reports which pages were written ([`Written`]), and
+//! only those are cleared.
 
 use crate::sync::lock;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -17,10 +17,10 @@ const PAGE: usize = 4096;
 const PAGE_WORDS: u32 = (PAGE / 8) as u32;
 /// The largest buffer that is kept for later.
 const LARGEST_KEPT: usize = 128 << 20;
-/// How many are.
+/// Maximum number of buffers that are kept.
 const MAX_KEPT: usize = 16;
 
-/// The free buffers, those given back last at the end.
+/// The free buffers, the last freed ones at the end.
 static FREE: Mutex<Vec<Buffer>> = Mutex::new(Vec::new());
 
 /// Zeroed memory, aligned to [`ALIGN`].
@@ -34,7 +34,7 @@ pub(super) struct Buffer {
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// Zeroed memory of `capacity` bytes, a multiple of [`ALIGN`].
+    /// Returns zeroed memory of `capacity` bytes, a multiple of [`ALIGN`].
     pub(super) fn new(capacity: usize) -> Self {
         let free = {
             let mut free = lock(&FREE);
@@ -68,7 +68,7 @@ impl Buffer {
         self.allocated.wrapping_add(aligned - self.allocated.addr())
     }
 
-    /// Clears what was written, and keeps the buffer for later.
+    /// Clears the written pages and keeps the buffer for later.
     pub(super) fn give_back(self, written: &Written) {
         if self.capacity > LARGEST_KEPT {
             return;
@@ -90,8 +90,8 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: 1. allocated with this layout; 2. freed once, here; 3. it is owned, so no one
-        // leads in.
+        // SAFETY: 1. allocated with this layout; 2. freed once, here; 3. it is owned, so no other
+        // reference leads into it.
         unsafe { dealloc(self.allocated, Self::layout(self.capacity)) }
     }
 }
@@ -101,12 +101,12 @@ impl Drop for Buffer {
 pub(super) struct Written(Vec<bool>);
 
 impl Written {
-    /// Nothing, in a buffer of `words` words.
+    /// Returns no pages, for a buffer of `words` words.
     pub(super) fn new(words: usize) -> Self {
         Self(vec![false; words.div_ceil(PAGE_WORDS as usize)])
     }
 
-    /// The page of `word` was.
+    /// Notes that the page of `word` was written.
     #[inline]
     pub(super) fn add(&mut self, word: u32) {
         self.0[(word / PAGE_WORDS) as usize] = true;
@@ -132,7 +132,7 @@ mod tests {
         let base = first.base();
         let mut written = Written::new(BYTES / 8);
         for word in [0, 511, 512, 70_000, BYTES / 8 - 1] {
-            // SAFETY: inside the buffer, 8-aligned, and ours.
+            // SAFETY: 1. inside the buffer; 2. 8-aligned; 3. this test owns the buffer.
             unsafe { base.cast::<u64>().add(word).write(u64::MAX) }
             written.add(word as u32);
         }
@@ -140,7 +140,7 @@ mod tests {
         first.give_back(&written);
         let second = Buffer::new(BYTES);
         assert_eq!(second.base(), base, "the same one");
-        // SAFETY: the buffer's own bytes, which nothing changes meanwhile.
+        // SAFETY: these are the buffer's own bytes, which nothing changes meanwhile.
         let all = unsafe { std::slice::from_raw_parts(second.base(), BYTES) };
         assert!(all.iter().all(|byte| *byte == 0));
     }

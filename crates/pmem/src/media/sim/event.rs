@@ -72,7 +72,7 @@ pub trait Sink {
     /// Takes one event. A store is reported before it is made.
     fn event(&mut self, event: &Event);
 
-    /// The sink itself, for the caller that set it.
+    /// Returns the sink itself, for the caller that set it.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 
@@ -107,7 +107,7 @@ pub enum SiteKind {
 }
 
 impl SiteKind {
-    /// The kind's name, as reports print it.
+    /// Returns the kind's name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -117,7 +117,7 @@ impl SiteKind {
         }
     }
 
-    /// The kind of instruction that an event is, if it is one that orders.
+    /// Returns the kind of instruction that an event is, if it is one that orders.
     #[must_use]
     pub fn of(kind: &EventKind) -> Option<Self> {
         match kind {
@@ -143,7 +143,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// The site of an instruction.
+    /// Returns the site of an instruction.
     #[must_use]
     pub fn new(at: &'static Location<'static>, kind: SiteKind) -> Self {
         Self {
@@ -161,7 +161,7 @@ impl Site {
             && self.file == at.file()
     }
 
-    /// True if one of `sites` is the instruction of `kind` at `at`.
+    /// Returns true if one of `sites` is the instruction of `kind` at `at`.
     pub(super) fn any(sites: &[Self], at: &'static Location<'static>, kind: SiteKind) -> bool {
         sites.iter().any(|site| site.is(at, kind))
     }

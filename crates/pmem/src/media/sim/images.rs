@@ -12,9 +12,9 @@
 //! 3. For decided words a, b of one domain: epoch(last store of a that was kept) <= epoch(first
 //!    store of b that was lost). `floor` is the greatest of the former, `ceiling` the least of the
 //!    latter.
-//! 4. Every change to memory, to the length and to what is open stands in the undo log, while that
-//!    is on.
-//! 5. The page of every word that was ever changed stands in `written`.
+//! 4. Every change to memory, to the length and to the open words is in the undo log, while that is
+//!    on.
+//! 5. `written` has the page of every word that was ever changed.
 
 use super::buffer::Written;
 use super::persistency::{Pending, PendingStore, line_of};
@@ -43,9 +43,9 @@ pub enum Strategy {
 pub struct Decision {
     /// The word (byte offset / 8).
     pub word: u32,
-    /// How many of its pending stores, oldest first, were kept.
+    /// Number of its pending stores, oldest first, that were kept.
     pub kept: u16,
-    /// How many there are.
+    /// Number of its pending stores.
     pub of: u16,
 }
 
@@ -68,7 +68,7 @@ struct Open {
     word: u32,
     domain: u32,
     versions: Range<u32>,
-    /// How many stores were kept, once decided.
+    /// Number of stores kept, once decided.
     kept: u16,
     has_pairs: bool,
     /// The entry that this one hides while it is there (a crash in recovery).
@@ -103,13 +103,13 @@ pub(super) struct Images {
     undo: Vec<Undo>,
     pub(super) written: Written,
     pub(super) recording_undo: bool,
-    /// The decisions, in order; another thread may look at it (a watchdog).
+    /// The decisions, in order; another thread (a watchdog) may read them.
     pub(super) decided: Arc<Mutex<Vec<Decision>>>,
     strategy: Strategy,
     /// Depth-first: word, choice taken and number of choices, per decision.
     stack: Vec<(u32, u16, u16)>,
     depth: usize,
-    /// Depth-first: a run did not decide as the one before it had.
+    /// Depth-first: true if a run did not decide as the one before it had.
     diverged: bool,
 }
 
@@ -216,7 +216,8 @@ impl Images {
         }
     }
 
-    /// Epoch of the last store kept (0: none) and of the first one lost (the greatest: none).
+    /// Returns the epoch of the last store kept (0: none) and of the first one lost (the greatest:
+    /// none).
     fn bounds(&self, open: u32, kept: u16) -> (u32, u32) {
         let versions = &self.versions[self.range(open)];
         let last = match kept {
@@ -283,7 +284,7 @@ impl Images {
                 let taken = match planned {
                     Some((of, taken, n)) if (of, n) == (word, choices) => taken,
                     _ => {
-                        // The plan is of no use to a run that took another way.
+                        // The plan does not fit a run that went another way.
                         self.diverged |= planned.is_some();
                         self.stack.truncate(self.depth);
                         self.stack.push((word, 0, choices));
@@ -320,8 +321,8 @@ impl Images {
         }
     }
 
-    /// Opens the words of `pending`; those opened before stay. If `newest` is the number of a
-    /// store, only images that kept it are meant. Returns what to give to `close`.
+    /// Opens the words of `pending`; those opened before stay open. If `newest` is the number of a
+    /// store, only images that kept it are meant. Returns the argument for `close`.
     pub(super) fn expose(
         &mut self,
         memory: &impl Memory,
@@ -410,7 +411,7 @@ impl Images {
         }
     }
 
-    /// Puts memory and what is open back to `mark`. Returns the length to restore, if it changed.
+    /// Restores memory and the open words to `mark`. Returns the length to restore, if it changed.
     pub(super) fn roll_back(&mut self, memory: &impl Memory, mark: Mark) -> Option<u64> {
         let mut length = None;
         while self.undo.len() > mark.undo {
@@ -436,9 +437,9 @@ impl Images {
         lock(&self.decided)[mark.decided..].to_vec()
     }
 
-    /// Decides words as they were decided before; those decided already stay. False if some word
-    /// has nothing to decide, or fewer stores: the decisions are another image's, and the rest was
-    /// left.
+    /// Decides words as they were decided before; words that are decided already stay so. Returns
+    /// false if some word has nothing to decide, or fewer stores: the decisions are another
+    /// image's, and the rest was left.
     pub(super) fn impose(&mut self, memory: &impl Memory, decisions: &[Decision]) -> bool {
         decisions.iter().all(|decision| {
             let Some(&open) = self.index.get(&decision.word) else {
@@ -461,12 +462,13 @@ impl Images {
         self.diverged = false;
     }
 
-    /// Depth-first: decisions taken so far, which a deeper exploration leaves alone.
+    /// Depth-first: returns the number of decisions taken so far, which a deeper exploration leaves
+    /// alone.
     pub(super) fn depth(&self) -> usize {
         self.stack.len()
     }
 
-    /// Depth-first: true if some run read otherwise than the one before it under the same
+    /// Depth-first: returns true if some run read otherwise than the one before it under the same
     /// decisions, so that not all images were visited.
     pub(super) fn diverged(&self) -> bool {
         self.diverged
@@ -483,7 +485,7 @@ impl Images {
         self.depth = base;
     }
 
-    /// Depth-first: turns to the next image; false if there is none.
+    /// Depth-first: turns to the next image. Returns false if there is none.
     pub(super) fn advance(&mut self, base: usize) -> bool {
         // A run that ended early (a violation) leaves nothing deeper than it went.
         self.stack.truncate(self.depth.max(base));

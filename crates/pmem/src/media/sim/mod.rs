@@ -2,9 +2,9 @@
 //!
 //! | part | does |
 //! | --- | --- |
-//! | `shared.rs`, `simulation.rs` | the simulation, and what its owner can do with it |
-//! | `buffer.rs` | the memory, used again by later simulations |
-//! | `event.rs` | what is reported, with thread and call site |
+//! | `shared.rs`, `simulation.rs` | the simulation, and its owner's operations |
+//! | `buffer.rs` | the memory, which later simulations reuse |
+//! | `event.rs` | the reports, with thread and call site |
 //! | `persistency.rs` | models: which stores a crash may lose |
 //! | `images.rs` | the images that a crash may leave, decided lazily, undone by their own trace |
 //!
@@ -50,7 +50,8 @@ impl std::fmt::Debug for Sim {
 }
 
 impl Sim {
-    /// Counts an access and decides what it reads. `None` if that is outside the buffer.
+    /// Counts an access and decides the words that it reads. Returns `None` if that is outside the
+    /// buffer.
     #[inline]
     #[track_caller]
     fn touch(&self, addr: *const u8, width: usize) -> Option<RefMut<'_, State>> {
@@ -78,11 +79,11 @@ impl Sim {
     }
 }
 
-// SAFETY: 1, 2. the buffer is aligned, as long as the capacity, initialised, and taken back only
-// when nobody shares it any more; accesses past `len` panic; 3. it is the simulation's, whose owner
-// changes it, through atomic words, only while it explores crashes and nothing is open; 4, 5. what
-// survives is what the explorer decides; the program itself sees stores at once; 6. one thread uses
-// it (`Shared::owned`).
+// SAFETY: 1, 2. the buffer is aligned, as long as the capacity, initialised, and freed only when
+// nothing shares it any more; accesses past `len` panic; 3. it is the simulation's, whose owner
+// changes it, through atomic words, only while it explores crashes and nothing is open; 4, 5. the
+// explorer decides what survives; the program itself sees stores at once; 6. one thread uses it
+// (`Shared::owned`).
 unsafe impl Media for Sim {
     /// Opens the simulation that is attached to this thread; `path` is only a name for messages.
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
@@ -190,7 +191,7 @@ unsafe impl Media for Sim {
         Ok(())
     }
 
-    /// True when frozen, and while a panic drops what was open.
+    /// Returns true when frozen, and while a panic drops what was open.
     fn read_only(&self) -> bool {
         // ORDERING: Relaxed; one thread simulates all.
         self.shared.read_only.load(Ordering::Relaxed) || std::thread::panicking()

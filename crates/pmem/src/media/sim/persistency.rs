@@ -17,7 +17,7 @@
 //! Locked instructions and acquire/release order nothing here, though they do on processors; the
 //! model is stricter than those. A pool's length changes at once and durably. On `armv8` a store
 //! fence separates the epochs of all threads; within a line that two threads write without a fence
-//! between them that is more order than the architecture promises.
+//! between them, that is more order than the architecture promises.
 
 use super::event::{Event, EventKind, SiteKind};
 use crate::media::LINE;
@@ -39,7 +39,7 @@ impl Model {
     /// All models.
     pub const ALL: [Self; 3] = [Self::X86Tso, Self::ArmV8, Self::Eadr];
 
-    /// The name that the command line and JSON use.
+    /// Returns the name on the command line and in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -49,8 +49,8 @@ impl Model {
         }
     }
 
-    /// True if an instruction of `kind` does anything: flushes are nothing where caches are
-    /// durable, and store fences where stores to a line keep their order anyhow.
+    /// Returns true if an instruction of `kind` has an effect: flushes have none where caches are
+    /// durable, and store fences none where stores to a line keep their order anyway.
     #[must_use]
     pub fn orders(self, kind: SiteKind) -> bool {
         match self {
@@ -60,7 +60,7 @@ impl Model {
         }
     }
 
-    /// The model of that name.
+    /// Returns the model of that name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|model| model.name() == name)
@@ -76,13 +76,13 @@ pub struct PendingStore {
     pub value: u64,
     /// Epoch in its domain; from 1 on.
     pub epoch: u32,
-    /// Number of the 16-byte store that this is an inseparable half of; 0 if of none.
+    /// Number of the 16-byte store of which this is an inseparable half; 0 for none.
     pub pair: u32,
     /// Place in the order of all stores.
     pub seq: u32,
     /// The thread that stored.
     pub thread: u8,
-    /// Where it did.
+    /// The call site of the store.
     pub site: &'static Location<'static>,
 }
 
@@ -99,15 +99,15 @@ pub struct Pending {
     flushed: Vec<Vec<(u32, u32)>>,
 }
 
-/// The line of a word.
+/// Returns the line of a word.
 #[must_use]
 pub fn line_of(word: u32) -> u32 {
     word / (LINE / 8) as u32
 }
 
 impl Pending {
-    /// Nothing pending. `unit` is the failure-atomic unit in bytes: 16 for a design that declares
-    /// it, else 8.
+    /// Returns an instance with nothing pending. `unit` is the failure-atomic unit in bytes: 16 for
+    /// a design that declares it, else 8.
     #[must_use]
     pub fn new(model: Model, unit: u8) -> Self {
         Self {
@@ -120,24 +120,24 @@ impl Pending {
         }
     }
 
-    /// The stores of each domain, in the order they were made.
+    /// Returns the stores of each domain, in the order in which they were made.
     pub fn domains(&self) -> impl Iterator<Item = &[PendingStore]> {
         self.domains.values().map(Vec::as_slice)
     }
 
-    /// The number of the last store.
+    /// Returns the number of the last store.
     #[must_use]
     pub fn newest(&self) -> u32 {
         self.seq
     }
 
-    /// True if a crash loses nothing.
+    /// Returns true if a crash loses nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty()
     }
 
-    /// Takes over what an event does. Words that become durable are given to `durable`, in order.
+    /// Applies the effect of an event. Passes words that become durable to `durable`, in order.
     pub fn apply(&mut self, event: &Event, durable: &mut dyn FnMut(u32, u64)) {
         if self.model == Model::Eadr {
             self.leave_buffers(event, durable);
@@ -195,8 +195,8 @@ impl Pending {
         }
     }
 
-    /// A store that another thread reads or overwrites has left the store buffer that it was in,
-    /// and so has all that was in there before it.
+    /// Removes a store that another thread reads or overwrites from its store buffer, with all
+    /// stores that were in there before it.
     fn leave_buffers(&mut self, event: &Event, durable: &mut dyn FnMut(u32, u64)) {
         let (at, bytes) = match event.kind {
             EventKind::Load { at, bytes } => (at, u64::from(bytes)),
@@ -249,7 +249,7 @@ impl Pending {
         });
     }
 
-    /// The stores of `domain` up to number `seq` become durable.
+    /// Makes the stores of `domain` up to number `seq` durable.
     fn drain(&mut self, domain: u32, seq: u32, durable: &mut dyn FnMut(u32, u64)) {
         let Some(stores) = self.domains.get_mut(&domain) else {
             return;

@@ -8,7 +8,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The payload with which a thread panics that runs out of accesses
+/// Panic payload of a thread that runs out of accesses
 /// ([`Simulation::set_limit`](super::Simulation::set_limit)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfSteps;
@@ -26,7 +26,7 @@ pub(super) fn token() -> usize {
 /// The buffer, and the state that only the owning thread touches.
 pub(super) struct Shared {
     pub(super) base: *mut u8,
-    /// The memory behind `base`; taken when this is dropped.
+    /// The memory behind `base`; removed when this is dropped.
     pub(super) buffer: Option<Buffer>,
     pub(super) capacity: u64,
     pub(super) len: AtomicU64,
@@ -45,7 +45,7 @@ pub(super) struct State {
     pub(super) images: Images,
     pub(super) sink: Option<Box<dyn Sink>>,
     pub(super) off: Vec<Site>,
-    /// How often something in `off` was left out.
+    /// How often something in `off` was skipped.
     pub(super) skipped: u64,
     pub(super) planted: Option<&'static str>,
 }
@@ -53,10 +53,10 @@ pub(super) struct State {
 // SAFETY: 1. the buffer is only accessed through atomic words, by any thread; 2. `len` and
 // `read_only` are atomic; 3. the cells are only reached through `Shared::owned`, which refuses
 // every thread but the one that made the simulation; 4. dropping happens once, and `State` holds
-// nothing that is bound to a thread but the sink, which `Simulation`'s drop takes out on its own
+// nothing that is bound to a thread but the sink, which `Simulation`'s drop removes on its own
 // thread.
 unsafe impl Send for Shared {}
-// SAFETY: as for `Send`.
+// SAFETY: 1. to 4. as for `Send`.
 unsafe impl Sync for Shared {}
 
 pub(super) struct Words(*mut u8);
@@ -114,13 +114,13 @@ impl Shared {
         (addr.addr() - self.base.addr()) as u64
     }
 
-    /// True for addresses in the buffer. Cells may also live outside any pool.
+    /// Returns true for addresses in the buffer. Cells may also be outside any pool.
     pub(super) fn holds(&self, addr: *const u8) -> bool {
         (self.base.addr()..self.base.addr() + self.capacity as usize).contains(&addr.addr())
     }
 
-    /// Panics if an access of the buffer leaves the pool: behind its end a mapping has nothing, but
-    /// the buffer has.
+    /// Panics if an access of the buffer leaves the pool: behind its end a mapping has no memory,
+    /// and the buffer has.
     #[inline]
     #[track_caller]
     pub(super) fn bounded(&self, addr: *const u8, bytes: usize) {
@@ -186,7 +186,8 @@ fn out_of_steps() {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // References into the buffer share ownership of this value.
+        // Holders of references into the buffer share ownership of this value, so there are none
+        // left.
         if let Some(buffer) = self.buffer.take() {
             buffer.give_back(&self.state.get_mut().images.written);
         }

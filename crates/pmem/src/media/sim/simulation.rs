@@ -40,7 +40,7 @@ impl Drop for Attached {
 }
 
 impl Simulation {
-    /// Zeroed memory that a pool can grow to `capacity` bytes in (rounded up to 2 MiB).
+    /// Returns zeroed memory in which a pool can grow to `capacity` bytes (rounded up to 2 MiB).
     ///
     /// # Panics
     /// If `capacity` is no possible size of memory.
@@ -81,96 +81,99 @@ impl Simulation {
         Attached { bound: PhantomData }
     }
 
-    /// Whether trees that are made or opened from here on shrink their limits
-    /// ([`Instrument::tiny`](crate::media::Instrument::tiny)), as they do unless told otherwise:
-    /// exploring wants rare paths, measuring wants the usual ones.
+    /// Sets whether trees that are made or opened from here on shrink their limits
+    /// ([`Instrument::tiny`](crate::media::Instrument::tiny)), which is the default: exploring
+    /// needs rare paths, measuring the usual ones.
     pub fn set_tiny(&self, tiny: bool) {
         // ORDERING: Relaxed; one thread simulates all.
         self.shared.tiny.store(tiny, Ordering::Relaxed);
     }
 
-    /// Gives events to `sink` from here on; returns the sink before.
+    /// Passes events to `sink` from here on. Returns the sink before.
     pub fn set_sink(&self, sink: Option<Box<dyn Sink>>) -> Option<Box<dyn Sink>> {
         std::mem::replace(&mut self.shared.state.borrow_mut().sink, sink)
     }
 
-    /// Keeps events (but loads) from here on, until [`take_trace`](Self::take_trace).
+    /// Keeps events (except loads) from here on, until [`take_trace`](Self::take_trace).
     pub fn start_trace(&self) {
         self.set_sink(Some(Box::new(Trace::default())));
     }
 
-    /// The events since [`start_trace`](Self::start_trace).
+    /// Returns the events since [`start_trace`](Self::start_trace).
     pub fn take_trace(&self) -> Vec<Event> {
         self.set_sink(None)
             .and_then(|sink| sink.into_any().downcast::<Trace>().ok())
             .map_or_else(Vec::new, |trace| trace.events)
     }
 
-    /// The simulated thread that the next events belong to.
+    /// Sets the simulated thread of the next events.
     pub fn set_thread(&self, thread: u8) {
         self.shared.thread.set(thread);
     }
 
-    /// The simulated thread that workers are
+    /// Sets the simulated thread of workers
     /// ([`Instrument::run_as_worker`](crate::media::Instrument::run_as_worker)) from here on;
-    /// `None`: the one that starts them.
+    /// `None` means the one that starts them.
     pub fn set_worker(&self, thread: Option<u8>) {
         self.shared.worker.set(thread);
     }
 
-    /// Called before every access, flush and fence: a scheduler's switching point.
+    /// Sets a function that is called before every access, flush and fence: a scheduler's switching
+    /// point.
     pub fn set_switch(&self, switch: Option<fn()>) {
         self.shared.switch.set(switch);
     }
 
-    /// Flushes, fences and store fences at these sites do nothing and are not reported.
+    /// Makes flushes, fences and store fences at these sites do nothing. They are not reported.
     pub fn switch_off(&self, sites: &[Site]) {
         self.shared.state.borrow_mut().off = sites.to_vec();
     }
 
-    /// How often something that is switched off was left out.
+    /// Returns how often something that is switched off was skipped.
     #[must_use]
     pub fn skipped(&self) -> u64 {
         self.shared.state.borrow().skipped
     }
 
-    /// Makes [`Instrument::planted`](crate::media::Instrument::planted) true for this fault alone.
+    /// Makes [`Instrument::planted`](crate::media::Instrument::planted) true for only this fault.
     pub fn plant(&self, fault: Option<&'static str>) {
         self.shared.state.borrow_mut().planted = fault;
     }
 
-    /// Accesses, flushes and fences from here on before the thread panics with [`OutOfSteps`](super::OutOfSteps).
+    /// Sets the number of accesses, flushes and fences after which the thread panics with
+    /// [`OutOfSteps`](super::OutOfSteps).
     pub fn set_limit(&self, steps: u64) {
         self.shared.steps.set(0);
         self.shared.limit.set(steps);
     }
 
-    /// Accesses, flushes and fences since [`set_limit`](Self::set_limit).
+    /// Returns the number of accesses, flushes and fences since [`set_limit`](Self::set_limit).
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.shared.steps.get()
     }
 
-    /// Nothing that is open writes any more, even to close itself: what a crash does to a process.
+    /// Stops or resumes all writing by what is open, even for closing: the effect of a crash on a
+    /// process.
     pub fn set_frozen(&self, frozen: bool) {
         // ORDERING: Relaxed; one thread simulates all.
         self.shared.read_only.store(frozen, Ordering::Relaxed);
     }
 
-    /// Bytes of the pool.
+    /// Returns the bytes of the pool.
     #[must_use]
     pub fn len(&self) -> u64 {
         // ORDERING: Relaxed; one thread simulates all.
         self.shared.len.load(Ordering::Relaxed)
     }
 
-    /// True before a pool was made.
+    /// Returns true before a pool was made.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The word at byte offset `word * 8`, as it is in memory.
+    /// Returns the word at byte offset `word * 8` in memory.
     #[must_use]
     pub fn word(&self, word: u32) -> u64 {
         assert!(u64::from(word) * 8 < self.shared.capacity, "word {word}");
@@ -205,12 +208,12 @@ impl Simulation {
         }
     }
 
-    /// Notes every change from here on, so that it can be rolled back; or stops to.
+    /// Starts or stops noting every change, so that it can be rolled back.
     pub fn note_changes(&self, on: bool) {
         self.shared.state.borrow_mut().images.recording_undo = on;
     }
 
-    /// A point to roll back to.
+    /// Returns a point to roll back to.
     #[must_use]
     pub fn mark(&self) -> Mark {
         self.shared.state.borrow().images.mark()
@@ -225,32 +228,32 @@ impl Simulation {
         }
     }
 
-    /// Leaves open which of the pending stores the crash kept, in addition to what is open.
-    /// `newest`: only images that kept the store of that number. Returns what to give to
-    /// [`close`](Self::close).
+    /// Opens the words with pending stores, in addition to those that are open: the crash may have
+    /// kept each of the stores. With `newest`, only images count that kept the store of that
+    /// number. Returns the argument for [`close`](Self::close).
     pub fn expose(&self, pending: &Pending, newest: Option<u32>) -> usize {
         let mut state = self.shared.state.borrow_mut();
         state.images.expose(&self.shared.words(), pending, newest)
     }
 
-    /// Ends what [`expose`](Self::expose) began. Its decisions must have been rolled back.
+    /// Ends an [`expose`](Self::expose). Its decisions must have been rolled back.
     pub fn close(&self, from: usize) {
         self.shared.state.borrow_mut().images.close(from);
     }
 
-    /// How open words are decided from here on.
+    /// Sets how open words are decided from here on.
     pub fn set_strategy(&self, strategy: Strategy) {
         self.shared.state.borrow_mut().images.set_strategy(strategy);
     }
 
-    /// Depth-first: the number of decisions that the present image took.
+    /// Depth-first: returns the number of decisions of the present image.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.shared.state.borrow().images.depth()
     }
 
-    /// Depth-first: true if what runs on the images is not determined by them, so that some may
-    /// have been left out.
+    /// Depth-first: returns true if the runs on the images are not determined by them, so that some
+    /// images may have been left out.
     #[must_use]
     pub fn diverged(&self) -> bool {
         self.shared.state.borrow().images.diverged()
@@ -261,8 +264,8 @@ impl Simulation {
         self.shared.state.borrow_mut().images.begin(base);
     }
 
-    /// Depth-first: turns to the next image below the first `base` decisions; false if there is
-    /// none.
+    /// Depth-first: turns to the next image below the first `base` decisions. Returns false if
+    /// there is none.
     #[must_use]
     pub fn next_image(&self, base: usize) -> bool {
         self.shared.state.borrow_mut().images.advance(base)
@@ -285,14 +288,14 @@ impl Simulation {
         self.shared.state.borrow().images.decisions(mark)
     }
 
-    /// The decisions so far, in order, for another thread to look at.
+    /// Returns the decisions so far, in order, for another thread to read.
     #[must_use]
     pub fn decided(&self) -> Arc<Mutex<Vec<Decision>>> {
         Arc::clone(&self.shared.state.borrow().images.decided)
     }
 
-    /// Decides words as they were decided before. False if they are the decisions of another image:
-    /// a word has nothing to decide, or not that many stores.
+    /// Decides words as they were decided before. Returns false if the decisions are another
+    /// image's: a word has nothing to decide, or not that many stores.
     pub fn impose(&self, decisions: &[Decision]) -> bool {
         let mut state = self.shared.state.borrow_mut();
         state.images.impose(&self.shared.words(), decisions)
@@ -301,7 +304,7 @@ impl Simulation {
 
 impl Drop for Simulation {
     fn drop(&mut self) {
-        // The shared state may be dropped by another thread; the sink must not be.
+        // Another thread may drop the shared state, but it must not drop the sink.
         if Arc::strong_count(&self.shared) == 1 {
             self.shared.state.borrow_mut().sink = None;
         }

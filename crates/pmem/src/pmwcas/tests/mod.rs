@@ -107,7 +107,7 @@ impl<M: Media> Field<M> {
         self.word(i).load(self.swaps.pm(), Ordering::Relaxed)
     }
 
-    /// A descriptor; other tests' threads may hold the epoch back for a while.
+    /// Returns a descriptor. Threads of other tests may hold the epoch back for a while.
     fn descriptor(&self) -> Descriptor<'_, M> {
         let until = Instant::now() + Duration::from_secs(30);
         loop {
@@ -119,7 +119,7 @@ impl<M: Media> Field<M> {
         }
     }
 
-    /// An operation on words with what they are to be and to become.
+    /// Executes an operation on words, given with expected and desired values.
     fn swap(&self, words: &[(usize, u64, u64)]) -> bool {
         let mut swap = self.descriptor();
         for (i, old, new) in words {
@@ -483,8 +483,8 @@ fn threads_keep_the_sum() {
     }
 }
 
-/// An operation that its thread has left is ended by who meets it, reader or writer, at each of its
-/// states.
+/// If an operation's thread has stopped, the next reader or writer that meets the operation ends
+/// it, at each of its states.
 #[test]
 fn who_meets_an_operation_ends_it() {
     let words = [(1, 100, 11), (2, 200, 22)];

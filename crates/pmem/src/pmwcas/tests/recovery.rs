@@ -84,7 +84,7 @@ fn recovery_releases_what_policies_name() {
 }
 
 /// A descriptor whose lines are of two uses was never durable: no word leads to it, and its blocks
-/// are not its.
+/// are not its own.
 #[test]
 fn a_torn_descriptor_does_not_count() {
     let field = Field::<Medium>::new(1, 2, 4);
@@ -169,8 +169,8 @@ fn an_area_that_is_refused_is_left_as_it_was() {
     }
 }
 
-/// Flagged values that lead to no operation, as a damaged file may hold: an error for who checks;
-/// for others a value.
+/// Flagged values that lead to no operation, as a damaged file may hold, are an error for checks,
+/// and values for other reads.
 #[test]
 fn what_leads_nowhere_is_a_value_without_its_flags() {
     let field = Field::<Medium>::new(1, 3, 3);
@@ -299,8 +299,8 @@ fn random_damage_is_an_error_or_has_values() {
     );
 }
 
-/// A clean close: when all is quiet, the allocator's marks are those of what can be reached, so
-/// that a later opening that loads them finds no block in use that is not.
+/// In a clean close, when all is quiet, the allocator's marks are those of reachable blocks, so
+/// that a later opening that loads them finds no other block in use.
 #[test]
 fn marks_saved_after_quiesce_have_no_block_that_is_to_be_recycled() {
     let root = root::<Medium>();

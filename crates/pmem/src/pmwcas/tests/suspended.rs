@@ -1,9 +1,9 @@
-//! A thread stopped at any of its steps, and another one at any of its own: the rest goes on, and
-//! what they have begun is ended for them. And threads that never come back: a panic at any step.
+//! A thread is stopped at any of its steps, and another one at any of its own: the rest continues,
+//! and finishes what they have begun. Other threads never come back: they panic at any step.
 //!
 //! On the simulated medium a *step* is an access to persistent memory, a flush or a fence. The
 //! threads are all this one: where one is to be stopped, the others' work is done before its next
-//! step, and then it goes on, late.
+//! step, and then it continues, late.
 
 use super::*;
 use crate::media::Sim;
@@ -58,8 +58,8 @@ fn field(descriptors: usize) -> (Simulation, crate::media::sim::Attached, Field<
 }
 
 impl Field<Sim> {
-    /// Waits until so many descriptors are free. Other tests may hold the epoch back; who is pinned
-    /// cannot wait.
+    /// Waits until that many descriptors are free. Other tests may hold the epoch back. A pinned
+    /// thread cannot wait.
     fn ready(&self, descriptors: usize) {
         let held: Vec<_> = (0..descriptors).map(|_| self.descriptor()).collect();
         drop(held);
@@ -186,9 +186,9 @@ fn a_third_one_goes_on_whatever_steps_two_are_stopped_at() {
     assert!(stops > 2_000, "{stops}");
 }
 
-/// A thread that stays pinned keeps all descriptors that are used after that: as many operations
-/// end as there are others, and then there is an error, at once. When it has gone on, they come
-/// back.
+/// A thread that stays pinned keeps all descriptors that are used after that. As many operations
+/// end as there are other descriptors, and then there is an error, at once. When the thread
+/// continues, they come back.
 #[test]
 fn a_pinned_thread_lets_as_many_operations_end_as_there_are_descriptors() {
     const DESCRIPTORS: usize = 8;
@@ -227,8 +227,8 @@ fn a_pinned_thread_lets_as_many_operations_end_as_there_are_descriptors() {
     assert!(field.add(&[0, 1, 2], 1));
 }
 
-/// A panic at any step of an operation (out of steps, here): it is ended by who meets it, or by
-/// [`quiesce`], and its blocks are recycled once.
+/// A panic at any step of an operation (out of steps, here): the next thread that meets the
+/// operation ends it, or [`quiesce`] does, and its blocks are recycled once.
 ///
 /// [`quiesce`]: DescriptorPool::quiesce
 #[test]
@@ -301,7 +301,7 @@ fn reading_is_one_load() {
     assert_eq!(sim.steps() - before, 1);
 }
 
-/// A word of a damaged file that holds the pointer of the next operation, of which it is no part.
+/// A word of a damaged file holds the pointer of the next operation, of which it is no part.
 #[test]
 fn a_stray_pointer_to_an_operation_under_way_leads_nowhere() {
     let (sim, _attached, field) = field(4);

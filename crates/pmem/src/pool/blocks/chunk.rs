@@ -51,7 +51,7 @@ impl ChunkState {
         }
     }
 
-    /// Marks `block` live; false if it was already.
+    /// Marks `block` live. Returns false if it was live.
     // ORDERING (all bit operations here): Relaxed; a block's owner hands it on through the
     // structure, whose own synchronisation orders these.
     pub(crate) fn set_live(&self, block: u32) -> bool {
@@ -59,7 +59,7 @@ impl ChunkState {
         self.live[block as usize / 64].fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
-    /// Marks `block` no longer live; false if it was not.
+    /// Marks `block` not live. Returns false if it was not live.
     pub(crate) fn clear_live(&self, block: u32) -> bool {
         let bit = 1 << (block % 64);
         self.live[block as usize / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0
@@ -115,7 +115,7 @@ impl ChunkState {
     /// Checks that every live block is taken, and that the untaken ones are counted.
     ///
     /// # Errors
-    /// A message that says what is wrong.
+    /// The reason in words.
     pub(crate) fn verify(&self) -> Result<(), String> {
         let mut taken = 0;
         for (i, (word, live)) in self.taken.iter().zip(&self.live).enumerate() {
@@ -136,12 +136,12 @@ impl ChunkState {
         }
     }
 
-    /// The live bits, for a snapshot.
+    /// Returns the live bits, for a snapshot.
     pub(crate) fn live_words(&self) -> impl Iterator<Item = u64> + '_ {
         self.live.iter().map(|word| word.load(Ordering::Relaxed))
     }
 
-    /// Sets the live bits from a snapshot; false if a bit lies past the last block.
+    /// Sets the live bits from a snapshot. Returns false if a bit lies past the last block.
     pub(crate) fn load_live(&self, words: impl Iterator<Item = u64>) -> bool {
         let mut whole = true;
         for (i, (word, value)) in self.live.iter().zip(words).enumerate() {
@@ -173,7 +173,7 @@ pub(crate) struct ChunkStates {
 }
 
 impl ChunkStates {
-    /// A table for `chunks` chunks.
+    /// Returns a table for `chunks` chunks.
     pub(crate) fn new(chunks: usize) -> Self {
         let segments = chunks.div_ceil(SEGMENT);
         // SAFETY: all zeros is a valid AtomicPtr (null).
@@ -181,19 +181,19 @@ impl ChunkStates {
         Self { segments }
     }
 
-    /// The place of a chunk's state, if its segment is there.
+    /// Returns the place of a chunk's state, if its segment exists.
     #[inline]
     fn place(&self, chunk: u32) -> Option<&AtomicPtr<ChunkState>> {
         let segment = self.segments.get(chunk as usize / SEGMENT)?;
         // ORDERING: Acquire; pairs with the Release in `make`.
         let segment = segment.load(Ordering::Acquire);
-        // SAFETY: 1. a non-null pointer came from `Box::into_raw` in `make`; 2. segments are freed
-        // by `drop` only, when nobody borrows this value.
+        // SAFETY: 1. a non-null pointer came from `Box::into_raw` in `make`; 2. only `drop` frees
+        // segments, when nothing borrows this value.
         let segment = unsafe { segment.as_ref() }?;
         Some(&segment[chunk as usize % SEGMENT])
     }
 
-    /// The place of a chunk's state, in a segment that is made if there is none.
+    /// Returns the place of a chunk's state, in a segment that is made if it does not exist.
     fn make(&self, chunk: u32) -> &AtomicPtr<ChunkState> {
         if let Some(place) = self.place(chunk) {
             return place;
@@ -212,18 +212,18 @@ impl ChunkStates {
         let segment = match made {
             Ok(_) => new,
             Err(theirs) => {
-                // SAFETY: `new` came from `Box::into_raw` above, and nobody else has seen it.
+                // SAFETY: 1. `new` came from `Box::into_raw` above; 2. no other thread has seen it.
                 drop(unsafe { Box::from_raw(new) });
                 theirs
             }
         };
         // SAFETY: 1. not null: it is `new`, or what another thread's exchange has put there, and
-        // both came from `Box::into_raw`; 2. segments are freed by `drop` only, when nobody borrows
-        // this value.
+        // both came from `Box::into_raw`; 2. only `drop` frees segments, when nothing borrows this
+        // value.
         unsafe { &(&*segment)[chunk as usize % SEGMENT] }
     }
 
-    /// The state of `chunk`, if it has one. The guard keeps it alive.
+    /// Returns the state of `chunk`, if it has one. The guard keeps it alive.
     #[inline]
     pub(crate) fn get<'g>(&self, chunk: u32, _guard: &'g Guard) -> Option<&'g ChunkState> {
         // ORDERING: Acquire; pairs with the Release in `set`.
@@ -239,8 +239,9 @@ impl ChunkStates {
         // ORDERING: AcqRel; Release pairs with `get`, Acquire lets the old state be freed.
         let old = self.make(chunk).swap(new, Ordering::AcqRel);
         if !old.is_null() {
-            // SAFETY: 1. `old` came from `Box::into_raw`; 2. no one can load it any more, and those
-            // who did are pinned until the deferred drop runs; 3. `swap` gives it to us alone.
+            // SAFETY: 1. `old` came from `Box::into_raw`; 2. no thread can load it any more, and
+            // those that did are pinned until the deferred drop runs; 3. `swap` gives it to this
+            // thread alone.
             unsafe { guard.defer_unchecked(move || drop(Box::from_raw(old))) };
         }
     }
@@ -253,13 +254,14 @@ impl Drop for ChunkStates {
             if segment.is_null() {
                 continue;
             }
-            // SAFETY: 1. it came from `Box::into_raw` in `make`; 2. `&mut self`: nobody borrows it.
+            // SAFETY: 1. it came from `Box::into_raw` in `make`; 2. `&mut self`: nothing borrows
+            // it.
             let mut segment = unsafe { Box::from_raw(segment) };
             for state in segment.iter_mut() {
                 let state = *state.get_mut();
                 if !state.is_null() {
-                    // SAFETY: 1. it came from `Box::into_raw` in `set`; 2. `&mut self`: no one else
-                    // can load it, and it was never handed to the epoch.
+                    // SAFETY: 1. it came from `Box::into_raw` in `set`; 2. `&mut self`: no other
+                    // thread can load it, and it was never handed to the epoch.
                     drop(unsafe { Box::from_raw(state) });
                 }
             }

@@ -1,7 +1,7 @@
 //! Which blocks of a root's chunks are in use: the volatile half of its allocator (`heap/mod.rs`).
 //!
-//! It knows chunks by number only. [`Heap`](crate::heap::Heap) takes chunks from the pool for it,
-//! and gives them back.
+//! It knows chunks by number only. [`Heap`](crate::heap::Heap) gets its chunks from the pool, and
+//! returns them.
 //!
 //! # Concurrency
 //! A shard of threads shares a cache, which has a lock of its own. The chunks of a class are under
@@ -28,13 +28,13 @@ const SHARDS: usize = 32;
 /// How far ahead of the blocks that are handed out a cache's blocks are prefetched.
 const AHEAD: usize = 8;
 
-/// How many blocks of a class move between a cache and its chunks at a time.
+/// Returns how many blocks of a class move between a cache and its chunks at a time.
 fn batch(class: u8) -> usize {
     (32_768 / CLASSES[usize::from(class)]).clamp(1, 32) as usize
 }
 
-/// How many blocks of a class a cache holds at most: blocks come back in bursts, when readers
-/// leave.
+/// Returns the maximum number of blocks of a class in a cache. Blocks come back in bursts, when
+/// readers leave.
 fn max_cached(class: u8) -> usize {
     (32_768 / CLASSES[usize::from(class)]).clamp(2, 1024) as usize
 }
@@ -77,7 +77,7 @@ pub(crate) struct Blocks {
     caches: [CachePadded<Mutex<Cache>>; SHARDS],
     /// Every chunk (first chunk of a run) that has a state.
     owned: Mutex<Vec<u32>>,
-    /// Chunks and runs without a taken block, waiting to be given back to the pool.
+    /// Chunks and runs without a taken block, which will go back to the pool.
     empty: Mutex<Vec<u32>>,
     empty_count: AtomicUsize,
 }
@@ -94,7 +94,7 @@ pub struct HeapStats {
 }
 
 impl Blocks {
-    /// The allocator of root slot `owner` in a pool that can grow to `chunks` chunks.
+    /// Returns the allocator of root slot `owner` in a pool that can grow to `chunks` chunks.
     pub(crate) fn new(owner: u8, chunks: usize) -> Self {
         Self {
             owner,
@@ -134,7 +134,7 @@ impl Blocks {
         }
     }
 
-    /// Blocks that no one can reach any more go back to this thread's cache.
+    /// Puts blocks that no thread can reach any more into this thread's cache.
     pub(crate) fn recycle(&self, offs: &[u64], guard: &Guard) {
         let mut spilt: Vec<(u8, Vec<u64>)> = Vec::new();
         let mut caches = lock(&self.caches[shard()]);
@@ -234,14 +234,14 @@ impl Blocks {
         runs
     }
 
-    /// Bytes of owned chunks that are not live blocks.
+    /// Returns the bytes of owned chunks that are not live blocks.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.sum(|state| {
             u64::from(state.chunks) * CHUNK - u64::from(state.live_blocks()) * state.block_bytes
         })
     }
 
-    /// The root slot that it serves.
+    /// Returns the root slot that it serves.
     pub(crate) fn owner(&self) -> u8 {
         self.owner
     }
@@ -250,7 +250,7 @@ impl Blocks {
     /// each chunk's state agrees with itself. Returns how many have no live block.
     ///
     /// # Errors
-    /// A message that says what is wrong.
+    /// The reason in words.
     pub(crate) fn verify(
         &self,
         durable: impl Iterator<Item = (u32, ChunkUse)>,
@@ -381,14 +381,14 @@ impl Blocks {
         u64::from(first) * CHUNK
     }
 
-    /// True if chunks wait to be given back ([`take_empty`](Self::take_empty)).
+    /// Returns true if chunks wait to go back to the pool ([`take_empty`](Self::take_empty)).
     #[inline]
     pub(crate) fn has_empty(&self) -> bool {
         // ORDERING: Relaxed; a hint.
         self.empty_count.load(Ordering::Relaxed) > 0
     }
 
-    /// Marks a block as no longer live; false if it was not.
+    /// Marks a block as no longer live. Returns false if it was not live.
     pub(crate) fn clear_live(&self, off: u64, guard: &Guard) -> bool {
         let was = self
             .block(off, guard)
@@ -403,7 +403,7 @@ impl Blocks {
     /// Checks that `off` is the start of a block with room for `bytes`, all below `end`.
     ///
     /// # Errors
-    /// A message that says what is wrong.
+    /// The reason in words.
     pub(crate) fn check(&self, off: u64, bytes: u64, end: u64) -> Result<(), String> {
         self.locate(off, bytes, end, &epoch::pin()).map(|_| ())
     }
@@ -432,14 +432,14 @@ impl Blocks {
         Ok((state, block))
     }
 
-    /// Bytes of the block at `off`, if it is one.
+    /// Returns the bytes of the block at `off`, if it is one.
     pub(crate) fn block_bytes(&self, off: u64) -> Option<u64> {
         let guard = epoch::pin();
         self.block(off, &guard)
             .map(|(_, state, _)| state.block_bytes)
     }
 
-    /// True if the block at `off` is live.
+    /// Returns true if the block at `off` is live.
     pub(crate) fn is_live(&self, off: u64) -> bool {
         let guard = epoch::pin();
         self.block(off, &guard)

@@ -37,7 +37,7 @@ impl Blocks {
     /// Marks the block at `off`, which holds at least `bytes` and ends by `end`, as reached.
     ///
     /// # Errors
-    /// A message that says what is wrong: no such block, too small, or reached twice.
+    /// The reason in words: no such block, too small, or reached twice.
     pub(crate) fn mark(&self, off: u64, bytes: u64, end: u64, guard: &Guard) -> Result<(), String> {
         let (state, block) = self.locate(off, bytes, end, guard)?;
         if state.set_live(block) {
@@ -47,7 +47,8 @@ impl Blocks {
         }
     }
 
-    /// Ends recovery: what was not marked is free; chunks without a mark wait to be given back.
+    /// Ends recovery: blocks without a mark are free, and chunks without a mark wait to go back to
+    /// the pool.
     pub(crate) fn finish_recovery(&self) {
         let guard = epoch::pin();
         let owned = lock(&self.owned).clone();

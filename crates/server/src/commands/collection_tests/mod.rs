@@ -108,7 +108,7 @@ fn strings(mut reply: &[u8]) -> Vec<Bytes> {
         .collect()
 }
 
-/// Fills a key of each kind with so many elements.
+/// Fills a key of each kind with this number of elements.
 fn fill(server: &mut Server, elements: usize) {
     for n in 0..elements {
         for line in [

@@ -309,7 +309,7 @@ const fn session(name: &'static str, arity: i32) -> Command {
     )
 }
 
-/// Returns the command, if it takes so many words; otherwise its error is in `out`.
+/// Returns the command if it takes this number of words; otherwise its error is in `out`.
 fn checked(
     command: Option<&'static Command>,
     words: &[Vec<u8>],

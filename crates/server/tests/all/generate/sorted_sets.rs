@@ -145,50 +145,50 @@ fn by_member(rng: &mut impl Rng) -> Words {
     words
 }
 
+/// The commands, some several times so that they are more frequent.
+const COMMANDS: [&str; 34] = [
+    "zadd",
+    "zadd",
+    "zadd",
+    "zadd",
+    "zadd",
+    "zrem",
+    "zrem",
+    "zscore",
+    "zmscore",
+    "zincrby",
+    "zcard",
+    "zcount",
+    "zrange",
+    "zrange",
+    "zrangestore",
+    "zrangebyscore",
+    "zrevrangebyscore",
+    "zrevrange",
+    "zrank",
+    "zrevrank",
+    "zpopmin",
+    "zpopmax",
+    "zrandmember",
+    "zremrangebyrank",
+    "zremrangebyscore",
+    "zunion",
+    "zinter",
+    "zdiff",
+    "zunionstore",
+    "zinterstore",
+    "zdiffstore",
+    "zintercard",
+    "zscan",
+    "zmpop",
+];
+
 /// Returns a command, and whether it may be spoilt.
 pub fn command(rng: &mut impl Rng) -> (Words, bool) {
     if rarely(rng, 5) {
         return (by_member(rng), false);
     }
-    let command = one(
-        rng,
-        &[
-            "zadd",
-            "zadd",
-            "zadd",
-            "zadd",
-            "zadd",
-            "zrem",
-            "zrem",
-            "zscore",
-            "zmscore",
-            "zincrby",
-            "zcard",
-            "zcount",
-            "zrange",
-            "zrange",
-            "zrangestore",
-            "zrangebyscore",
-            "zrevrangebyscore",
-            "zrevrange",
-            "zrank",
-            "zrevrank",
-            "zpopmin",
-            "zpopmax",
-            "zrandmember",
-            "zremrangebyrank",
-            "zremrangebyscore",
-            "zunion",
-            "zinter",
-            "zdiff",
-            "zunionstore",
-            "zinterstore",
-            "zdiffstore",
-            "zintercard",
-            "zscan",
-            "zmpop",
-        ],
-    );
+    let command = one(rng, &COMMANDS);
     if command == "zscan" {
         return (scan(rng, command, "z"), true);
     }

@@ -84,28 +84,16 @@ struct Graph {
     edges: Vec<Vec<(u32, Edge)>>,
 }
 
+/// The transaction that appended each element, and whether the element was its last one for the key.
+type Appended = HashMap<u64, (usize, bool)>;
+
 /// Returns the anomalies of a history, the worst first, one of each kind.
 pub fn check(history: &[Txn]) -> Vec<Anomaly> {
     let mut found: BTreeMap<Kind, Vec<usize>> = BTreeMap::new();
     let mut note = |kind, txns: &[usize]| {
         found.entry(kind).or_insert_with(|| txns.to_vec());
     };
-    // The transaction that appended each element, and whether it was its last one for the key.
-    let mut appended: HashMap<u64, (usize, bool)> = HashMap::new();
-    for (t, txn) in history.iter().enumerate() {
-        let mut last: HashMap<u64, u64> = HashMap::new();
-        for op in &txn.ops {
-            if let Op::Append { key, element } = op {
-                assert!(
-                    appended.insert(*element, (t, true)).is_none(),
-                    "appended twice"
-                );
-                if let Some(before) = last.insert(*key, *element) {
-                    appended.get_mut(&before).expect("appended just now").1 = false;
-                }
-            }
-        }
-    }
+    let appended = appended(history);
     for (t, txn) in history.iter().enumerate().filter(|(_, txn)| txn.committed) {
         if !reads_itself(txn) {
             note(Kind::Internal, &[t]);
@@ -142,34 +130,8 @@ pub fn check(history: &[Txn]) -> Vec<Anomaly> {
             }
         }
     }
-    let graph = graph(history, &orders, &appended);
-    let among = |kinds: &[Edge]| {
-        let kinds = kinds.to_vec();
-        move |_: u8, edge: Edge| kinds.contains(&edge).then_some(0)
-    };
-    let ww = graph.cycle(1, among(&[Edge::Ww]));
-    let flow = graph.cycle(1, among(&[Edge::Ww, Edge::Wr, Edge::Session]));
-    let any = graph.cycle(1, |_, _| Some(0));
-    // In state 1 after an rw, which no other one may follow.
-    let apart = graph.cycle(2, |state, edge| match (state, edge) {
-        (1, Edge::Rw) => None,
-        (_, Edge::Rw) => Some(1),
-        _ => Some(0),
-    });
-    if let Some(cycle) = ww {
-        note(Kind::G0, &cycle);
-    } else if let Some(cycle) = flow {
-        note(Kind::G1c, &cycle);
-    } else if let Some(cycle) = apart {
-        let rws = graph.fewest_rws(&cycle);
-        let kind = if rws {
-            Kind::GSingle
-        } else {
-            Kind::GNonadjacent
-        };
+    if let Some((kind, cycle)) = graph(history, &orders, &appended).worst_cycle() {
         note(kind, &cycle);
-    } else if let Some(cycle) = any {
-        note(Kind::G2, &cycle);
     }
     found
         .into_iter()
@@ -177,15 +139,34 @@ pub fn check(history: &[Txn]) -> Vec<Anomaly> {
         .collect()
 }
 
-/// What snapshot isolation does not allow.
+fn appended(history: &[Txn]) -> Appended {
+    let mut appended = Appended::new();
+    for (t, txn) in history.iter().enumerate() {
+        let mut last: HashMap<u64, u64> = HashMap::new();
+        for op in &txn.ops {
+            if let Op::Append { key, element } = op {
+                assert!(
+                    appended.insert(*element, (t, true)).is_none(),
+                    "appended twice"
+                );
+                if let Some(before) = last.insert(*key, *element) {
+                    appended.get_mut(&before).expect("appended just now").1 = false;
+                }
+            }
+        }
+    }
+    appended
+}
+
+/// Returns the anomalies that snapshot isolation does not allow.
 pub fn check_snapshot_isolation(history: &[Txn]) -> Vec<Anomaly> {
     let mut found = check(history);
     found.retain(|anomaly| anomaly.kind != Kind::G2);
     found
 }
 
-/// Whether what a transaction reads of a key ends with what it appended to it, and is the same each
-/// time.
+/// Returns true if each list that a transaction reads ends with its own appends and is otherwise the same
+/// each time.
 fn reads_itself(txn: &Txn) -> bool {
     let mut known: HashMap<u64, (Option<Vec<u64>>, Vec<u64>)> = HashMap::new();
     for op in &txn.ops {
@@ -205,8 +186,7 @@ fn reads_itself(txn: &Txn) -> bool {
     true
 }
 
-/// The longest list of each key that a committed transaction read, of which all others are
-/// beginnings.
+/// Returns the longest list of each key that a committed transaction read. All others are beginnings of it.
 fn orders(history: &[Txn], note: &mut impl FnMut(Kind, &[usize])) -> HashMap<u64, Vec<u64>> {
     let mut longest: HashMap<u64, (usize, &Vec<u64>)> = HashMap::new();
     let reads = || {
@@ -234,11 +214,7 @@ fn orders(history: &[Txn], note: &mut impl FnMut(Kind, &[usize])) -> HashMap<u64
         .collect()
 }
 
-fn graph(
-    history: &[Txn],
-    orders: &HashMap<u64, Vec<u64>>,
-    appended: &HashMap<u64, (usize, bool)>,
-) -> Graph {
+fn graph(history: &[Txn], orders: &HashMap<u64, Vec<u64>>, appended: &Appended) -> Graph {
     let mut graph = Graph {
         edges: vec![Vec::new(); history.len()],
     };
@@ -263,7 +239,7 @@ fn graph(
         for op in &txn.ops {
             if let Op::Read { key, list } = op {
                 add(list.last().and_then(by), Some(t), Edge::Wr);
-                // What it appended itself and then read is not what others follow.
+                // Its own elements at the end of the list do not count.
                 let others = list
                     .iter()
                     .rposition(|e| by(e) != Some(t))
@@ -281,7 +257,38 @@ fn graph(
 }
 
 impl Graph {
-    /// Transactions that are together in a cycle, each step of which `step` allows from the state
+    /// Returns a cycle of the worst kind that there is.
+    fn worst_cycle(&self) -> Option<(Kind, Vec<usize>)> {
+        let among = |kinds: &[Edge]| {
+            let kinds = kinds.to_vec();
+            move |_: u8, edge: Edge| kinds.contains(&edge).then_some(0)
+        };
+        let ww = self.cycle(1, among(&[Edge::Ww]));
+        let flow = self.cycle(1, among(&[Edge::Ww, Edge::Wr, Edge::Session]));
+        let any = self.cycle(1, |_, _| Some(0));
+        // In state 1 after an rw, which no other one may follow.
+        let apart = self.cycle(2, |state, edge| match (state, edge) {
+            (1, Edge::Rw) => None,
+            (_, Edge::Rw) => Some(1),
+            _ => Some(0),
+        });
+        if let Some(cycle) = ww {
+            Some((Kind::G0, cycle))
+        } else if let Some(cycle) = flow {
+            Some((Kind::G1c, cycle))
+        } else if let Some(cycle) = apart {
+            let kind = if self.fewest_rws(&cycle) {
+                Kind::GSingle
+            } else {
+                Kind::GNonadjacent
+            };
+            Some((kind, cycle))
+        } else {
+            any.map(|cycle| (Kind::G2, cycle))
+        }
+    }
+
+    /// Returns transactions that are together in a cycle, each step of which `step` allows from the state
     /// that it is in.
     fn cycle(&self, states: usize, step: impl Fn(u8, Edge) -> Option<u8>) -> Option<Vec<usize>> {
         let n = self.edges.len() * states;
@@ -344,7 +351,7 @@ impl Graph {
         None
     }
 
-    /// Whether a cycle within these transactions has one rw edge only.
+    /// Returns true if a cycle within these transactions has only one rw edge.
     fn fewest_rws(&self, txns: &[usize]) -> bool {
         let inside = |t: usize| txns.binary_search(&t).is_ok();
         txns.iter().any(|from| {

@@ -9,9 +9,9 @@
 //!  8192 | segments of 8 entries: | key | value, or nothing | check and kind |
 //! ```
 //!
-//! An operation appends an entry (a removal: a tombstone) and counts it with one NAW; a key's last entry
-//! counts. Persist cost: the entry's lines, in a new segment one of the directory, a fence, and the
-//! counter's NAW.
+//! An operation appends an entry, or a tombstone for a removal, and counts it with one NAW. The
+//! last entry of a key is valid. The persist cost is the entry's lines, a line of the directory for
+//! a new segment, a fence, and the counter's NAW.
 //!
 //! # Invariants
 //! 1. Entries below the counter are whole and in segments of the directory.
@@ -19,10 +19,10 @@
 //! 3. The counter's number of keys is that of the keys whose last entry is no tombstone.
 //!
 //! # Concurrency
-//! Writers take a volatile lock. Readers look at a volatile map, which shows what is durable only.
+//! Writers take a volatile lock. Readers read a volatile map, which shows only durable entries.
 //!
 //! # Crash states
-//! An entry, or a segment in the directory, beyond the counter: written over by the next append.
+//! An entry, or a segment in the directory, beyond the counter. The next append overwrites it.
 
 use super::{Flaw, MADE, MAGIC, Raw, mix};
 use crate::subject::{Fault, FaultKind, Live, Op, Reply};
@@ -41,20 +41,20 @@ const SEGMENTS: u64 = 8192;
 const SEGMENT: u64 = 8;
 /// Bytes of an entry.
 const ENTRY: u64 = 24;
-/// Most entries.
-const MOST: u64 = 1024;
+/// Largest number of entries.
+const MAX_ENTRIES: u64 = 1024;
 /// Bytes of the medium.
-pub(super) const BYTES: u64 = SEGMENTS + MOST * ENTRY;
+pub(super) const BYTES: u64 = SEGMENTS + MAX_ENTRIES * ENTRY;
 
 pub(super) struct Array {
     raw: Raw,
     flaw: Option<Flaw>,
-    /// What readers see.
+    /// The entries that readers see.
     mirror: RefCell<BTreeMap<u64, u64>>,
     locked: Cell<bool>,
 }
 
-/// The last word of an entry.
+/// Returns the last word of an entry.
 fn seal(key: u64, value: Option<u64>) -> u64 {
     match value {
         Some(value) => mix(key, value) & !2,
@@ -80,17 +80,18 @@ impl Array {
         self.flaw == Some(flaw)
     }
 
-    /// Makes an empty array, whatever memory holds.
+    /// Makes an empty array on memory with any content.
     pub(super) fn create(raw: Raw, flaw: Option<Flaw>) -> Self {
         let array = Self::new(raw, flaw);
         let raw = &array.raw;
-        let offsets = (0..MOST / SEGMENT).map(|segment| DIRECTORY + segment * 16 + 8);
+        let offsets = (0..MAX_ENTRIES / SEGMENT).map(|segment| DIRECTORY + segment * 16 + 8);
         for at in offsets.chain([COUNTER, LOCK, KEYS]) {
             raw.clear(at);
         }
         raw.store(GEOMETRY, SEGMENT);
         if !array.has(Flaw::FieldForgotten) {
-            // PERSIST: the header's fields, with what was cleared, before the magic number that makes them count.
+            // PERSIST: the header's fields, with what was cleared, before the magic number that
+            // makes them count.
             raw.flush(GEOMETRY, 8);
         }
         raw.pm.fence();
@@ -111,11 +112,11 @@ impl Array {
             return refuse(format!("{segment} entries in a segment"));
         }
         let entries = raw.load(COUNTER) & 0xFFFF_FFFF;
-        if entries > MOST {
+        if entries > MAX_ENTRIES {
             return refuse(format!("{entries} entries"));
         }
         let mut segments = 0;
-        while segments < MOST / SEGMENT {
+        while segments < MAX_ENTRIES / SEGMENT {
             let place = DIRECTORY + segments * 16;
             let (offset, check) = (raw.load(place + 8), raw.load(place));
             if offset == 0 {
@@ -149,7 +150,7 @@ impl Array {
 
     fn lock(&self) {
         let bit = self.has(Flaw::LockBit);
-        // Every turn is a load, which counts as a step.
+        // Every iteration loads a word, which counts as a step.
         while bit && self.raw.load(LOCK) != 0 || self.locked.get() {
             self.raw.load(COUNTER);
             give_way();
@@ -172,8 +173,8 @@ impl Array {
         let raw = &self.raw;
         let counter = raw.load(COUNTER);
         let (i, keys) = (counter & 0xFFFF_FFFF, counter >> 32);
-        if i == MOST {
-            return Err(format!("all {MOST} entries are used"));
+        if i == MAX_ENTRIES {
+            return Err(format!("all {MAX_ENTRIES} entries are used"));
         }
         let before = self.mirror.borrow().get(&key).copied();
         let keys = keys + u64::from(value.is_some()) - u64::from(before.is_some());
@@ -300,7 +301,7 @@ impl Live for Array {
     }
 
     fn close(self: Box<Self>) -> Result<(), Fault> {
-        // Nothing is kept that recovery does not read.
+        // A clean close writes nothing: recovery reads all that there is.
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! A table of pointers to blocks, a bitmap that says which blocks are taken, and a redo log.
+//! A table of pointers to blocks, a bitmap of the taken blocks, and a redo log.
 //!
 //! ```text
 //!    0 | magic
@@ -9,23 +9,24 @@
 //! 4096 | blocks of a line: | key | value | check |
 //! ```
 //!
-//! * *Insert*: block taken and written, a fence, NAW of a pointer.
+//! * *Insert* takes and writes a block, fences, and publishes a pointer with a NAW.
 //! * *Update* replaces value and check in place, through the log.
-//! * *Remove*: NAW of the pointer, then the block's bit.
-//! * *Compact* moves entries to the front of the table: a copy is inserted, then the old one removed.
+//! * *Remove* clears the pointer with a NAW, and then the block's bit.
+//! * *Compact* moves entries to the front of the table: it inserts a copy and then removes the old
+//!   one.
 //!
 //! # Invariants
-//! 1. A block's bit is set iff one pointer leads to it. Between operations; a crash may leave set bits
-//!    of unreached blocks, which recovery clears.
-//! 2. Two pointers lead to one key only where a move was interrupted; the copies are alike. Whoever
-//!    changes the key takes the second one away first.
+//! 1. Between operations, a block's bit is set iff one pointer leads to the block. A crash may
+//!    leave the bits of unreached blocks set, and recovery clears them.
+//! 2. Two pointers lead to one key only after an interrupted move, and the copies are equal. An
+//!    operation that changes the key removes the second copy first.
 //!
 //! # Crash states
-//! 1. *Insert, move*: a taken block that nothing leads to.
+//! 1. *Insert, move*: a taken block without a pointer.
 //! 2. *Move*: two copies.
 //! 3. *Remove*: as 1.
-//! 4. *Update*: the log counts, and is replayed; it says what is to be there, so it may be replayed
-//!    any number of times.
+//! 4. *Update*: the log counts, and recovery replays it. Its records hold new words, so it may be
+//!    replayed any number of times.
 
 use super::{Flaw, MADE, MAGIC, Raw, mix};
 use crate::subject::{Fault, FaultKind, Live, Op, Reply};
@@ -44,7 +45,7 @@ const BLOCKS: u64 = 4096;
 const BLOCK: u64 = 64;
 /// Bytes of the medium.
 pub(super) const BYTES: u64 = BLOCKS + 64 * BLOCK;
-/// How many keys there may be: no more than pointers, even while each is moved.
+/// Number of keys. It leaves pointers for the copies of moves.
 pub(super) const KEYS: u64 = 32;
 
 pub(super) struct Blocks {
@@ -65,14 +66,14 @@ impl Blocks {
         self.flaw == Some(flaw)
     }
 
-    /// Makes an empty table, whatever memory holds.
+    /// Makes an empty table on memory with any content.
     pub(super) fn create(raw: Raw, flaw: Option<Flaw>) -> Self {
         let mut dirty = false;
         for at in (0..SLOTS).map(slot_at).chain([BITMAP, LOG]) {
             dirty |= raw.clear(at);
         }
         if dirty {
-            // PERSIST: what was cleared, before the magic number.
+            // PERSIST: the cleared words, before the magic number.
             raw.pm.fence();
         }
         // PERSIST: (in `publish`) the table exists.
@@ -107,19 +108,19 @@ impl Blocks {
         }
         let bitmap = this.raw.load(BITMAP);
         if bitmap & !reached != 0 && !this.has(Flaw::Leak) {
-            // Blocks that were never handed over are free. Whoever takes a block flushes the bitmap; until
-            // then another recovery would do the same.
+            // Blocks without a pointer are free. The next insertion flushes the bitmap; a crash
+            // before it makes another recovery clear the same bits.
             this.raw.store(BITMAP, bitmap & reached);
         }
         Ok(this)
     }
 
-    /// Key and value of a block.
+    /// Returns key and value of a block.
     fn entry(&self, block: u64) -> (u64, u64) {
         (self.raw.load(block), self.raw.load(block + 8))
     }
 
-    /// The slots that lead to `key`: the one that counts first.
+    /// Returns the slots that lead to `key`. The first one counts.
     fn slots_of(&self, key: u64) -> Vec<u64> {
         (0..SLOTS)
             .filter(|slot| {
@@ -133,7 +134,7 @@ impl Blocks {
         (0..SLOTS).find(|slot| self.raw.load(slot_at(*slot)) == 0)
     }
 
-    /// Takes a block and writes an entry into it; fenced.
+    /// Takes a block and writes an entry into it, flushed and fenced.
     fn make(&self, key: u64, value: u64) -> Result<u64, String> {
         let raw = &self.raw;
         let bitmap = raw.load(BITMAP);
@@ -149,7 +150,7 @@ impl Blocks {
         raw.store(block, key);
         raw.store(block + 8, value);
         raw.store(block + 16, mix(key, value));
-        // PERSIST: its content, likewise.
+        // PERSIST: the content of the block, before a pointer leads to it.
         raw.flush(block, BLOCK as usize);
         raw.pm.fence();
         Ok(block)
@@ -208,7 +209,7 @@ impl Blocks {
         for (at, word) in words {
             raw.store(at, word);
         }
-        // PERSIST: what the records say, before they no longer count.
+        // PERSIST: the new words, before the records stop counting.
         raw.flush(block, BLOCK as usize);
         raw.pm.fence();
         if !self.has(Flaw::TwoStores) {
@@ -217,7 +218,7 @@ impl Blocks {
         }
     }
 
-    /// Place of log record `i`.
+    /// Returns the place of log record `i`.
     fn record(&self, i: u64) -> u64 {
         let distance = if self.has(Flaw::CloseRecords) {
             RECORD - 8
@@ -238,7 +239,7 @@ impl Blocks {
                 return Err(Fault::new(FaultKind::Recovery, what));
             }
             raw.store(at, word);
-            // PERSIST: what the record says, before it no longer counts.
+            // PERSIST: the record's word, before the record stops counting.
             raw.flush(at, 8);
         }
         if !self.has(Flaw::LogClearedFirst) {
@@ -374,7 +375,7 @@ impl Live for Blocks {
     }
 
     fn close(self: Box<Self>) -> Result<(), Fault> {
-        // Nothing is kept that recovery does not read.
+        // A clean close writes nothing: recovery reads all that there is.
         Ok(())
     }
 }

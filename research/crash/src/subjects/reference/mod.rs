@@ -1,15 +1,16 @@
-//! Structures to try the explorer itself on: two that are right, and variants that are each wrong in
-//! exactly one way.
+//! Structures that test the explorer itself: two that are right, and variants that are each wrong
+//! in exactly one way.
 //!
 //! | structure | is | file |
 //! | --- | --- | --- |
 //! | `reference-array` | an append-only array of entries and a counter | `array.rs` |
 //! | `reference-blocks` | a table of pointers to blocks from a bitmap, with a redo log | `blocks.rs` |
 //!
-//! What is wrong with each variant, and what the explorer must call it, is [`FLAWS`]. The numbers are those
-//! of the list of [known mistakes](super#known-mistakes); 0 stands for one that is not in it.
+//! [`FLAWS`] lists the flaw of each variant and the report that the explorer must give. Its numbers
+//! are those of the [known mistakes](super#known-mistakes), and 0 for a flaw that is not among
+//! them.
 //!
-//! Both structures lie on the bare medium, without a pool, so that there is nothing else to be wrong.
+//! Both structures lie on the bare medium, without a pool, so that nothing else can be wrong.
 
 mod array;
 mod blocks;
@@ -21,7 +22,7 @@ use bristlecone_pmem::{Access, Media, PWord};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// What a variant does wrong.
+/// The flaw of a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Flaw {
     /// Array (1): the counter is published before the entry that it counts is written.
@@ -40,11 +41,11 @@ pub enum Flaw {
     OneFenceForTwo,
     /// Array (8): one field of the header is not flushed.
     FieldForgotten,
-    /// Array (9): the number of keys is a word beside the counter, as if both changed at once.
+    /// Array (9): the number of keys is a word beside the counter, as if both changed in one step.
     TwoWords,
     /// Blocks (11): an entry is moved by deleting, then inserting it.
     DeleteThenInsert,
-    /// Blocks (12): a removal stops at the first of two copies that an interrupted move has left.
+    /// Blocks (12): a removal stops at the first of the two copies that an interrupted move left.
     OneOfTwo,
     /// Blocks (13): two words of a block are replaced in place, without the log.
     TwoStores,
@@ -56,30 +57,31 @@ pub enum Flaw {
     LockBit,
     /// Blocks (17): log records stand closer than they are long.
     CloseRecords,
-    /// Blocks (18): recovery does not take back a block that was never handed to its owner.
+    /// Blocks (18): recovery does not free a block that never got an owner.
     Leak,
     /// Blocks (18): a block is free before the pointer to it is cleared.
     FreeFirst,
-    /// Array (13): two stores to one line are taken to be ordered, which they are on x86 only.
+    /// Array (13): the code assumes that two stores to one line are ordered, which holds on x86
+    /// only.
     SameLine,
-    /// Blocks: recovery clears the log before what it replayed is durable.
+    /// Blocks: recovery clears the log before the replayed stores are durable.
     LogClearedFirst,
 }
 
-/// A flaw and what is to be found.
+/// A flaw, and the report that it must give.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
-    /// What is wrong.
+    /// The flaw.
     pub flaw: Flaw,
     /// Its name, after the structure's and a colon.
     pub name: &'static str,
     /// Number in the list of [known mistakes](super#known-mistakes); 0 if it is not in it.
     pub errata: u8,
-    /// What the explorer must report, and nothing else.
+    /// The kind of fault that the explorer must report, and no other.
     pub kind: FaultKind,
-    /// Under which models (`x86-tso`, `armv8`, `eadr`) it shows.
+    /// The models (`x86-tso`, `armv8`, `eadr`) under which it shows.
     pub shows: [bool; 3],
-    /// How many threads it takes.
+    /// Number of threads that it takes.
     pub threads: u8,
     /// True if it takes a crash inside recovery.
     pub nested: bool,
@@ -87,7 +89,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// True if the flaw shows under `model`.
+    /// Returns true if the flaw shows under `model`.
     #[must_use]
     pub fn shows_on(&self, model: Model) -> bool {
         self.shows[match model {
@@ -97,7 +99,7 @@ impl Known {
         }]
     }
 
-    /// The variant's full name.
+    /// Returns the variant's full name.
     #[must_use]
     pub fn subject(&self) -> String {
         format!("{}:{}", structure(self.array), self.name)
@@ -113,7 +115,7 @@ fn structure(array: bool) -> &'static str {
 }
 
 const ALL: [bool; 3] = [true; 3];
-/// What a missing or misplaced flush does: nothing where caches are durable.
+/// Models in which a missing or misplaced flush shows: not where caches are durable.
 const CACHED: [bool; 3] = [true, true, false];
 
 const fn known(
@@ -175,7 +177,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// The array that is right.
+    /// Returns the array without a flaw.
     #[must_use]
     pub fn array() -> Self {
         Self {
@@ -184,7 +186,7 @@ impl Reference {
         }
     }
 
-    /// The table of blocks that is right.
+    /// Returns the table of blocks without a flaw.
     #[must_use]
     pub fn blocks() -> Self {
         Self {
@@ -193,7 +195,7 @@ impl Reference {
         }
     }
 
-    /// The variant with this flaw.
+    /// Returns the variant with this flaw.
     #[must_use]
     pub fn flawed(flaw: Flaw) -> Self {
         let array = FLAWS.iter().any(|known| known.flaw == flaw && known.array);
@@ -231,7 +233,7 @@ impl Subject for Reference {
 
     fn open(&self) -> Result<Opened, Fault> {
         let raw = Raw::open(Access::ReadWrite)?;
-        // ORDERING: Relaxed; no one else is there yet.
+        // ORDERING: Relaxed; no other thread has opened the structure yet.
         if raw.pm.is_empty() || raw.word(MAGIC).load(&raw.pm, Ordering::Relaxed) != MADE {
             return Ok(Opened::Absent);
         }
@@ -257,7 +259,7 @@ impl Subject for Reference {
 
 /// Place of the magic number.
 const MAGIC: u64 = 0;
-/// What stands there once the structure is there.
+/// The magic number of an existing structure.
 const MADE: u64 = u64::from_le_bytes(*b"REFERNCE");
 
 /// The bare medium.
@@ -277,11 +279,12 @@ impl Raw {
             .map_err(|e| Fault::new(FaultKind::Recovery, e.to_string()))
     }
 
-    /// The word at `at`, which is a place of a layout or was checked to be one.
+    /// Returns the word at `at`, which is a place of a layout or was checked to be one.
     fn word(&self, at: u64) -> &PWord {
         debug_assert!(at.is_multiple_of(8) && at + 8 <= self.pm.len(), "{at:#x}");
-        // SAFETY: 1. places are inside the medium, which `Raw::open` made as long as the layouts; 2. they
-        // are 8-aligned; 3. any bits are a valid PWord; 4. the mapping lives as long as `self`.
+        // SAFETY: 1. places are inside the medium, which `Raw::open` made as long as the layouts;
+        // 2. they are 8-aligned; 3. any bits are a valid PWord; 4. `self` holds the medium, and so
+        // its mapping.
         unsafe { &*self.pm.base().wrapping_add(at as usize).cast() }
     }
 
@@ -293,7 +296,8 @@ impl Raw {
 
     #[track_caller]
     fn store(&self, at: u64, value: u64) {
-        // ORDERING: Relaxed; whoever publishes the word orders it.
+        // ORDERING: Relaxed; the Release of a later `publish` orders the store before the word that
+        // makes it count.
         self.word(at).store(&self.pm, value, Ordering::Relaxed);
     }
 
@@ -304,26 +308,27 @@ impl Raw {
             .flush(self.pm.base().wrapping_add(at as usize), bytes);
     }
 
-    /// Zeroes the word at `at`, flushed; true if it was not zero. What is made on memory that held
-    /// something else clears what its recovery reads.
+    /// Zeroes and flushes the word at `at`, unless it is zero. Returns true if it was not. A
+    /// creation on memory that held something else clears the words that recovery reads.
     fn clear(&self, at: u64) -> bool {
         let dirty = self.load(at) != 0;
         if dirty {
             self.store(at, 0);
-            // PERSIST: fenced by the caller, before the magic number makes it count.
+            // PERSIST: the cleared word; the caller fences, before the magic number makes the
+            // structure count.
             self.flush(at, 8);
         }
         dirty
     }
 
-    /// NAW.
+    /// Stores, flushes and fences a word in one durable step (NAW).
     #[track_caller]
     fn publish(&self, at: u64, value: u64) {
         self.word(at).publish(&self.pm, value);
     }
 }
 
-/// A check word over two others; not 0 for two zeros.
+/// Returns a check word over two others. It is never 0.
 fn mix(a: u64, b: u64) -> u64 {
     (a ^ b.rotate_left(32) ^ 0xC0DE)
         .wrapping_mul(0x9E37_79B9_7F4A_7C15)

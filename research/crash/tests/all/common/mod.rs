@@ -1,8 +1,8 @@
-//! What tests of designs share.
+//! Helpers of the tests of designs.
 
 use bristlecone_crash::subject::{Fault, Live, Opened, Subject};
 
-/// A subject as if the medium wrote 8 bytes at a time.
+/// A subject on a medium with a failure-atomic unit of 8 bytes.
 pub struct Narrow(pub Box<dyn Subject>);
 
 impl Subject for Narrow {

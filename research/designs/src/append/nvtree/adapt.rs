@@ -1,21 +1,22 @@
-//! Workload adaptivity (section 5): what is counted, how large a leaf should be, and when that pays.
+//! Workload adaptivity (section 5): the counts, the best size of a leaf, and when a change of size
+//! pays.
 //!
-//! # Where the paper leaves something open
-//! 1. *Cold-read* (conservative strategy) is taken as "not hot-read": with no reads at all
-//!    `nReads_LN < nReads / N_LN` would never hold, and the strategy never do anything.
-//! 2. The model knows searches only, so a leaf that is never read has no upper limit by it. But what
-//!    appends an element searches the leaf before. So a leaf grows only if, besides the equations,
-//!    [`Costs::appending`] falls: what an appended element costs on the average, its own search and its
-//!    share of the next reshaping.
-//! 3. *Hot-write* alone, more than the average, is true of half the leaves under a uniform load, where
-//!    growing gains nothing and makes every search longer. Leaves that grow take [`Limits::hot`] times
-//!    the average.
-//! 4. A leaf whose elements are mostly superseded is *replaced* rather than split (section 4.4); under
-//!    updates alone that is all that ever happens. So a replaced leaf is resized too, upwards only
-//!    while its keys would still fill [`SPARSE`] of it.
-//! 5. Size is for appending, not for hoarding: the fill factor, which decides between split, replace and
-//!    merge, is taken of the usual leaf. A large leaf of few keys keeps them, and its searches, which begin
-//!    with the newest element, stay short.
+//! # Points that the paper leaves open
+//! 1. *Cold-read* (conservative strategy) means "not hot-read" here. Without any reads
+//!    `nReads_LN < nReads / N_LN` would never hold, and the strategy would never act.
+//! 2. The model knows only searches, so it gives no upper limit for a leaf that is never read. But
+//!    every append searches the leaf first. Therefore a leaf grows only if, besides the equations,
+//!    [`Costs::appending`] falls: the average cost of an appended element, which is its own search
+//!    and its share of the next reshaping.
+//! 3. *Hot-write* alone (more than the average) holds for half the leaves under a uniform load,
+//!    where growing gains nothing and makes every search longer. Leaves that grow take
+//!    [`Limits::hot`] times the average.
+//! 4. A leaf whose elements are mostly superseded is *replaced* rather than split (section 4.4).
+//!    Under updates alone, no leaf is ever split. Therefore a replaced leaf is resized too. It
+//!    grows only while its keys would still fill [`SPARSE`] of it.
+//! 5. Larger leaves save reshaping; they do not hold more keys. The fill factor, which decides
+//!    between split, replace and merge, is that of the default leaf. A large leaf with few keys
+//!    keeps them, and its searches, which begin with the newest element, stay short.
 
 use super::info::Traffic;
 use super::leaf::{ELEMENT, MAX_BYTES, MIN_BYTES};
@@ -29,24 +30,24 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// How leaves are resized (section 5.3).
+/// Strategy of resizing leaves (section 5.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Adaptivity {
-    /// Not at all: NV-Tree' in the paper's figures.
+    /// No resizing: NV-Tree' in the paper's figures.
     Off,
-    /// By one line: up for write-intensive, hot-write, cold-read leaves, down for read-intensive,
-    /// cold-write, hot-read ones.
+    /// By one line: write-intensive, hot-write, cold-read leaves grow; read-intensive, cold-write,
+    /// hot-read leaves shrink.
     Conservative,
     /// Write-intensive leaves are doubled.
     Aggressive,
-    /// Write-intensive leaves are doubled if they are hot-write, else grow by one line; read-intensive,
+    /// Write-intensive leaves double if they are hot-write, else grow by one line; read-intensive,
     /// hot-read leaves shrink by one line.
     #[default]
     Balanced,
 }
 
 impl Adaptivity {
-    /// The name that figures use.
+    /// Returns the name in the paper's figures.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -58,10 +59,10 @@ impl Adaptivity {
     }
 }
 
-/// A replaced leaf grows only while its keys would fill this part (one in so many) of it.
+/// A replaced leaf grows only while its keys would fill at least one part in this many of it.
 pub(super) const SPARSE: u64 = 32;
 
-/// What Algorithm 3 looks at.
+/// Input of Algorithm 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Profile {
     /// `Size_LN`
@@ -72,10 +73,10 @@ pub(super) struct Profile {
     pub all: Traffic,
     /// `N_LN`
     pub leaves: u64,
-    /// Elements of the leaf, and keys that are there.
+    /// Elements of the leaf, and its live keys.
     pub elements: u32,
     pub live: u32,
-    /// Keys that each of its successors begins with.
+    /// Number of keys that each successor begins with.
     pub left: u32,
 }
 
@@ -88,7 +89,7 @@ impl Profile {
         above_average(self.leaf.writes, self.all.writes, self.leaves)
     }
 
-    /// Hot-write by far.
+    /// Returns true if the leaf takes `hot` times the average of writes.
     fn may_grow(&self, hot: u64) -> bool {
         above_average(
             self.leaf.writes,
@@ -112,7 +113,7 @@ pub(super) fn above_average(mine: u64, all: u64, count: u64) -> bool {
     u128::from(mine) * u128::from(count) > u128::from(all)
 }
 
-/// Algorithm 3: the size that the strategy asks for.
+/// Algorithm 3: returns the size that the strategy asks for.
 pub(super) fn get_new_size(profile: &Profile, strategy: Adaptivity) -> u64 {
     use Adaptivity::{Aggressive, Balanced, Conservative, Off};
     let size = profile.size;
@@ -135,20 +136,20 @@ pub(super) fn get_new_size(profile: &Profile, strategy: Adaptivity) -> u64 {
     }
 }
 
-/// Sizes that costs are known for: a line, and doublings of it.
+/// Number of sizes whose costs are known: a line, and its doublings.
 const STEPS: usize = 10;
 
-/// `T_r` and `T_w` of a medium, in nanoseconds: of a line, 2 lines, 4 lines ...
+/// `T_r` and `T_w` of a medium in nanoseconds: of a line, 2 lines, 4 lines ...
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Costs {
     read: [f64; STEPS],
     write: [f64; STEPS],
-    /// Of an element, to sort it out when its leaf is reshaped.
+    /// Cost of sorting one element when its leaf is reshaped.
     sort: f64,
 }
 
 impl Costs {
-    /// Costs in proportion to lines, with a start-up each: for media that are not measured.
+    /// Costs in proportion to lines, each with a fixed part, for media that are not measured.
     pub(super) const ASSUMED: Self = {
         let mut costs = Self {
             read: [0.0; STEPS],
@@ -181,7 +182,7 @@ impl Costs {
         Self::at(&self.write, bytes)
     }
 
-    /// Equations 1 and 2: what growing from `profile.size` to `new` saves, and what it costs.
+    /// Equations 1 and 2: returns what growing from `profile.size` to `new` saves and costs.
     fn growing(&self, profile: &Profile, new: u64) -> (f64, f64) {
         let (old, new) = (profile.size as f64, new as f64);
         let positive = self.read(old) + 2.0 * self.write(old / 2.0);
@@ -190,7 +191,7 @@ impl Costs {
         (positive, negative)
     }
 
-    /// Equations 3 and 4: what shrinking from `profile.size` to `new` saves, and what it costs.
+    /// Equations 3 and 4: returns what shrinking from `profile.size` to `new` saves and costs.
     fn shrinking(&self, profile: &Profile, new: u64) -> (f64, f64) {
         let (old, new) = (profile.size as f64, new as f64);
         let elements = (old - new) / ELEMENT as f64;
@@ -199,7 +200,7 @@ impl Costs {
         (positive, negative)
     }
 
-    /// What an element costs that is appended to a leaf of `size` bytes which begins with
+    /// Returns the average cost of appending an element to a leaf of `size` bytes that begins with
     /// `profile.left` keys: its own search, and its share of the reshaping that ends the leaf.
     fn appending(&self, profile: &Profile, size: u64) -> f64 {
         let capacity = size as f64 / ELEMENT as f64;
@@ -208,7 +209,8 @@ impl Costs {
         let bytes = |elements: f64| elements * ELEMENT as f64;
         let reshaping =
             self.read(size as f64) + self.sort * capacity + 2.0 * self.write(bytes(left));
-        // Half filled. The newest elements of keys that are written again and again are near its end.
+        // On average the leaf is half filled. The newest elements of frequently written keys are
+        // near its end.
         let all = left + room / 2.0;
         let (searched, per_search) = if profile.live * 2 > profile.elements {
             (all, 1.0)
@@ -218,12 +220,13 @@ impl Costs {
         reshaping / room + self.read(bytes(searched)) / per_search
     }
 
-    /// Measures the medium under `heap`, once in a process for each kind of medium.
+    /// Returns the costs on the medium under `heap`, which the process measures once for each kind
+    /// of medium.
     pub(super) fn of<M: Media>(heap: &Heap<M>) -> Self {
         static KNOWN: Mutex<BTreeMap<&'static str, Costs>> = Mutex::new(BTreeMap::new());
         let pm = heap.pool().pm();
         if M::TRACED || pm.read_only() || pm.kind() == MediumKind::Sim {
-            // Nothing is measured on a simulation, whose clock is not the machine's.
+            // A simulation is not measured, because its clock is not the machine's.
             return Self::ASSUMED;
         }
         let name = pm.kind().name();
@@ -236,11 +239,11 @@ impl Costs {
         *lock(&KNOWN).entry(name).or_insert(costs)
     }
 
-    /// Reads and flushes a block of every size; `None` if the pool has no room for one.
+    /// Reads and flushes a block of every size. Returns `None` if the pool has no room for one.
     fn measure<M: Media>(heap: &Heap<M>) -> Option<Self> {
-        /// The least of so many tries counts.
+        /// Number of tries, of which the shortest counts.
         const TRIES: usize = 9;
-        /// Elements that are sorted.
+        /// Number of elements that are sorted.
         const SORTED: u32 = 128;
         let pm = heap.pool().pm();
         let bytes = LINE << (STEPS - 1);
@@ -252,8 +255,8 @@ impl Costs {
             sort: f64::MAX,
         };
         let word = |i: usize| {
-            // SAFETY: 1. the block was just allocated and has `bytes` bytes; 2. `i` is below that many words;
-            // 3. all access to a pool is by atomic words.
+            // SAFETY: 1. the block was just allocated and has `bytes` bytes; 2. `i` is below that
+            // many words; 3. all access to a pool is by atomic words.
             unsafe { AtomicU64::from_ptr(at.cast::<u64>().wrapping_add(i)) }
         };
         for attempt in 0..TRIES {
@@ -264,7 +267,7 @@ impl Costs {
                     // ORDERING (both): Relaxed; no one else has the block.
                     word(i).store((attempt + i) as u64, Ordering::Relaxed);
                 }
-                // PERSIST: nothing that matters; this is what is measured.
+                // PERSIST: nothing; this flush is measured.
                 pm.flush(at, words * 8);
                 pm.fence();
                 let took = started.elapsed().as_nanos() as f64;
@@ -292,18 +295,19 @@ impl Costs {
     }
 }
 
-/// How small and how large leaves may get. Four times the usual size: beyond that, hardly a
-/// reshaping is left to save, while appends go to lines that have long left the caches.
+/// Bounds of a leaf's size. The upper one is four times the default: beyond it there is hardly any
+/// reshaping left to save, and appends go to lines that have long left the caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
     pub least: u64,
     pub most: u64,
-    /// A leaf grows if it takes so many times the average of all leaves' writes.
+    /// A leaf grows if it takes this many times the average of all leaves' writes.
     pub hot: u64,
 }
 
 impl Limits {
-    /// For a tree of leaves of `bytes` bytes; `tiny`: a simulated medium, whose trees are small.
+    /// Returns the limits for a tree of leaves of `bytes` bytes. `tiny` is for simulated media,
+    /// whose trees are small.
     pub(super) fn around(bytes: u64, tiny: bool) -> Self {
         let (times, hot) = if tiny { (2, 1) } else { (4, 4) };
         Self {
@@ -323,7 +327,8 @@ pub(super) struct Sizing {
 }
 
 impl Sizing {
-    /// The size that a leaf's successors get: Algorithm 3's, if the model and the limits allow it.
+    /// Returns the size of a leaf's successors: Algorithm 3's, if the model and the limits allow
+    /// it.
     pub(super) fn resized(&self, profile: &Profile) -> u64 {
         let old = profile.size;
         let asked = get_new_size(profile, self.strategy);
@@ -342,7 +347,8 @@ impl Sizing {
                 new
             } else if self.strategy == Adaptivity::Balanced && new > old + line && pays(old + line)
             {
-                // Section 6.4.2: where doubling is too much, the balanced strategy grows by a line.
+                // Section 6.4.2: where doubling is too much, the balanced strategy grows the leaf
+                // by a line.
                 old + line
             } else {
                 old
@@ -357,7 +363,7 @@ impl Sizing {
 }
 
 const SHARDS: usize = 16;
-/// A thread counts one search in so many, for all of them.
+/// A thread counts one search in this many, and then counts it for all of them.
 const SAMPLE: u32 = 8;
 
 /// `nWrites` and `nReads`, each thread on a line of its own.
@@ -371,7 +377,7 @@ thread_local! {
     static SEARCHES: Cell<u32> = const { Cell::new(0) };
 }
 
-/// This thread's line.
+/// Returns this thread's index into the counters.
 fn shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -381,8 +387,9 @@ fn shard() -> usize {
     MINE.with(|mine| *mine)
 }
 
-/// Adds to this thread's line. Not in one step, which would wait for the flushes of the operation before the next one
-/// may begin: of two threads that share a line, one may not be counted.
+/// Adds to this thread's counter. A single atomic addition would wait for the flushes of the
+/// operation before the next one may begin. Of two threads that share a counter, one may not be
+/// counted.
 #[inline(always)]
 fn count(of: &[CachePadded<AtomicU64>; SHARDS], n: u64) {
     let mine = &of[shard()];
@@ -391,14 +398,14 @@ fn count(of: &[CachePadded<AtomicU64>; SHARDS], n: u64) {
 }
 
 impl Totals {
-    /// Counts elements appended.
+    /// Counts appended elements.
     #[inline(always)]
     pub(super) fn wrote(&self, elements: u64) {
         count(&self.writes, elements);
     }
 
-    /// How many searches to count for this one: now and then several, else none. `each`: count
-    /// every one, so that the same run always counts the same.
+    /// Returns how many searches to count for this one: now and then several, else none. With
+    /// `each`, every search counts as one, so that equal runs have equal counts.
     #[inline(always)]
     pub(super) fn searched(&self, each: bool) -> u64 {
         let sample = if each { 1 } else { SAMPLE };
@@ -422,7 +429,7 @@ impl Totals {
         }
     }
 
-    /// Begins with what a clean close saved.
+    /// Begins with the counts that a clean close saved.
     pub(super) fn start_at(&self, traffic: Traffic) {
         // ORDERING (both): Relaxed; a statistic.
         self.writes[0].store(traffic.writes, Ordering::Relaxed);
@@ -435,7 +442,8 @@ mod tests {
     use super::*;
     use Adaptivity::{Aggressive, Balanced, Conservative, Off};
 
-    /// A leaf of 1 KB among ten, which took 1,000 writes and 1,000 reads together.
+    /// Returns the profile of a leaf of 1 KB among ten, which took 1,000 writes and 1,000 reads
+    /// together.
     fn profile(writes: u64, reads: u64) -> Profile {
         Profile {
             size: 1024,
@@ -464,10 +472,11 @@ mod tests {
         assert_eq!(all(profile(90, 150)), [1024, 960, 1024, 960]);
         assert_eq!(all(profile(120, 150)), [1024, 1024, 1024, 960]);
         assert_eq!(all(profile(50, 90)), [1024, 1024, 1024, 1024]);
-        // As many reads as writes is not write-intensive; never touched is nothing.
+        // A leaf with as many reads as writes is not write-intensive; one that was never touched is
+        // neither.
         assert_eq!(all(profile(100, 100)), [1024; 4]);
         assert_eq!(all(profile(0, 0)), [1024; 4]);
-        // No reads anywhere: every strategy but none grows a hot-write leaf.
+        // Without any reads, every strategy except `Off` grows a hot-write leaf.
         let mut silent = profile(200, 0);
         silent.all.reads = 0;
         assert_eq!(all(silent), [1024, 1088, 2048, 2048]);
@@ -521,7 +530,7 @@ mod tests {
         for strategy in [Conservative, Balanced, Aggressive] {
             assert_eq!(sizing(strategy).resized(&profile(390, 0)), 1024);
         }
-        // Without reads there is nothing to lose, up to the limit.
+        // Without reads a leaf grows up to the limit, since searches lose nothing.
         let mut p = profile(500, 0);
         let mut sizes = vec![p.size];
         loop {
@@ -533,15 +542,15 @@ mod tests {
             sizes.push(new);
         }
         assert_eq!(sizes, [1024, 2048, 4096]);
-        // Keys that are written once: every one appended makes the searches of the next longer, and where
-        // reshaping costs little, that is more than it saves.
+        // If keys are written once, every append makes later searches longer. Where reshaping costs
+        // little, that costs more than growing saves.
         let mut p = profile(500, 0);
         (p.elements, p.live, p.left) = (60, 60, 30);
         assert_eq!(sizing(Aggressive).resized(&p), 2048);
         let mut cheap = sizing(Aggressive);
         (cheap.costs.sort, cheap.costs.write) = (0.1, cheap.costs.read);
         assert_eq!(cheap.resized(&p), 1024);
-        // Shrinking pays, until the leaf is half as large as it was meant to be.
+        // Shrinking pays until the leaf has half its intended size.
         let mut p = profile(50, 200);
         while sizing(Balanced).resized(&p) != p.size {
             p.size = sizing(Balanced).resized(&p);

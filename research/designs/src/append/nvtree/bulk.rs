@@ -1,19 +1,21 @@
-//! Bulk load: a list of leaves built beside the tree, switched in by one NAW of the head word.
+//! Bulk load: a list of leaves is built beside the tree, and one NAW of the head word switches to
+//! it.
 //!
-//! Persist cost: every line written once, 2 fences in all.
+//! Persist cost: every line once, and 2 fences in all.
 
 use super::info::LeafInfo;
 use super::inner::{Entry, Inner};
 use super::leaf::{Shape, block};
 use super::{HEAD, NvTree};
+use crate::common::make_pair;
 use crate::index::{Fill, InsertError};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use std::borrow::Borrow;
 
-/// Leaves that nothing leads to yet, for giving back if the load fails.
+/// Leaves that nothing leads to yet. They are freed if the load fails.
 struct Chain<K: ToOwned + ?Sized> {
-    /// Offset, shape, elements.
+    /// Offset, shape and number of elements of each leaf.
     leaves: Vec<(u64, Shape, u32)>,
     lows: Vec<K::Owned>,
     /// Pairs of the leaf that is being filled.
@@ -54,7 +56,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         let pm = self.pm();
         // PERSIST: all leaves and records, before the head word that leads to them.
         pm.fence();
-        // PERSIST: (in `publish`) the loaded leaves are the tree.
+        // PERSIST: (in `publish`) the head word; the loaded leaves are the tree.
         self.root().word(HEAD).publish(pm, first);
         let size = self.leaf_bytes;
         let entries: Vec<Entry<K>> = chain
@@ -71,7 +73,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         *self.leaves.get_mut() = entries.len() as u64;
         let new = Box::into_raw(Box::new(Inner::build(self.nodes, entries)));
         let old = std::mem::replace(self.inner.get_mut(), new);
-        // SAFETY: 1. it came from `Box::into_raw`; 2. `&mut self`: no one else uses the tree.
+        // SAFETY: 1. the pointer came from `Box::into_raw`; 2. `&mut self`: no other thread uses
+        // the tree.
         unsafe {
             let old = Box::from_raw(old);
             old.dismantle();
@@ -106,12 +109,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             if chain.pairs.is_empty() {
                 chain.lows.push(key.borrow().to_owned());
             }
-            let key_word = key.borrow().make(&self.heap)?;
-            let value_word = value
-                .borrow()
-                .make(&self.heap)
-                .inspect_err(|_| K::discard(&self.heap, key_word))?;
-            chain.pairs.push((key_word, value_word));
+            chain
+                .pairs
+                .push(make_pair(&self.heap, key.borrow(), value.borrow())?);
             chain.entries += 1;
             last = Some(key);
         }
@@ -121,7 +121,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         Ok(())
     }
 
-    /// Writes the pairs gathered so far as the next leaf of the chain.
+    /// Writes the gathered pairs as the next leaf of the chain.
     fn seal(&self, chain: &mut Chain<K>) -> Result<(), InsertError> {
         let (off, shape) = self.new_leaf(self.leaf_bytes)?;
         self.leaf_of(off, shape).fill(&chain.pairs, 0);

@@ -1,4 +1,5 @@
-//! The gate between changes of PLNs and rebuilding: many pass at once, or it is closed by one.
+//! The gate between changes of PLNs and rebuilding: many changes may be inside at once, or one
+//! thread closes it.
 //!
 //! Searches and plain appends never pass here.
 
@@ -6,18 +7,18 @@ use crate::sync::{AtomicU64, wait};
 use crossbeam_utils::Backoff;
 use std::sync::atomic::Ordering;
 
-/// Bit 63: closed, or about to be. The rest counts who is inside.
+/// Bit 63: the gate is closed, or about to be. The other bits count the threads inside.
 const CLOSED: u64 = 1 << 63;
 
 #[derive(Debug)]
 pub(super) struct Gate(AtomicU64);
 
-/// Someone is inside; dropping it leaves.
+/// A thread's presence inside the gate; dropping it leaves.
 #[must_use = "dropping it leaves"]
 #[derive(Debug)]
 pub(super) struct Inside<'g>(&'g Gate);
 
-/// The gate is closed and no one is inside; dropping it opens it.
+/// The gate is closed and no thread is inside; dropping this opens it.
 #[must_use = "dropping it opens the gate"]
 #[derive(Debug)]
 pub(super) struct Closed<'g>(&'g Gate);
@@ -28,18 +29,19 @@ impl Gate {
     }
 
     fn change(&self, from: u64, to: u64) -> bool {
-        // ORDERING: AcqRel; whoever passes sees what was done by those who left or opened before.
+        // ORDERING: AcqRel; a thread that passes sees what was done by those that left or opened
+        // before.
         self.0
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
     fn state(&self) -> u64 {
-        // ORDERING: Relaxed; only a guess for `change`.
+        // ORDERING: Relaxed; a first guess for `change`.
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Goes in; waits while the gate is closed.
+    /// Enters; waits while the gate is closed.
     pub(super) fn enter(&self) -> Inside<'_> {
         let backoff = Backoff::new();
         loop {
@@ -51,7 +53,7 @@ impl Gate {
         }
     }
 
-    /// Closes the gate, waiting for those who are inside. The caller is not.
+    /// Closes the gate and waits for the threads inside. The caller must not be one of them.
     pub(super) fn close(&self) -> Closed<'_> {
         let backoff = Backoff::new();
         loop {
@@ -100,7 +102,7 @@ mod tests {
     use crate::sync::{AtomicU64 as Cell, explore};
     use std::sync::Arc;
 
-    /// No one is inside while it is closed, and no two close it at once.
+    /// While the gate is closed no thread is inside, and no two threads close it at once.
     #[test]
     fn schedules() {
         explore(500, || {

@@ -1,7 +1,8 @@
-//! What is kept of each leaf in DRAM: its lock, the count that readers go by, and its statistics.
+//! The volatile part of a leaf: its lock, the count that bounds searches, and its statistics.
 //!
-//! Readers take the boundary of their search from [`LeafInfo::count`], which is raised after the fence
-//! that made the leaf's own counter durable: no one sees what a crash can undo, and no reader waits.
+//! Readers take the boundary of their search from [`LeafInfo::count`]. It is raised after the fence
+//! that made the leaf's own counter durable. Therefore no reader sees what a crash can undo, and
+//! none waits.
 
 use super::leaf::{Leaf, Shape};
 use crate::sync::wait;
@@ -10,32 +11,33 @@ use bristlecone_pmem::Media;
 use crossbeam_utils::Backoff;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Bit of the count: a flag is being changed in place, and may not be durable yet.
+/// Bit of the count: a removal is setting a flag in place, which may not be durable yet.
 const NEGATING: u32 = 1 << 31;
 
-/// The volatile part of a leaf. PLNs lead to it; it is freed through the epoch.
+/// The volatile part of a leaf. PLNs lead to it, and it is freed through the epoch.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct LeafInfo {
-    /// Held by whoever changes the leaf; obsolete once the leaf is out of the list.
+    /// Held by a thread that changes the leaf; obsolete once the leaf is out of the list.
     pub lock: VersionWord,
-    /// Durable elements.
+    /// Number of durable elements.
     count: AtomicU32,
-    /// Keys that are there. Changed under the lock.
+    /// Number of live keys. Changed under the lock.
     live: AtomicU32,
     /// Offset of the leaf.
     pub off: u64,
-    /// Its layout.
+    /// Layout of the leaf.
     pub shape: Shape,
-    /// `Size_LN`: what the last resizing asked for; the leaf fills the allocator's block for it.
+    /// `Size_LN`: the size that the last resizing asked for. The leaf fills the allocator's block
+    /// for it.
     pub size: u32,
-    /// `nWrites_LN`: elements appended. Changed under the lock.
+    /// `nWrites_LN`: appended elements. Changed under the lock.
     writes: AtomicU64,
     /// `nReads_LN`: searches.
     reads: AtomicU64,
 }
 
-/// What a new leaf's statistics begin with.
+/// Initial statistics of a new leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Traffic {
     pub writes: u64,
@@ -43,7 +45,7 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// Table 3: the share of each half of a split leaf.
+    /// Table 3: returns the share of each half of a split leaf.
     pub(super) fn half(self) -> Self {
         Self {
             writes: self.writes / 2,
@@ -81,10 +83,11 @@ impl LeafInfo {
         }
     }
 
-    /// Elements that may be read; waits while a flag is being changed in place (rare).
+    /// Returns the number of elements that may be read. Waits, which is rare, while a removal sets
+    /// a flag in place.
     #[inline(always)]
     pub(super) fn count(&self) -> usize {
-        // ORDERING: Acquire; pairs with the Release of `publish`, so that the elements are seen.
+        // ORDERING: Acquire; pairs with the Release of `publish`, so that the elements are visible.
         let count = self.count.load(Ordering::Acquire);
         if count & NEGATING == 0 {
             return count as usize;
@@ -100,30 +103,31 @@ impl LeafInfo {
         }
     }
 
-    /// True if no flag that was read since [`count`](Self::count) can be one that is being changed.
+    /// Returns true if no flag that was read since [`count`](Self::count) can be one that was being
+    /// changed.
     #[inline(always)]
     pub(super) fn flags_settled(&self) -> bool {
-        // ORDERING: Acquire fence; pairs with the Release fence of `begin_negating`: whoever has read
-        // the changed flag sees the bit, or that it is gone again, when the flag is durable.
+        // ORDERING: Acquire fence; pairs with the Release fence of `begin_negating`. A reader of
+        // the changed flag sees the bit set, or cleared again once the flag is durable.
         fence(Ordering::Acquire);
         self.count.load(Ordering::Relaxed) & NEGATING == 0
     }
 
-    /// Elements, for the holder of the lock.
+    /// Returns the number of elements. For the holder of the lock.
     #[inline(always)]
     pub(super) fn elements(&self) -> usize {
         // ORDERING: Relaxed; under the lock.
         (self.count.load(Ordering::Relaxed) & !NEGATING) as usize
     }
 
-    /// Lets readers see `count` elements, which are durable. Under the lock.
+    /// Makes `count` durable elements visible to readers. Under the lock.
     #[inline(always)]
     pub(super) fn publish(&self, count: usize) {
         // ORDERING: Release; pairs with the Acquire of `count`.
         self.count.store(count as u32, Ordering::Release);
     }
 
-    /// From here on readers wait, until the flag that changes is durable. Under the lock.
+    /// Makes readers wait until the changed flag is durable. Under the lock.
     pub(super) fn begin_negating(&self) {
         let count = self.elements() as u32;
         // ORDERING: Relaxed, then a Release fence; pairs with the fence of `flags_settled`.
@@ -131,7 +135,7 @@ impl LeafInfo {
         fence(Ordering::Release);
     }
 
-    /// Room that is left, for the holder of the lock.
+    /// Returns the number of free elements. For the holder of the lock.
     #[inline(always)]
     pub(super) fn room(&self) -> usize {
         self.shape.capacity as usize - self.elements()
@@ -142,7 +146,7 @@ impl LeafInfo {
         self.live.load(Ordering::Relaxed)
     }
 
-    /// Under the lock.
+    /// Sets the number of live keys. Under the lock.
     pub(super) fn set_live(&self, live: u32) {
         // ORDERING: Relaxed; as above.
         self.live.store(live, Ordering::Relaxed);
@@ -156,7 +160,7 @@ impl LeafInfo {
         }
     }
 
-    /// Counts elements appended. Under the lock.
+    /// Counts appended elements. Under the lock.
     #[inline(always)]
     pub(super) fn count_writes(&self, elements: u64) {
         // ORDERING (both): Relaxed; a statistic, changed under the lock.
@@ -164,7 +168,7 @@ impl LeafInfo {
         self.writes.store(before + elements, Ordering::Relaxed);
     }
 
-    /// Counts searches. Two threads at once may count one: it is a statistic.
+    /// Counts searches. Of two threads at once, one may not be counted; this is a statistic.
     #[inline(always)]
     pub(super) fn count_reads(&self, searches: u64) {
         // ORDERING (both): Relaxed; as above.
@@ -172,10 +176,11 @@ impl LeafInfo {
         self.reads.store(before + searches, Ordering::Relaxed);
     }
 
-    /// The leaf itself.
+    /// Returns the leaf itself.
     #[inline(always)]
     pub(super) fn leaf<'t, M: Media>(&self, pm: &'t M) -> Leaf<'t, M> {
-        // SAFETY: offset and shape came from the allocator, or were checked by recovery.
+        // SAFETY: the offset is a leaf's block, with `shape.lines` lines in the pool: the allocator
+        // gave both, or recovery checked them.
         unsafe { Leaf::at(pm, self.off, self.shape) }
     }
 }

@@ -1,5 +1,5 @@
-//! Inner nodes (INs) and parents of leaves (PLNs): one contiguous block of DRAM, cache-line aligned,
-//! without child pointers (sections 4.1, 4.2).
+//! Inner nodes (INs) and parents of leaves (PLNs): one contiguous block of DRAM, cache-line
+//! aligned, without child pointers (sections 4.1, 4.2).
 //!
 //! ```text
 //! block | IN level 0 (root) | IN level 1 | ... | PLN 0 | PLN 1 | ... |
@@ -7,59 +7,62 @@
 //! PLN   | writers | version | count, left | LN pointers | keys | (whole keys, byte strings) |
 //! ```
 //!
-//! Nodes are numbered level by level. Child `k` of node `i` of a level is node `i * (2m + 1) + k` of the
-//! next: the paper's formula, counted from the level's start, so that levels that are not full take
-//! no space. The number of keys of a node follows from the number of nodes below it. PLNs may be
-//! several units long (section 5.5); then a table says where each begins.
+//! Nodes are numbered level by level. Child `k` of node `i` of a level is node `i * (2m + 1) + k`
+//! of the next level. This is the paper's formula counted from the level's start, so that levels
+//! that are not full take no space. The number of keys of a node follows from the number of nodes
+//! below it. PLNs may be several units long (section 5.5); then a table has the start of each.
 //!
-//! A key in a node is the smallest of its right child. (The paper keeps the largest of the left one;
-//! nothing depends on it.) For byte strings the word is the key's first eight bytes, and the whole
-//! key stands beside it.
+//! A key in a node is the smallest of its right child. (The paper keeps the largest of the left
+//! child; nothing depends on it.) For byte strings the word is the key's first eight bytes, and the
+//! whole key is stored beside it.
 //!
 //! # Invariants
-//! 1. INs never change. PLN 0 always has a leaf. A PLN that has none left stays empty; its keys
-//!    belong to the nearest PLN on its left that has one, as if they had been routed there (when the
-//!    leaf that they went to splits, they may be keys of either half).
-//! 2. The leaf found for a key is the one whose range holds it. The range of a leaf in the list
-//!    only ever grows (when a neighbour is taken out): whoever finds a leaf and then, under its lock, finds it
-//!    still in the list, has the right one, whatever has happened to PLNs in between.
-//! 3. Each whole key of a byte string is in one place: a PLN, or as the lower end of one PLN.
+//! 1. INs never change. PLN 0 always has a leaf. A PLN without leaves stays empty. Its keys belong
+//!    to the nearest PLN with leaves on its left, as if they had been routed there. (When the leaf
+//!    that they went to splits, they may be keys of either half.)
+//! 2. A search finds the leaf whose range holds the key. The range of a leaf in the list only ever
+//!    grows, when a neighbour is removed. A thread that finds a leaf and, under the leaf's lock,
+//!    finds it still in the list has the right one, whatever has happened to PLNs in between.
+//! 3. Each whole key of a byte string is in one place: in a PLN, or as the lower end of one PLN.
 //!
 //! # Concurrency
-//! Readers take no lock: PLNs carry a version word, held for as long as it takes to shift entries.
-//! Writers of a PLN hold `writers` for a whole split, replace or merge; several are taken in ascending
-//! order, or not waited for.
+//! Readers take no lock: a PLN has a version word, which is held only while entries move. Writers
+//! of a PLN hold `writers` for a whole split, replace or merge. Several are taken in ascending
+//! order, or tried without waiting.
 
+mod keys;
+
+use self::keys::Keys;
 use super::info::LeafInfo;
 use crate::inner::Separator;
 use crate::version_lock::VersionWord;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
 use crossbeam_epoch::Guard;
-use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// Words of a line.
+/// Words in a line.
 const WORDS: usize = 8;
 
 #[repr(C, align(64))]
 struct Line([AtomicU64; WORDS]);
 
-/// How nodes are cut.
+/// Dimensions of the nodes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeShape {
-    /// Words of a unit: an IN, and the least PLN.
+    /// Words of a unit: an IN, and the smallest PLN.
     unit: usize,
-    /// Keys of an IN (`2m`).
+    /// Number of keys of an IN (`2m`).
     keys: usize,
     /// Words of a key.
     key_words: usize,
-    /// Most leaves of a PLN, by unit, if fewer than fit (tests).
+    /// Maximum number of leaves of a PLN, by unit, if fewer than fit (tests).
     most: usize,
 }
 
 impl NodeShape {
-    /// Nodes of `bytes` bytes. `tiny`: as few keys as will do, so that small trees have all there is.
+    /// Returns the dimensions of nodes of `bytes` bytes. `tiny` makes nodes with as few keys as
+    /// possible, so that small trees have every kind of node.
     pub(super) fn new<S: Separator + ?Sized>(bytes: u64, tiny: bool) -> Self {
         let unit = bytes as usize / 8;
         let key_words = 1 + size_of::<S::Slot>() / 8;
@@ -75,140 +78,78 @@ impl NodeShape {
         self.keys + 1
     }
 
-    /// LN pointers that a PLN of so many units has room for (`m + 1`).
+    /// Returns the number of LN pointers that a PLN of `units` units has room for (`m + 1`).
     fn capacity(self, units: usize) -> usize {
         let room = units * self.unit - PLN_HEADER + self.key_words;
         (room / (1 + self.key_words)).min(self.most.saturating_mul(units))
     }
 }
 
-/// Words before a PLN's pointers.
+/// Words before the pointers of a PLN.
 const PLN_HEADER: usize = size_of::<PlnHeader>() / 8;
 
-/// The changing part of a PLN.
+/// The part of a PLN that changes.
 #[repr(C)]
 pub(super) struct PlnHeader {
-    /// Held by whoever changes what the PLN leads to.
+    /// Held by a thread that changes the PLN's leaves.
     pub writers: VersionWord,
     /// Held while entries move.
     version: VersionWord,
     count: AtomicU32,
-    /// Once it is empty: a PLN on the left to look at instead.
+    /// For an empty PLN: a PLN on the left to look at instead.
     left: AtomicU32,
-}
-
-/// Keys of a node.
-struct Keys<'b, S: Separator + ?Sized> {
-    words: &'b [AtomicU64],
-    slots: &'b [S::Slot],
-}
-
-impl<S: Separator + ?Sized> Keys<'_, S> {
-    fn load(&self, i: usize) -> Option<S::Full> {
-        // ORDERING: Relaxed; INs never change, and readers of a PLN validate its version.
-        S::load(self.words[i].load(Ordering::Relaxed), &self.slots[i])
-    }
-
-    fn store(&self, i: usize, full: S::Full) {
-        // SAFETY: the caller owns `full`.
-        let word = unsafe { S::view(&full) }.word(0);
-        // ORDERING: Relaxed; as for `load`.
-        self.words[i].store(word, Ordering::Relaxed);
-        S::store(&self.slots[i], Some(full));
-    }
-
-    fn shift(&self, from: usize, to: usize) {
-        // ORDERING: Relaxed; as for `load`.
-        let word = self.words[from].load(Ordering::Relaxed);
-        let full = S::load(word, &self.slots[from]);
-        self.words[to].store(word, Ordering::Relaxed);
-        S::store(&self.slots[to], full);
-    }
-
-    /// Order of key `i` against `key`; `None` for a torn read.
-    #[inline(always)]
-    fn compare(&self, i: usize, key: &S, word: u64) -> Option<Order> {
-        // ORDERING: Relaxed; as for `load`.
-        let mine = self.words[i].load(Ordering::Relaxed);
-        if S::EXACT || mine != word {
-            return Some(mine.cmp(&word));
-        }
-        let full = S::load(mine, &self.slots[i])?;
-        // SAFETY: the caller is pinned, and a key that leaves a node is freed through the epoch.
-        Some(unsafe { S::view(&full) }.cmp(key))
-    }
-
-    /// How many of the first `n` keys are not above `key` (below it, if `strict`). A torn read gives any
-    /// number up to `n`.
-    #[inline(always)]
-    fn rank(&self, n: usize, key: &S, word: u64, strict: bool) -> usize {
-        let (mut low, mut len) = (0, n);
-        while len > 0 {
-            let half = len / 2;
-            let order = self
-                .compare(low + half, key, word)
-                .unwrap_or(Order::Greater);
-            if order == Order::Less || (order == Order::Equal && !strict) {
-                low += half + 1;
-                len -= half + 1;
-            } else {
-                len = half;
-            }
-        }
-        low
-    }
 }
 
 /// A level of INs.
 #[derive(Clone, Copy, Debug)]
 struct Level {
-    /// Word of its first node.
+    /// Index of the first node's first word.
     at: usize,
-    /// Nodes of the level below.
+    /// Number of nodes of the level below.
     below: usize,
 }
 
-/// Something to build from: a leaf, the smallest key routed to it (`None` for the first), and the units
-/// that its PLN is to have.
+/// A leaf to build nodes over: the smallest key routed to it (`None` for the first leaf), and the
+/// units that its PLN gets.
 pub(super) struct Entry<S: Separator + ?Sized> {
     pub low: Option<S::Full>,
     pub info: *mut LeafInfo,
     pub units: u32,
 }
 
-/// A leaf and the ends of its range: from `low` (included; `None`: no end) to `high` (excluded).
+/// A leaf and its range: from `low` (included; `None` is unbounded) to `high` (excluded).
 pub(super) struct Ranged<'g, S: Separator + ?Sized> {
     pub info: &'g LeafInfo,
     pub low: Option<S::Owned>,
     pub high: Option<S::Owned>,
 }
 
-/// A set of INs and PLNs. Dropping it frees no leaf and no key: see [`Inner::dismantle`].
+/// A set of INs and PLNs. Dropping it frees no leaf and no key; [`Inner::dismantle`] does.
 pub(super) struct Inner<S: Separator + ?Sized, D> {
     shape: NodeShape,
     levels: Vec<Level>,
     plns: usize,
-    /// Word of PLN 0.
+    /// Index of PLN 0's first word.
     plns_at: usize,
-    /// Where each PLN begins, in units from PLN 0; `None` if each is one unit long.
+    /// Start of each PLN in units from PLN 0; `None` if each is one unit long.
     table: Option<Box<[u32]>>,
     block: Box<[Line]>,
     emptied: AtomicU32,
     holds: PhantomData<fn(&S) -> D>,
 }
 
-// SAFETY: 1. all that is shared is atomic; 2. leaves and keys that it leads to may be used and freed
+// SAFETY: 1. all shared state is atomic; 2. leaves and keys that it leads to may be used and freed
 // on any thread.
 unsafe impl<S: Separator + ?Sized, D> Send for Inner<S, D> {}
-// SAFETY: as for `Send`.
+// SAFETY: 1. and 2. as for `Send`.
 unsafe impl<S: Separator + ?Sized, D> Sync for Inner<S, D> {}
 
 impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
-    /// Builds the nodes over `entries`, one leaf in each PLN.
+    /// Builds the nodes over `entries`, with one leaf in each PLN.
     pub(super) fn build(shape: NodeShape, entries: Vec<Entry<S>>) -> Self {
         let plns = entries.len();
         debug_assert!(plns > 0 && entries[0].low.is_none());
-        // Levels from the bottom up.
+        // Number of nodes of each level, from the bottom up.
         let mut counts = Vec::new();
         let mut below = plns;
         while below > 1 {
@@ -230,7 +171,7 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
                     unit += entry.units;
                     begins
                 })
-                // One more, for the end of the last.
+                // One more entry: the end of the last PLN.
                 .collect::<Vec<_>>()
         });
         let table = table.map(|mut table| {
@@ -271,8 +212,8 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
     #[inline(always)]
     fn keys_at(&self, at: usize, count: usize) -> Keys<'_, S> {
         debug_assert!(at + count * self.shape.key_words <= self.block.len() * WORDS);
-        // SAFETY: 1. the words are inside the block; 2. words and slots are atomic and valid for what is
-        // there: zero, or what `Keys` stored; slots have no size, or that of a word.
+        // SAFETY: 1. the words are inside the block; 2. words and slots are atomic and valid for
+        // what is there: zero, or what `Keys` stored; slots have no size, or that of a word.
         unsafe {
             let words = self.words().add(at);
             Keys {
@@ -286,7 +227,7 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
         self.keys_at(at, self.shape.keys)
     }
 
-    /// First word of a PLN, and its units.
+    /// Returns the first word of a PLN and its units.
     #[inline(always)]
     fn pln(&self, pln: usize) -> (usize, usize) {
         debug_assert!(pln < self.plns);
@@ -319,7 +260,8 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
         self.keys_at(at + PLN_HEADER + capacity, capacity - 1)
     }
 
-    /// The IN key that is the lower end of a PLN: the node's first word, and the key's number.
+    /// Returns the IN key that is the lower end of a PLN: the node's first word and the key's
+    /// index.
     fn above(&self, pln: usize) -> Option<(usize, usize)> {
         let mut node = pln;
         for level in self.levels.iter().rev() {
@@ -332,13 +274,13 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
         None
     }
 
-    /// The lower end of a PLN's range; `None` for the first.
+    /// Returns the lower end of a PLN's range, or `None` for the first.
     fn low_of(&self, pln: usize) -> Option<S::Full> {
         let (node, key) = self.above(pln)?;
         self.in_keys(node).load(key)
     }
 
-    /// The PLN whose range holds `key` (Algorithm 1, lines 2 to 8).
+    /// Returns the PLN whose range holds `key` (Algorithm 1, lines 2 to 8).
     #[inline(always)]
     fn descend(&self, key: &S, word: u64, strict: bool) -> usize {
         let fan = self.shape.fan();
@@ -363,7 +305,8 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
         );
     }
 
-    /// A PLN left of an empty one that may have leaves. Empty ones on the way are skipped the next time.
+    /// Returns a PLN left of an empty one that may have leaves. Later calls skip the empty ones on
+    /// the way.
     fn left_of(&self, pln: usize) -> usize {
         let left = &self.header(pln).left;
         // ORDERING (all here): Relaxed; any value ever stored is right, and PLN 0 is never empty.
@@ -375,7 +318,8 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
         at
     }
 
-    /// Reads a PLN until the read is whole. `pick`: which of so many leaves; `each`: what else to read.
+    /// Reads a PLN until a read is whole. `pick` chooses one of `n` leaves; `each` reads anything
+    /// else.
     #[inline(always)]
     fn read_pln<R>(
         &self,
@@ -398,14 +342,14 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
             let more = each(&keys, n, slot);
             if header.version.validate(version) {
                 Self::report(self.pln(pln).0, 24 + 8 * (1 + n.ilog2() as usize));
-                // SAFETY: 1. slots below the count hold infos; 2. one that leaves a PLN is freed through
-                // the epoch, and the caller is pinned.
+                // SAFETY: 1. slots below the count hold infos; 2. one that leaves a PLN is freed
+                // through the epoch, and the caller is pinned.
                 return Some((slot, unsafe { &*info }, more));
             }
         }
     }
 
-    /// The leaf whose range holds `key`.
+    /// Returns the leaf whose range holds `key`.
     #[inline(always)]
     pub(super) fn find<'g>(&'g self, key: &S, _guard: &'g Guard) -> &'g LeafInfo {
         let word = key.word(0);
@@ -420,7 +364,7 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
     }
 
     fn owned(full: Option<S::Full>) -> Option<S::Owned> {
-        // SAFETY: the caller is pinned, and keys that leave a node are freed through the epoch.
+        // SAFETY: 1. the caller is pinned; 2. keys that leave a node are freed through the epoch.
         full.map(|full| unsafe { S::view(&full) }.to_owned())
     }
 
@@ -455,7 +399,7 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
         }
     }
 
-    /// Lower end of the first PLN from `pln` on that has leaves.
+    /// Returns the lower end of the first PLN with leaves, from `pln` on.
     fn end_from(&self, pln: usize) -> Option<S::Full> {
         (pln..self.plns)
             .find(|pln| {
@@ -465,42 +409,42 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
             .and_then(|pln| self.low_of(pln))
     }
 
-    /// The leaf whose range holds `key`, and its range.
+    /// Returns the leaf whose range holds `key`, and its range.
     pub(super) fn find_range<'g>(&'g self, key: &S, _guard: &'g Guard) -> Ranged<'g, S> {
         let word = key.word(0);
         let pln = self.descend(key, word, false);
         self.ranged(pln, |keys, n| keys.rank(n - 1, key, word, false))
     }
 
-    /// The leaf that holds the largest keys below `key`, and its range.
+    /// Returns the leaf that holds the largest keys below `key`, and its range.
     pub(super) fn find_below<'g>(&'g self, key: &S, _guard: &'g Guard) -> Ranged<'g, S> {
         let word = key.word(0);
         let pln = self.descend(key, word, true);
         self.ranged(pln, |keys, n| keys.rank(n - 1, key, word, true))
     }
 
-    /// The first leaf, and its range.
+    /// Returns the first leaf and its range.
     pub(super) fn find_first<'g>(&'g self, _guard: &'g Guard) -> Ranged<'g, S> {
         self.ranged(0, |_, _| 0)
     }
 
-    /// The last leaf, and its range.
+    /// Returns the last leaf and its range.
     pub(super) fn find_last<'g>(&'g self, _guard: &'g Guard) -> Ranged<'g, S> {
         self.ranged(self.plns - 1, |_, n| n - 1)
     }
 
-    /// PLNs that have leaves (or do not).
+    /// Returns the number of PLNs, empty ones included.
     pub(super) fn plns(&self) -> usize {
         self.plns
     }
 
-    /// PLNs that have no leaf left.
+    /// Returns the number of PLNs without leaves.
     pub(super) fn emptied(&self) -> usize {
         // ORDERING: Relaxed; a statistic.
         self.emptied.load(Ordering::Relaxed) as usize
     }
 
-    /// Levels of nodes, and nodes.
+    /// Returns the number of levels and of nodes.
     pub(super) fn size(&self) -> (u32, u64) {
         let fan = self.shape.fan();
         let ins: usize = self
@@ -511,30 +455,30 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
         (self.levels.len() as u32 + 1, (ins + self.plns) as u64)
     }
 
-    /// DRAM bytes, without whole keys.
+    /// Returns the bytes in DRAM, without whole keys.
     pub(super) fn bytes(&self) -> u64 {
         let table = self.table.as_ref().map_or(0, |table| table.len() * 4);
         (self.block.len() * size_of::<Line>() + table) as u64
     }
 
-    /// Leaves and units of a PLN. For its writers, or at rest.
+    /// Returns the number of leaves and units of a PLN. For its writers, or at rest.
     pub(super) fn leaves_of(&self, pln: usize) -> (usize, usize) {
-        // ORDERING: Relaxed; the caller holds `writers`, or no one writes.
+        // ORDERING: Relaxed; the caller holds `writers`, or no thread writes.
         let n = self.header(pln).count.load(Ordering::Relaxed) as usize;
         (n, self.pln(pln).1)
     }
 
-    /// True if a PLN has no room for another leaf. For its writers.
+    /// Returns true if a PLN has no room for another leaf. For its writers.
     pub(super) fn is_full(&self, pln: usize) -> bool {
         self.leaves_of(pln).0 == self.pointers(pln).len()
     }
 
-    /// Where `key` is routed among the PLNs, whether that one has leaves or not.
+    /// Returns the PLN to which `key` is routed, whether that one has leaves or not.
     pub(super) fn route(&self, key: &S) -> usize {
         self.descend(key, key.word(0), false)
     }
 
-    /// The nearest PLN from `pln` to the left that seems to have leaves.
+    /// Returns the nearest PLN, from `pln` to the left, that seems to have leaves.
     pub(super) fn with_leaves(&self, pln: usize) -> usize {
         // ORDERING: Relaxed; the caller looks again under `writers`.
         if self.header(pln).count.load(Ordering::Relaxed) > 0 {
@@ -544,21 +488,23 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
         }
     }
 
-    /// The slot of `key` in a PLN that has leaves. For its writers.
+    /// Returns the slot of `key` in a PLN that has leaves. For its writers.
     pub(super) fn slot_of(&self, pln: usize, key: &S) -> usize {
         let (n, _) = self.leaves_of(pln);
         self.pln_keys(pln).rank(n - 1, key, key.word(0), false)
     }
 
-    /// The leaf in a slot. For the PLN's writers, or at rest.
+    /// Returns the leaf in a slot. For the PLN's writers, or at rest.
     pub(super) fn leaf_at(&self, pln: usize, slot: usize) -> &LeafInfo {
         // ORDERING: Acquire; as in `read_pln`.
         let info = self.pointers(pln)[slot].load(Ordering::Acquire);
-        // SAFETY: 1. slots below the count hold infos; 2. the caller keeps it from being taken out.
+        // SAFETY: 1. slots below the count hold infos; 2. the caller holds `writers`, or the tree
+        // is at rest, so that the leaf is not removed.
         unsafe { &*info }
     }
 
-    /// Lower end of the range of a slot; `None` for the very first. For the PLN's writers, or at rest.
+    /// Returns the lower end of a slot's range, or `None` for the first of all. For the PLN's
+    /// writers, or at rest.
     pub(super) fn low_at(&self, pln: usize, slot: usize) -> Option<S::Full> {
         match slot.checked_sub(1) {
             Some(i) => self.pln_keys(pln).load(i),
@@ -566,8 +512,8 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
         }
     }
 
-    /// Puts `left` in the place of the leaf in `slot`, and `right`, whose smallest key is `low`, after
-    /// it. There is room. For the PLN's writers.
+    /// Replaces the leaf in `slot` by `left` and adds `right`, whose smallest key is `low`, after
+    /// it. The PLN has room. For the PLN's writers.
     pub(super) fn split(
         &self,
         pln: usize,
@@ -593,15 +539,15 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
         header.version.unlock();
     }
 
-    /// Puts `new` in the place of the leaf in `slot`. For the PLN's writers.
+    /// Replaces the leaf in `slot` by `new`. For the PLN's writers.
     pub(super) fn replace(&self, pln: usize, slot: usize, new: *mut LeafInfo) {
         // ORDERING: Release; pairs with `read_pln`.
         self.pointers(pln)[slot].store(new, Ordering::Release);
     }
 
-    /// Takes a leaf out. Its range goes to the leaf on its left, or on its right if it is the first of
-    /// several. Returns the key that is no longer needed; the caller retires it. For the PLN's
-    /// writers; not for the only leaf of PLN 0.
+    /// Removes a leaf. Its range goes to the leaf on its left, or on its right if it is the first
+    /// of several. Returns the key that is no longer needed, which the caller retires. For the
+    /// PLN's writers; not for the only leaf of PLN 0.
     pub(super) fn remove(&self, pln: usize, slot: usize) -> Option<S::Full> {
         let (header, pointers, keys) = (self.header(pln), self.pointers(pln), self.pln_keys(pln));
         header.version.lock();
@@ -625,7 +571,8 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
         unneeded
     }
 
-    /// Every leaf in order, with the lower end of its range. At rest, or while no PLN can change.
+    /// Visits every leaf in order with the lower end of its range. At rest, or while no PLN can
+    /// change.
     pub(super) fn for_each<'g>(
         &'g self,
         mut each: impl FnMut(usize, Option<S::Full>, &'g LeafInfo),
@@ -637,8 +584,8 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
         }
     }
 
-    /// Lower ends of PLNs that have no leaf: when the leaves go on to another set of nodes, nothing
-    /// needs them. While no PLN can change.
+    /// Returns the lower ends of PLNs without leaves, which are not needed once the leaves move to
+    /// another set of nodes. While no PLN can change.
     pub(super) fn orphans(&self) -> Vec<S::Full> {
         (1..self.plns)
             .filter(|pln| self.leaves_of(*pln).0 == 0)
@@ -649,7 +596,7 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
     /// Frees every leaf's info and every whole key.
     ///
     /// # Safety
-    /// No one uses them any more, and no other set of nodes leads to them.
+    /// No thread uses them any more, and no other set of nodes leads to them.
     pub(super) unsafe fn dismantle(&self) {
         let mut infos = Vec::new();
         let mut keys = self.orphans();
@@ -658,16 +605,18 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
             keys.extend(low);
         });
         for info in infos {
-            // SAFETY: 1. it came from `Box::into_raw`; 2. the caller's promise.
+            // SAFETY: 1. the pointer came from `Box::into_raw`; 2. the caller promises that nothing
+            // else leads to it or uses it.
             drop(unsafe { Box::from_raw(info) });
         }
         for key in keys {
-            // SAFETY: the caller's promise; each key is in one place (invariant 3).
+            // SAFETY: 1. each key is in one place (invariant 3); 2. the caller promises that
+            // nothing uses it.
             unsafe { S::free(key) };
         }
     }
 
-    /// Checks that keys ascend, and that counts and versions are sane. At rest.
+    /// Checks that keys ascend, and that counts and versions are plausible. At rest.
     ///
     /// # Errors
     /// What is wrong, in words.

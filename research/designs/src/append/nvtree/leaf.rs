@@ -8,8 +8,8 @@
 //!   element i   | key word | value word |                      16 bytes, four in a line
 //! ```
 //!
-//! The paper's element is flag, key and value. Here the flags stand together in the header, so that an
-//! element is 16 bytes, never lies across two lines, and a line holds four.
+//! The paper's element is flag, key and value. Here the flags stand together in the header, so that
+//! an element has 16 bytes and never lies across two lines, and a line holds four.
 //!
 //! | bytes | header lines | elements |
 //! | --- | --- | --- |
@@ -19,8 +19,7 @@
 //! | 4096 | 1 | 252 |
 //! | 32768 | 5 | 2028 |
 //!
-//! A leaf's size is a run-time property, stored in the leaf itself, since adaptivity resizes leaves one
-//! by one.
+//! The leaf itself stores its size, because adaptivity resizes leaves one by one.
 
 use bristlecone_pmem::cell::PWord;
 use bristlecone_pmem::media::LINE;
@@ -30,33 +29,33 @@ use std::sync::atomic::Ordering;
 
 /// Bytes of an element (`Size_element`).
 pub(super) const ELEMENT: usize = 16;
-/// Elements in a line.
+/// Number of elements in a line.
 const PER_LINE: usize = LINE / ELEMENT;
 /// Smallest leaf in bytes.
 pub(super) const MIN_BYTES: u64 = 256;
 /// Largest leaf in bytes.
 pub(super) const MAX_BYTES: u64 = 32 << 10;
 
-/// Word of the counter.
+/// Index of the counter word.
 const COUNTER: usize = 0;
-/// Word of the link.
+/// Index of the link word.
 const NEXT: usize = 1;
-/// First word of the flags.
+/// Index of the first word of flags.
 const FLAGS: usize = 2;
 
-/// How a leaf of some size is laid out.
+/// Layout of a leaf of some size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// Lines in all.
+    /// Number of lines.
     pub lines: u32,
     /// Bytes before the first element.
     pub first: u32,
-    /// Elements that there is room for.
+    /// Number of elements that there is room for.
     pub capacity: u32,
 }
 
 impl Shape {
-    /// The shape of a leaf of `bytes` bytes (whole lines; what is over is not used).
+    /// Returns the layout of a leaf of `bytes` bytes; a part of a line at the end is not used.
     pub(super) const fn of(bytes: u64) -> Self {
         let lines = bytes as usize / LINE;
         let mut header = 1;
@@ -73,7 +72,7 @@ impl Shape {
         }
     }
 
-    /// The words that hold flags.
+    /// Returns the number of words that hold flags.
     fn flag_words(self) -> usize {
         (self.capacity as usize).div_ceil(64)
     }
@@ -84,7 +83,7 @@ const _: () = assert!(Shape::of(1024).capacity == 60 && Shape::of(1024).first ==
 const _: () = assert!(Shape::of(4096).capacity == 252 && Shape::of(4096).first == 64);
 const _: () = assert!(Shape::of(MAX_BYTES).capacity == 2028 && Shape::of(MAX_BYTES).first == 320);
 
-/// What the counter word holds.
+/// Content of the counter word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counter {
     /// Elements (`nElement`).
@@ -113,7 +112,7 @@ pub(super) struct Element {
     pub key: u64,
     /// Value word.
     pub value: u64,
-    /// NEGATIVE: it takes the key out.
+    /// NEGATIVE: the element removes the key.
     pub negative: bool,
 }
 
@@ -145,7 +144,7 @@ pub(super) struct Leaf<'t, M> {
 }
 
 impl<'t, M: Media> Leaf<'t, M> {
-    /// The leaf at `off`.
+    /// Returns the leaf at `off`.
     ///
     /// # Safety
     /// `off` is a multiple of 64 and `shape.lines` lines from it are inside the pool.
@@ -163,7 +162,7 @@ impl<'t, M: Media> Leaf<'t, M> {
         }
     }
 
-    /// Reads the counter of the leaf at `off`, whose size is not known yet.
+    /// Reads the counter of the leaf at `off` whose size is not known yet.
     ///
     /// # Safety
     /// `off` is a multiple of 64 and the line there is inside the pool.
@@ -173,7 +172,8 @@ impl<'t, M: Media> Leaf<'t, M> {
             first: LINE as u32,
             capacity: 0,
         };
-        // SAFETY: the caller's promise; one line.
+        // SAFETY: 1. the caller promises that `off` is a multiple of 64 with a line inside the
+        // pool; 2. the header has one line.
         let leaf = unsafe { Self::at(pm, off, header) };
         // ORDERING: Relaxed; the tree is being opened, or is at rest.
         Counter::of(leaf.word(COUNTER).load(pm, Ordering::Relaxed))
@@ -183,8 +183,8 @@ impl<'t, M: Media> Leaf<'t, M> {
     fn word(&self, i: usize) -> &'t PWord {
         debug_assert!(i < self.shape.lines as usize * LINE / 8, "word {i}");
         // SAFETY: 1. `at` promised `lines` lines inside the pool, and the word is in them; 2. it is
-        // 8-aligned; 3. a PWord is atomic, valid for any bits; 4. the mapping outlives `pm`, which the
-        // reference borrows; a leaf that was freed meanwhile is still mapped memory.
+        // 8-aligned; 3. a PWord is atomic and valid for any bits; 4. the mapping outlives `pm`,
+        // which the reference borrows, and a leaf that was freed meanwhile is still mapped memory.
         unsafe { &*self.at.cast::<PWord>().add(i) }
     }
 
@@ -194,26 +194,27 @@ impl<'t, M: Media> Leaf<'t, M> {
         self.shape.first as usize / 8 + i * (ELEMENT / 8)
     }
 
-    /// The counter, as it is in the pool.
+    /// Returns the counter in the pool.
     pub(super) fn counter(&self) -> Counter {
-        // ORDERING: Relaxed; whoever reads it here holds the leaf's lock, or the tree is at rest.
+        // ORDERING: Relaxed; the caller holds the leaf's lock, or the tree is at rest.
         Counter::of(self.word(COUNTER).load(self.pm, Ordering::Relaxed))
     }
 
-    /// The link to the next leaf.
+    /// Returns the word of the link to the next leaf.
     pub(super) fn next(&self) -> &'t PWord {
         self.word(NEXT)
     }
 
-    /// Offset of the next leaf, 0 for the last.
+    /// Returns the offset of the next leaf, 0 for the last.
     pub(super) fn next_offset(&self) -> u64 {
-        // ORDERING: Relaxed; changed only under the locks that its callers hold.
+        // ORDERING: Relaxed; changed only under the locks that the callers hold.
         self.next().load(self.pm, Ordering::Relaxed)
     }
 
     #[inline(always)]
     pub(super) fn key(&self, i: usize) -> u64 {
-        // ORDERING: Relaxed; elements below the count that the caller loaded with Acquire never change.
+        // ORDERING: Relaxed; elements below the count that the caller loaded with Acquire never
+        // change.
         self.word(self.element_word(i))
             .load(self.pm, Ordering::Relaxed)
     }
@@ -227,20 +228,21 @@ impl<'t, M: Media> Leaf<'t, M> {
 
     #[inline(always)]
     pub(super) fn is_negative(&self, i: usize) -> bool {
-        // ORDERING: Relaxed; as for `key`, but for the flag of a removal in place, after which readers
-        // look at the count again.
+        // ORDERING: Relaxed; as for `key`. A removal in place changes a flag, and its readers look
+        // at the count again.
         self.word(FLAGS + i / 64).load(self.pm, Ordering::Relaxed) & 1 << (i % 64) != 0
     }
 
     fn store_element(&self, i: usize, element: Element) {
         let at = self.element_word(i);
-        // ORDERING (both): Relaxed; the count that makes the element visible is stored with Release.
+        // ORDERING (both): Relaxed; the count that makes the element visible is stored with
+        // Release.
         self.word(at).store(self.pm, element.key, Ordering::Relaxed);
         self.word(at + 1)
             .store(self.pm, element.value, Ordering::Relaxed);
     }
 
-    /// Sets or clears the flag of element `i`; true if it had to be stored.
+    /// Sets or clears the flag of element `i`. Returns true if the flag had to be stored.
     fn store_flag(&self, i: usize, negative: bool) -> bool {
         let word = self.word(FLAGS + i / 64);
         // ORDERING (both): Relaxed; under the leaf's lock, and as for `store_element`.
@@ -256,8 +258,8 @@ impl<'t, M: Media> Leaf<'t, M> {
         new != old
     }
 
-    /// Appends elements after the first `n` and publishes them with one store of the counter
-    /// (Algorithm 2, lines 7 to 10; both elements of an update become visible together).
+    /// Appends elements after the first `n`. One store of the counter makes them visible (Algorithm
+    /// 2, lines 7 to 10), so that both elements of an update become visible together.
     ///
     /// Persist cost: 1 or 2 lines, a fence, the counter's line, a fence.
     pub(super) fn append(&self, n: usize, elements: &[Element]) {
@@ -270,15 +272,16 @@ impl<'t, M: Media> Leaf<'t, M> {
         }
         for (i, element) in (n..).zip(elements) {
             self.store_element(i, *element);
-            // A crash may have left a flag behind for an element that never counted.
+            // A crash may have left the flag of an element that never counted.
             if self.store_flag(i, element.negative) && FLAGS + i / 64 >= LINE / 8 {
-                // PERSIST: a flag outside the counter's line, before the counter; one in the
-                // counter's line goes with it, in the order of the stores.
+                // PERSIST: a flag outside the counter's line, before the counter. A flag in the
+                // counter's line becomes durable no later than the counter, in the order of the
+                // stores.
                 pm.flush_of(self.word(FLAGS + i / 64));
             }
         }
         let first = self.word(self.element_word(n)).addr();
-        // PERSIST: the elements (and the records they lead to, flushed when they were made), before
+        // PERSIST: the elements, and their records, which were flushed when they were made, before
         // the counter that makes them count.
         pm.flush(first, elements.len() * ELEMENT);
         pm.fence();
@@ -292,19 +295,19 @@ impl<'t, M: Media> Leaf<'t, M> {
             elements: elements as u32,
             lines: self.shape.lines,
         };
-        // PERSIST: (in `publish`) the elements count, wholly or not at all.
+        // PERSIST: (in `publish`) the counter; the elements count, all or none.
         self.word(COUNTER).publish(self.pm, counter.word());
     }
 
-    /// Makes the positive element `i` NEGATIVE, durably: the removal that needs no space.
+    /// Makes the positive element `i` NEGATIVE, durably. A removal uses this if there is no space.
     pub(super) fn negate(&self, i: usize) {
         let stored = self.store_flag(i, true);
         debug_assert!(stored, "element {i} was positive");
-        // PERSIST: the flag, before the removal is answered.
+        // PERSIST: the flag, before the removal returns.
         self.pm.persist(self.word(FLAGS + i / 64));
     }
 
-    /// Writes a new leaf, which nothing leads to yet; flushed, not fenced.
+    /// Writes a new leaf that nothing leads to yet. Flushes it and does not fence.
     pub(super) fn fill(&self, elements: &[(u64, u64)], next: u64) {
         let pm = self.pm;
         debug_assert!(elements.len() <= self.shape.capacity as usize);
@@ -329,7 +332,7 @@ impl<'t, M: Media> Leaf<'t, M> {
         );
     }
 
-    /// Links `next` in after this leaf, which nothing leads to yet; flushed, not fenced.
+    /// Stores the link of a leaf that nothing leads to yet. Flushes it and does not fence.
     pub(super) fn link_unpublished(&self, next: u64) {
         // ORDERING: Relaxed; as in `fill`.
         self.next().store(self.pm, next, Ordering::Relaxed);
@@ -337,7 +340,7 @@ impl<'t, M: Media> Leaf<'t, M> {
         self.pm.flush_of(self.next());
     }
 
-    /// Asks for the lines of the newest of `n` elements.
+    /// Prefetches the lines of the newest of `n` elements.
     #[inline(always)]
     pub(super) fn prefetch(&self, n: usize) {
         let last = self.shape.first as usize + n.saturating_sub(1) * ELEMENT;
@@ -346,12 +349,12 @@ impl<'t, M: Media> Leaf<'t, M> {
     }
 }
 
-/// What an offset in the pool must be to be a leaf's.
+/// Returns true if a leaf can be at an offset in the pool.
 pub(super) fn plausible(off: u64) -> bool {
     off != 0 && off.is_multiple_of(LINE as u64)
 }
 
-/// The block of a leaf.
+/// Returns the block of a leaf.
 pub(super) fn block(off: u64) -> POff<u8> {
     POff::new(off)
 }

@@ -1,8 +1,8 @@
 //! NV-Tree (Yang, Wei, Wang, Chen, Yong, He, IEEE TC 2016): append-only leaves, inner nodes without
 //! pointers that are rebuilt instead of split, and leaf sizes that follow the workload.
 //!
-//! Leaves (LNs) are in the pool, in one list; inner nodes (INs, and PLNs, the parents of leaves) are in
-//! DRAM, since they can be reconstructed.
+//! Leaves (LNs) are in the pool, in one list. Inner nodes (INs, and PLNs, the parents of leaves)
+//! are in DRAM, since they can be reconstructed.
 //!
 //! | file | holds | paper |
 //! | --- | --- | --- |
@@ -10,44 +10,48 @@
 //! | `info` | a leaf's lock, visible count and statistics, in DRAM | 4.3, 5.2 |
 //! | `inner` | INs and PLNs in one block, by number | 4.2 |
 //! | `write` | insertion (Algorithm 2), update, deletion | 4.3 |
-//! | `reshape` | split, replace, merge, and taking emptied leaves out | 4.4 |
+//! | `reshape` | split, replace, merge, and removal of emptied leaves | 4.4 |
 //! | `rebuild` | rebuild-from-PLN, hot PLNs enlarged | 4.5, 5.5 |
 //! | `recovery` | rebuild-from-LN, instant recovery after a clean close | 4.6 |
 //! | `adapt` | counters, strategies (Algorithm 3), the analytical model | 5 |
-//! | `gate` | who waits while inner nodes are rebuilt | 4.5 |
+//! | `gate` | excludes changes of inner nodes while they are rebuilt | 4.5 |
 //!
 //! # Invariants
 //! 1. The first `nElement` elements of a leaf count. Of the elements of one key the newest decides:
-//!    positive, the key is there with that value; NEGATIVE, it is not. (The paper pairs equal keys *and
-//!    values*, which cannot tell an old value from an equal one inserted again.)
-//! 2. Elements that count never change, but that a removal which finds no space sets a flag in place.
-//! 3. For adjacent leaves P, L in the list: max(live keys of P) < low(L) <= min(live keys of L), where
-//!    low(L) is the key that leads to L in its PLN.
+//!    if it is positive, the key is live with that value; if it is NEGATIVE, the key is absent.
+//!    (The paper pairs equal keys *and values*, which cannot tell an old value from an equal one
+//!    that was inserted again.)
+//! 2. Elements that count never change, with one exception: a removal that finds no space sets a
+//!    flag in place.
+//! 3. For adjacent leaves P, L in the list: max(live keys of P) < low(L) <= min(live keys of L),
+//!    where low(L) is the key that leads to L in its PLN.
 //! 4. The list from the head holds exactly the leaves that PLNs lead to, in the same order.
 //! 5. A leaf owns the key record of each of its elements (elements of one key may share it) and the
-//!    value records of the keys that are there. So superseded values are free at once; keys that are
-//!    gone keep their records until the leaf is replaced, because searches still compare with them.
+//!    value records of its live keys. A superseded value is free at once. The record of a removed
+//!    key stays until the leaf is replaced, because searches still compare with it.
 //!
 //! # Concurrency
-//! *Searches* take no lock and never wait for a write: they go through the PLN (version-validated), take
-//! the leaf's visible count, and look at elements below it. The count is raised after the fence, so what is
-//! seen is durable. A leaf that is replaced is frozen first; who still reads it reads what was true when
-//! the search began. All that is freed goes through the epoch.
+//! *Searches* take no lock and never wait for a write. They go through the PLN (version-validated),
+//! take the leaf's visible count, and look at elements below it. The count is raised after the
+//! fence, so searches see only durable elements. A leaf is frozen before it is replaced; a thread
+//! that still reads it reads what was true when its search began. All memory is freed through the
+//! epoch.
 //!
-//! *Appends* hold the leaf's lock. *Split, replace, merge, unlink* pass the gate, hold `writers` of
-//! the PLNs involved (left to right), then the leaves' locks (left to right); the link that changes
-//! belongs to the PLN of the leaf before. *Rebuilding* closes the gate: changes of PLNs wait, searches and
-//! appends go on with the old nodes.
+//! *Appends* hold the leaf's lock. *Split, replace, merge, unlink* pass the gate and hold `writers`
+//! of the PLNs involved (left to right), then the leaves' locks (left to right). The link that
+//! changes belongs to the PLN of the leaf before. *Rebuilding* closes the gate: changes of PLNs
+//! wait, while searches and appends continue with the old nodes.
 //!
 //! # Crash states
-//! 1. *Append*, before the counter's NAW: elements and flags past the counter. The next append
-//!    overwrites both. An update's two elements are covered by one store of the counter.
-//! 2. *Split, replace, merge*, before the link's NAW: new leaves that nothing leads to, free; after it:
-//!    the old leaves are. One 8-byte store of the link (of the leaf before, or of the head word)
-//!    switches; no log, nothing to repair.
-//! 3. *Unlink*, before the link's NAW: a leaf without live keys, which recovery unlinks.
-//! 4. *Rebuild*: nothing of it is in the pool.
-//! 5. *Create*, before the root is published: chunks of an unpublished root, freed at open.
+//! 1. *Append*, before the counter's NAW: elements and flags past the counter do not count. The
+//!    next append overwrites both. One store of the counter covers both elements of an update.
+//! 2. *Split, replace, merge*: before the link's NAW the new leaves are free, because nothing leads
+//!    to them; after it the old leaves are. One 8-byte store of the link (of the leaf before, or of
+//!    the head word) switches. There is no log and nothing to repair.
+//! 3. *Unlink*, before the link's NAW: the list has a leaf without live keys, which recovery
+//!    unlinks.
+//! 4. *Rebuild*: no part of it is in the pool.
+//! 5. *Create*, before the root is published: opening frees the chunks of an unpublished root.
 //! 6. *Clean close*: see `crate::saved`.
 
 mod adapt;
@@ -69,12 +73,13 @@ mod tests;
 
 pub use adapt::Adaptivity;
 
+use crate::common::{self, check_node_bytes, check_pair};
 use crate::forward::{forward, forward_impls};
 use crate::index::{
-    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, ReverseScan, TreeError,
-    UpdateError,
+    DurableIndex, IfPresent, InsertError, OrderedIndex, RecoveryReport, RemoveError, ReverseScan,
+    TreeError, UpdateError,
 };
-use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::repr::{KeyRepr, Repr};
 use crate::sync::Retired;
 use adapt::{Costs, Limits, Sizing, Totals};
 use bristlecone_pmem::pool::{Root, RootKind};
@@ -98,18 +103,18 @@ const HEAD: usize = 0;
 /// Root word: offset of the clean-close snapshot, 0 if there is none.
 const SNAPSHOT: usize = 1;
 
-/// Leaf sizes in bytes that a tree may begin with.
+/// Leaf sizes in bytes of a new tree.
 pub const NODE_BYTES: &[u32] = &[256, 512, 1024, 2048, 4096];
 
-/// How an NV-Tree is run. Only `leaf_bytes` is stored in the pool.
+/// Options of an NV-Tree. The pool stores only `leaf_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvOptions {
-    /// Bytes of a leaf and of an inner node, one of [`NODE_BYTES`]. With adaptivity, leaves begin with
-    /// this.
+    /// Bytes of a leaf and of an inner node, one of [`NODE_BYTES`]. With adaptivity, leaves begin
+    /// with this.
     pub leaf_bytes: u32,
-    /// How leaves are resized.
+    /// Strategy of resizing leaves.
     pub adaptivity: Adaptivity,
-    /// Threads that look through the leaves after a crash.
+    /// Number of threads that read the leaves after a crash.
     pub recovery_threads: usize,
 }
 
@@ -123,20 +128,20 @@ impl Default for NvOptions {
     }
 }
 
-/// What an NV-Tree has done since it was opened.
+/// Counts since the tree was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NvStats {
-    /// Times that the inner nodes were rebuilt (rebuild-from-PLN).
+    /// Number of rebuilds of the inner nodes (rebuild-from-PLN).
     pub rebuilds: u64,
     /// Time that rebuilding took.
     pub rebuild_time: Duration,
     /// Full leaves that became two.
     pub splits: u64,
-    /// Full leaves that were replaced by one with the same keys.
+    /// Full leaves that were replaced by a leaf with the same keys.
     pub replaces: u64,
     /// Full leaves that were merged with the one on their right.
     pub merges: u64,
-    /// Emptied leaves that were taken out.
+    /// Emptied leaves that were unlinked.
     pub unlinks: u64,
     /// Leaves whose successors were made larger.
     pub enlarged: u64,
@@ -184,7 +189,8 @@ pub struct NvTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
     /// `N_LN`
     leaves: AtomicU64,
     leaf_bytes: u64,
-    /// A leaf's block for the replacement that frees another, when there is no space left.
+    /// Block of a leaf, kept for the replacement that frees another one when there is no space
+    /// left.
     spare: Mutex<Option<u64>>,
     retired: Retired,
     read_only: bool,
@@ -205,30 +211,20 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> fmt::Debug for NvTree<K, V
     }
 }
 
-/// What the root table says of a tree of these types.
+/// Returns the entry of a tree of these types in the root table.
 fn root_kind<K: Repr + ?Sized, V: Repr + ?Sized>(
     options: &NvOptions,
 ) -> Result<RootKind, TreeError> {
     let bytes = options.leaf_bytes;
-    if !NODE_BYTES.contains(&bytes) {
-        return Err(TreeError::NodeBytes {
-            asked: bytes,
-            there: NODE_BYTES,
-        });
-    }
-    Ok(RootKind {
-        design: "nvtree".into(),
-        keys: K::KIND,
-        values: V::KIND,
-        node_bytes: bytes,
-    })
+    check_node_bytes(bytes, NODE_BYTES)?;
+    Ok(common::root_kind::<K, V>("nvtree", bytes))
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     /// True if a pair leads to records.
     const RECORDS: bool = K::RECORDS || V::RECORDS;
 
-    /// A tree over `entries`.
+    /// Returns a tree over `entries`.
     fn assemble(
         heap: Heap<M>,
         root: Root<M>,
@@ -289,36 +285,38 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     }
 
     fn root(&self) -> &Root<M> {
-        // `root` is taken by `close_now` only, after which the tree is gone.
+        // Only `close_now` takes `root`, after which the tree is not used.
         self.root
             .as_ref()
             .unwrap_or_else(|| unreachable!("the tree is open"))
     }
 
-    /// The inner nodes of now.
+    /// Returns the current inner nodes.
     #[inline(always)]
     fn inner<'g>(&self, _guard: &'g Guard) -> &'g Nodes<K, M> {
-        // ORDERING: Acquire; pairs with the Release of whoever stored it, so the nodes are seen whole.
+        // ORDERING: Acquire; pairs with the Release of the thread that stored the pointer, so that
+        // the nodes are seen whole.
         let inner = self.inner.load(Ordering::Acquire);
-        // SAFETY: 1. it came from `Box::into_raw`; 2. nodes that are replaced are freed through the
+        // SAFETY: 1. the pointer came from `Box::into_raw`; 2. replaced nodes are freed through the
         // epoch, and the caller is pinned.
         unsafe { &*inner }
     }
 
-    /// A block for a leaf of `size` bytes, and the shape of a leaf that fills it.
+    /// Returns a block for a leaf of `size` bytes, and the layout of a leaf that fills it.
     fn new_leaf(&self, size: u64) -> Result<(u64, Shape), SpaceError> {
         let off = self.heap.alloc(size)?;
         let bytes = self.heap.block_bytes(off.get()).unwrap_or(size);
         Ok((off.get(), Shape::of(bytes.min(leaf::MAX_BYTES))))
     }
 
-    /// The leaf at an offset that the allocator gave or recovery checked.
+    /// Returns the leaf at an offset from the allocator or one that recovery checked.
     fn leaf_of(&self, off: u64, shape: Shape) -> Leaf<'_, M> {
-        // SAFETY: offset and shape came from the allocator, or were checked by recovery.
+        // SAFETY: the offset is a leaf's block, with `shape.lines` lines in the pool: the allocator
+        // gave both, or recovery checked them.
         unsafe { Leaf::at(self.pm(), off, shape) }
     }
 
-    /// True if workload statistics are kept.
+    /// Returns true if workload statistics are kept.
     #[inline(always)]
     fn adaptive(&self) -> bool {
         self.sizing.strategy != Adaptivity::Off
@@ -330,7 +328,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         self.pm().commit()
     }
 
-    /// What the tree has done since it was opened.
+    /// Returns counts since the tree was opened.
     pub fn nv_stats(&self) -> NvStats {
         // ORDERING: Relaxed; statistics.
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -352,7 +350,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         }
     }
 
-    /// How many leaves there are of each size in bytes, ascending.
+    /// Returns the number of leaves of each size in bytes, ascending.
     pub fn leaf_sizes(&self) -> Vec<(u64, u64)> {
         let mut sizes = std::collections::BTreeMap::new();
         let guard = crossbeam_epoch::pin();
@@ -362,7 +360,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         sizes.into_iter().collect()
     }
 
-    /// Visits every leaf in order; others may change the tree meanwhile.
+    /// Visits every leaf in order. Other threads may change the tree meanwhile.
     fn each_leaf(&self, guard: &Guard, mut each: impl FnMut(&LeafInfo)) {
         let mut ranged = self.inner(guard).find_first(guard);
         loop {
@@ -373,35 +371,22 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     }
 
     fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        if self.read_only {
-            return Err(InsertError::ReadOnly);
-        }
-        if !key.fits() {
-            return Err(InsertError::KeyTooLong {
-                len: key.bytes(),
-                most: MAX_KEY,
-            });
-        }
-        if value.bytes() > MAX_VALUE {
-            return Err(InsertError::ValueTooLong {
-                len: value.bytes(),
-                most: MAX_VALUE,
-            });
-        }
-        Ok(())
+        check_pair(self.read_only, key, value)
     }
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Drop for NvTree<K, V, M> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Who knows how far the walk of an opening, or a change, had come: the next opening looks.
+            // A walk or a change may have stopped half-way, so a snapshot might be wrong. The next
+            // opening walks the leaves.
             self.root = None;
         }
-        // A failure costs a rebuild at the next opening; `close` reports it.
+        // A failure costs a rebuild at the next opening; `close` would report it.
         let _ = self.close_now();
-        // SAFETY: 1. it came from `Box::into_raw`; 2. `&mut self`: no one uses the tree, and sets of nodes
-        // that were replaced lead to none of it that is freed here but by pointers no one follows.
+        // SAFETY: 1. the pointer came from `Box::into_raw`; 2. `&mut self`: no other thread uses
+        // the tree; 3. sets of nodes that were replaced may still point to what is freed here, but
+        // nothing follows those pointers.
         unsafe {
             let inner = Box::from_raw(*self.inner.get_mut());
             inner.dismantle();
@@ -445,7 +430,7 @@ where
             tree.root().unpublish();
             heap.free(first);
             heap.trim();
-            // Nothing to save: there is no such tree.
+            // There is no such tree, so nothing is saved.
             tree.root = None;
             return Err(e.into());
         }
@@ -476,34 +461,6 @@ where
     V: Repr + ?Sized,
     M: Media,
 {
-    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        self.check_pair(key, value)?;
-        self.put(key, value, write::IfPresent::Refuse).map(|_| ())
-    }
-
-    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
-        self.check_pair(key, value)?;
-        self.put(key, value, write::IfPresent::Replace)
-    }
-
-    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
-        if self.read_only {
-            return Err(UpdateError::ReadOnly);
-        }
-        let (len, most) = (value.bytes(), MAX_VALUE);
-        if len > most {
-            return Err(UpdateError::ValueTooLong { len, most });
-        }
-        self.replace(key, value)
-    }
-
-    fn remove(&self, key: &K) -> Result<bool, RemoveError> {
-        if self.read_only {
-            return Err(RemoveError::ReadOnly);
-        }
-        self.take_out(key)
-    }
-
     fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
         self.scan_up(&range, |_| {}, visit);
     }
@@ -517,7 +474,7 @@ where
         self.scan_up(&range, ahead, visit);
     }
 
-    forward!(lookups, lookup_batches, checks);
+    forward!(changes, lookups, lookup_batches, checks);
 }
 
 impl<K, V, M> ReverseScan<K, V> for NvTree<K, V, M>

@@ -1,4 +1,5 @@
-//! Search (section 4.3): down to the leaf, then its elements from the newest to the oldest.
+//! Search (section 4.3): from the root to the leaf, then its elements from the newest to the
+//! oldest.
 
 use super::NvTree;
 use super::info::LeafInfo;
@@ -11,7 +12,7 @@ use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 
-/// Keys of a batch that go down together.
+/// Keys of a batch that descend together.
 const TOGETHER: usize = 32;
 
 /// The newest element of a key.
@@ -23,7 +24,7 @@ pub(super) struct Newest {
     pub negative: bool,
 }
 
-/// A lock that is held; dropping it unlocks, one version up.
+/// A held lock; dropping it unlocks and raises the version.
 #[must_use = "dropping it unlocks"]
 #[derive(Debug)]
 pub(super) struct Held<'g>(&'g VersionWord);
@@ -35,11 +36,12 @@ impl<'g> Held<'g> {
     }
 
     pub(super) fn try_lock(word: &'g VersionWord) -> Option<Self> {
-        // Not `then_some`: one that is made in vain would unlock someone else's lock.
+        // Not `then_some`: it would make a `Held` even without the lock, and dropping that would
+        // unlock for the thread that has it.
         word.try_lock().then(|| Self(word))
     }
 
-    /// The lock of a leaf, unless the leaf is out of the list.
+    /// Locks a leaf. Returns `None` if the leaf is out of the list.
     #[inline(always)]
     pub(super) fn of_leaf(info: &'g LeafInfo) -> Option<Self> {
         if VersionWord::is_obsolete(info.lock.lock()) {
@@ -49,7 +51,7 @@ impl<'g> Held<'g> {
         Some(Self(&info.lock))
     }
 
-    /// Unlocks; what it protects is out of the structure from here on.
+    /// Marks the lock obsolete: what it protects is out of the structure from here on.
     pub(super) fn retire(self) {
         self.0.unlock_obsolete();
         std::mem::forget(self);
@@ -64,8 +66,8 @@ impl Drop for Held<'_> {
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
-    /// Looks through the first `n` elements of a leaf, newest first: what is found first decides
-    /// (invariant 1).
+    /// Searches the first `n` elements of a leaf, newest first. The first match decides (invariant
+    /// 1).
     #[inline(always)]
     pub(super) fn newest(
         &self,
@@ -86,7 +88,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         })
     }
 
-    /// The value word of `key` in a leaf that is read without its lock.
+    /// Returns the value word of `key` in a leaf that is read without its lock.
     #[inline(always)]
     fn value_in(&self, info: &LeafInfo, key: &K, hash: u32) -> Option<u64> {
         let leaf = info.leaf(self.pm());
@@ -109,7 +111,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         }
     }
 
-    /// The leaf whose range holds `key`.
+    /// Returns the leaf whose range holds `key`.
     #[inline(always)]
     pub(super) fn find_leaf<'g>(&self, key: &K, guard: &'g Guard) -> &'g LeafInfo {
         let info = self.inner(guard).find(key, guard);
@@ -128,7 +130,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         V::read(self.pm(), word, f)
     }
 
-    /// True if `key` is there. Not a search in the statistics' sense.
+    /// Returns true if the key is present. Does not count as a search in the statistics.
     pub(super) fn is_there(&self, key: &K, hash: u32) -> bool {
         let guard = epoch::pin();
         let info = self.find_leaf(key, &guard);
@@ -158,20 +160,20 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         }
     }
 
-    /// The leaf of `key`, locked.
+    /// Returns the leaf of `key`, locked.
     #[inline]
     pub(super) fn lock_leaf<'g>(&self, key: &K, guard: &'g Guard) -> (&'g LeafInfo, Held<'g>) {
         loop {
             let info = self.find_leaf(key, guard);
             self.pm().interleave();
-            // In the list still: then it is the right one (invariant 2 of `inner`).
+            // A leaf that is still in the list is the right one (invariant 2 of `inner`).
             if let Some(held) = Held::of_leaf(info) {
                 return (info, held);
             }
         }
     }
 
-    /// Order of two key words. Words that lead nowhere (a corrupt pool) come first.
+    /// Returns the order of two key words. Words that lead nowhere (a corrupt pool) come first.
     pub(super) fn compare_words(&self, a: u64, b: u64) -> Order {
         let pm = self.pm();
         let order = K::read(pm, a, |left| {

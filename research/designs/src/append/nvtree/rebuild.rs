@@ -1,13 +1,13 @@
-//! Rebuild-from-PLN (section 4.5): all keys and LN pointers into a new set of nodes, one leaf in each
-//! PLN, so that the next rebuild is as far away as can be.
+//! Rebuild-from-PLN (section 4.5): all keys and LN pointers go into a new set of nodes with one
+//! leaf in each PLN, so that the next rebuild is as far away as possible.
 //!
-//! Searches and appends go on with the old nodes, which stay as they are until no one is in them; what
-//! would change a PLN waits at the gate.
+//! Searches and appends continue with the old nodes, which stay unchanged until the last thread has
+//! left them. Changes of PLNs wait at the gate.
 //!
-//! Hot-write PLNs (section 5.5): of the leaves of a PLN with `nWrites_PLN > nWrites / N_PLN`, those that
-//! took more than their share get PLNs twice as long as that one was. The others get the usual length,
-//! also those that were hot once: since each leaf gets a PLN of its own, length given to all of them would
-//! be most of the block that a rebuild makes.
+//! Hot-write PLNs (section 5.5): of the leaves of a PLN with `nWrites_PLN > nWrites / N_PLN`, those
+//! that took more than their share get PLNs twice as long as that one was. All others get the
+//! default length, even if they were hot once. Each leaf gets a PLN of its own, so extra length for
+//! all of them would be most of the block that a rebuild makes.
 
 use super::adapt::above_average;
 use super::info::LeafInfo;
@@ -19,12 +19,12 @@ use crossbeam_epoch as epoch;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Longest PLN in units.
+/// Maximum length of a PLN in units.
 const MAX_UNITS: usize = 64;
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
-    /// Rebuilds the inner nodes, unless another thread just has. `full`: since a PLN is full, rather than
-    /// since too many are empty. The caller is not inside the gate.
+    /// Rebuilds the inner nodes, unless another thread just has. `full` is true if a PLN is full,
+    /// and false if too many are empty. The caller must not be inside the gate.
     pub(super) fn rebuild(&self, full: bool) {
         let guard = epoch::pin();
         let before = std::ptr::from_ref(self.inner(&guard));
@@ -40,8 +40,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         // ORDERING: AcqRel; Release pairs with the Acquire of `inner`.
         let old = self.inner.swap(new, Ordering::AcqRel);
         drop(closed);
-        // SAFETY: 1. `old` came from `Box::into_raw`, and is out of reach for whoever is pinned from now on;
-        // 2. so are the keys that no leaf brought along; 3. each is freed once.
+        // SAFETY: 1. `old` came from `Box::into_raw`, and no thread that is pinned from now on can
+        // reach it; 2. the same holds for the keys that no leaf brought along; 3. each is freed
+        // once.
         unsafe {
             guard.defer_unchecked(move || {
                 drop(Box::from_raw(old));
@@ -55,9 +56,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         count(&self.counters.rebuild_nanos, nanos);
     }
 
-    /// What the new nodes are made of.
+    /// Returns the entries of the new nodes.
     fn redistribute(&self, old: &Nodes<K, M>) -> Vec<Entry<K>> {
-        // ORDERING: Relaxed; a size to begin with.
+        // ORDERING: Relaxed; an initial capacity.
         let leaves = self.leaves.load(Ordering::Relaxed) as usize;
         let mut entries: Vec<Entry<K>> = Vec::with_capacity(leaves);
         let writes = self.totals.sum().writes;

@@ -1,14 +1,15 @@
-//! Opening (section 4.6): instant recovery after a clean close, rebuild-from-LN after anything else.
+//! Opening (section 4.6): instant recovery after a clean close, else rebuild-from-LN.
 //!
-//! Rebuild-from-LN walks the list (one line of each leaf), then looks through the leaves, with several
-//! threads if so told: live keys are found, blocks and records marked, the smallest key of each leaf
-//! leads to it.
+//! Rebuild-from-LN walks the list (one line of each leaf), then reads the leaves, with several
+//! threads if the options say so. It finds the live keys and marks blocks and records. The smallest
+//! key of each leaf leads to it.
 //!
-//! All that is followed is checked first: leaves and records must be blocks of this root that nothing
-//! else reached, a leaf's size must fit its block, keys must ascend from leaf to leaf. So a corrupt
-//! pool ends in an error, not in a loop.
+//! Everything is checked before it is followed: leaves and records must be blocks of this root that
+//! nothing else reached, a leaf's size must fit its block, and keys must ascend from leaf to leaf.
+//! So a corrupt pool ends in an error and not in a loop.
 //!
-//! The one repair: leaves without a live key, which a crash kept from being unlinked, are.
+//! There is one repair: leaves without a live key, which a crash kept from being unlinked, are
+//! unlinked.
 //!
 //! ```text
 //! snapshot | magic "NVSNAP01" | nWrites, nReads (u64) | leaves (u64)
@@ -38,10 +39,10 @@ use std::time::Instant;
 const MAGIC: [u8; 8] = *b"NVSNAP01";
 /// Bytes of a leaf in a snapshot.
 const SAVED: usize = 40;
-/// Leaves that a thread takes at a time.
+/// Number of leaves that a thread takes at a time.
 const SHARE: usize = 256;
 
-/// Takes a fixed number of bytes off the front.
+/// Removes a fixed number of bytes from the front.
 fn take<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = from.split_first_chunk::<N>()?;
     *from = rest;
@@ -56,19 +57,19 @@ fn take_u64(from: &mut &[u8]) -> Option<u64> {
     take(from).map(u64::from_le_bytes)
 }
 
-/// Frees what was made for a tree that will not be.
+/// Frees the entries of a tree that is not opened after all.
 fn discard<K: Separator + ?Sized>(entries: Vec<Entry<K>>) {
     for entry in entries {
-        // SAFETY: 1. it came from `Box::into_raw`; 2. no set of nodes leads to it.
+        // SAFETY: 1. the pointer came from `Box::into_raw`; 2. no set of nodes leads to it.
         drop(unsafe { Box::from_raw(entry.info) });
         if let Some(low) = entry.low {
-            // SAFETY: nothing leads to it.
+            // SAFETY: nothing else leads to the key.
             unsafe { K::free(low) };
         }
     }
 }
 
-/// What a snapshot holds.
+/// Content of a snapshot.
 struct Saved<K: Separator + ?Sized> {
     entries: Vec<Entry<K>>,
     all: Traffic,
@@ -95,7 +96,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             leaves.extend(traffic.writes.to_le_bytes());
             leaves.extend(traffic.reads.to_le_bytes());
             if let Some(low) = low {
-                // SAFETY: no one changes the tree while it is closed.
+                // SAFETY: the tree is being closed, so the key is not freed meanwhile.
                 unsafe { K::view(&low) }.save(&mut lows);
             }
         });
@@ -112,7 +113,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     }
 }
 
-/// What a snapshot says. Marks the heap.
+/// Reads a snapshot and marks the heap.
 fn parse<K: KeyRepr + ?Sized, M: Media>(payload: &[u8], heap: &Heap<M>) -> Option<Saved<K>> {
     let mut rest = payload.strip_prefix(&MAGIC)?;
     let all = Traffic {
@@ -131,7 +132,8 @@ fn parse<K: KeyRepr + ?Sized, M: Media>(payload: &[u8], heap: &Heap<M>) -> Optio
             writes: take_u64(&mut leaves)?,
             reads: take_u64(&mut leaves)?,
         };
-        // A checksum is no proof of who made it: what is followed must at least be inside the pool.
+        // A checksum does not prove that this program wrote the snapshot: an offset must at least
+        // be inside the pool.
         let shape = shape_of(off, lines, elements, end).ok()?;
         let info = LeafInfo::new(off, shape, size.into(), elements, live).with_traffic(traffic);
         let low = if first {
@@ -163,7 +165,8 @@ fn parse<K: KeyRepr + ?Sized, M: Media>(payload: &[u8], heap: &Heap<M>) -> Optio
     Some(Saved { entries, all })
 }
 
-/// The shape of a leaf at `off` with so many lines and elements, if there can be one.
+/// Returns the layout of a leaf at `off` with these numbers of lines and elements, if there can be
+/// one.
 fn shape_of(off: u64, lines: u32, elements: u32, end: u64) -> Result<Shape, String> {
     let bytes = u64::from(lines) * LINE as u64;
     if !plausible(off) || off < CHUNK || off.checked_add(bytes).is_none_or(|to| to > end) {
@@ -260,13 +263,13 @@ struct Listed {
     elements: u32,
 }
 
-/// A leaf that was looked through.
+/// A leaf that was read.
 struct Walked<K: ToOwned + ?Sized> {
     off: u64,
     shape: Shape,
     elements: u32,
     live: u32,
-    /// Smallest and largest live key.
+    /// Smallest and largest live keys.
     low: Option<K::Owned>,
     high: Option<K::Owned>,
 }
@@ -279,11 +282,11 @@ struct Walk<'t, K: ?Sized, V: ?Sized, M: Media> {
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Walk<'_, K, V, M> {
     fn leaf(&self, off: u64, shape: Shape) -> Leaf<'_, M> {
-        // SAFETY: `shape_of` has checked them.
+        // SAFETY: `shape_of` has checked that `off` and `shape` describe lines inside the pool.
         unsafe { Leaf::at(self.pm, off, shape) }
     }
 
-    /// The leaves from `head` on, each marked, so that none comes twice.
+    /// Returns the leaves from `head` on. Each is marked, so that none comes twice.
     fn list(&self, head: u64) -> Result<Vec<Listed>, TreeError> {
         let guard = epoch::pin();
         let mut listed = Vec::new();
@@ -333,12 +336,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Walk<'_, K, V, M> {
         Ok(parts.into_iter().flat_map(|(_, walked)| walked).collect())
     }
 
-    /// Looks through a leaf's elements and marks what they lead to (invariant 5).
+    /// Reads a leaf's elements and marks the records that they lead to (invariant 5).
     fn look(&self, listed: &Listed) -> Result<Walked<K>, TreeError> {
         let guard = epoch::pin();
         let corrupt = |what: String| TreeError::Corrupt(format!("leaf {:#x}: {what}", listed.off));
         let leaf = self.leaf(listed.off, listed.shape);
-        // Words that lead nowhere must not get as far as being compared.
+        // Words that lead nowhere must not be compared.
         if K::RECORDS {
             let mut words: Vec<u64> = (0..listed.elements as usize).map(|i| leaf.key(i)).collect();
             words.sort_unstable();
@@ -352,7 +355,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Walk<'_, K, V, M> {
         let mut all: Vec<(K::Owned, u32)> = Vec::with_capacity(listed.elements as usize);
         for i in 0..listed.elements {
             let word = leaf.key(i as usize);
-            // A damaged key says nothing about the order of the others.
+            // A damaged key tells nothing about the order of the others.
             if K::RECORDS && damage::collecting() && K::check(self.heap, word) != Ok(1) {
                 continue;
             }
@@ -401,7 +404,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Walk<'_, K, V, M> {
         Ok(())
     }
 
-    /// Unlinks the leaves that have no live key, but for the first.
+    /// Unlinks the leaves without live keys, except the first leaf.
     fn unlink_emptied(
         &self,
         walked: Vec<Walked<K>>,
@@ -415,9 +418,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Walk<'_, K, V, M> {
             };
             let next = self.leaf(leaf.off, leaf.shape).next_offset();
             let link = self.leaf(before.off, before.shape).next();
-            // PERSIST: (in `publish`) the list leads past the leaf, before its block is used again.
+            // PERSIST: (in `publish`) the link past the leaf, before its block is used again.
             link.publish(self.pm, next);
-            // What a damaged word leads to is not its leaf's.
+            // A record behind a damaged word may not belong to the leaf.
             if K::RECORDS && !damage::any() {
                 let gone = self.leaf(leaf.off, leaf.shape);
                 let mut words: Vec<u64> =

@@ -1,4 +1,4 @@
-//! Split, replace, merge (section 4.4), and taking emptied leaves out: all by one NAW of a link.
+//! Split, replace, merge (section 4.4), and removal of emptied leaves, each by one NAW of a link.
 //!
 //! ```text
 //! split     P --> L --> N      becomes   P --> L1 --> L2 --> N
@@ -7,14 +7,15 @@
 //! unlink    P --> L --> N                P --> N
 //! ```
 //!
-//! New leaves are written and fenced first; then the one store of P's link (or of the head word)
-//! switches. Persist cost: the new leaves' header and element lines, a fence, 1 line, a fence.
+//! New leaves are written and fenced first. Then one store of P's link (or of the head word)
+//! switches to them. Persist cost: the new leaves' header and element lines, a fence, 1 line, a
+//! fence.
 //!
-//! A right sibling that is in another PLN is merged only if it is alone there: a PLN's keys can go to
-//! the left as a whole, not in part.
+//! A right sibling in another PLN is merged only if it is alone there: a PLN's keys can move to the
+//! left as a whole, and not in part.
 //!
-//! The old leaf's lock is held from before its elements are read and never given back: whoever waits
-//! for it finds the leaf out of the list and goes down again.
+//! The old leaf's lock is taken before its elements are read and never released: a thread that
+//! waits for it finds the leaf out of the list and descends again.
 
 use super::adapt::{Profile, SPARSE};
 use super::info::{LeafInfo, Traffic};
@@ -30,31 +31,31 @@ use crossbeam_epoch::{self as epoch, Guard};
 use crossbeam_utils::Backoff;
 use std::sync::atomic::Ordering;
 
-/// PLNs on the right that are looked at for a sibling to merge with.
+/// Number of PLNs on the right that are searched for a sibling to merge with.
 const FAR: usize = 8;
 
-/// A leaf's elements, sorted out.
+/// A leaf's elements, sorted.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
-    /// Key and value words of the keys that are there, ascending.
+    /// Key and value words of the live keys, ascending.
     pub live: Vec<(u64, u64)>,
     /// Words of key records that no live key uses.
     pub dead: Vec<u64>,
 }
 
-/// PLNs held for a change, and the place in them.
+/// PLNs held for a change, and a slot in them.
 struct Place<'g> {
     pln: usize,
     slot: usize,
-    /// The PLN of the leaf before, if that is another one.
+    /// The PLN of the leaf before, if that is another PLN.
     left: Option<usize>,
-    /// The locks, given back when the place is dropped.
+    /// The locks, released when the place is dropped.
     held: [Option<Held<'g>>; 2],
 }
 
-/// What came of an attempt to make room.
+/// Result of an attempt to make room.
 enum Outcome {
-    /// There is room, or was all along.
+    /// There is room now.
     Done,
     /// The PLN is full.
     Full,
@@ -63,10 +64,10 @@ enum Outcome {
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
-    /// Sorts out the first `n` elements of a leaf.
+    /// Sorts the first `n` elements of a leaf.
     pub(super) fn contents(&self, leaf: &Leaf<'_, M>, n: usize) -> Contents {
         let mut all: Vec<(u64, u32)> = (0..n).map(|i| (leaf.key(i), i as u32)).collect();
-        // By key, the newest first.
+        // By key, newest first.
         if K::RECORDS {
             all.sort_unstable_by(|a, b| self.compare_words(a.0, b.0).then(b.1.cmp(&a.1)));
         } else {
@@ -106,13 +107,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
                 Ok(Outcome::Full) => self.rebuild(true),
                 Ok(Outcome::Again) => wait(&backoff),
                 Err(e) if !self.retired.wait() => return Err(e),
-                Err(_) => {} // what was replaced may have been waiting for readers to leave
+                Err(_) => {} // the replaced leaf may have been waiting for readers to leave
             }
         }
     }
 
-    /// Where there is no space for records: replaces the leaf of `key`, so that those of its keys that are
-    /// gone become free. False if nothing comes of it.
+    /// Replaces the leaf of `key` when there is no space for records, so that the records of its
+    /// removed keys become free. Returns false if that frees nothing.
     pub(super) fn compact(&self, key: &K) -> bool {
         let backoff = Backoff::new();
         let replaced = loop {
@@ -174,13 +175,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         Ok(Outcome::Done)
     }
 
-    /// Elements that fill a leaf by half, a large one as if it had the usual size.
+    /// Returns the number of elements that fill a leaf by half. A large leaf counts as one of the
+    /// default size.
     fn minimal_fill(&self, info: &LeafInfo) -> usize {
         let usual = Shape::of(self.leaf_bytes).capacity;
         usual.min(info.shape.capacity).div_ceil(2) as usize
     }
 
-    /// Holds the PLN of `key`'s leaf, and that of the leaf before it. `None`: try again.
+    /// Holds the PLN of `key`'s leaf and that of the leaf before it. Returns `None` if the caller
+    /// must try again.
     fn hold<'g>(&self, inner: &'g Nodes<K, M>, key: &K) -> Option<Place<'g>> {
         let pln = inner.with_leaves(inner.route(key));
         self.pm().interleave();
@@ -197,7 +200,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         };
         if slot == 0 && pln > 0 {
             let left = inner.with_leaves(pln - 1);
-            // Locks are waited for from left to right only.
+            // Threads wait for locks from left to right only.
             place.held[1] = Some(Held::try_lock(&inner.header(left).writers)?);
             if inner.leaves_of(left).0 == 0 {
                 return None;
@@ -207,7 +210,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         Some(place)
     }
 
-    /// The word that leads to the leaf at `place`: the link of the leaf before it, or the head.
+    /// Returns the word that leads to the leaf at `place`: the link of the leaf before it, or the
+    /// head.
     fn link<'g>(&'g self, inner: &'g Nodes<K, M>, place: &Place<'_>) -> &'g PWord {
         let before = match place.left {
             Some(left) => inner.leaf_at(left, inner.leaves_of(left).0 - 1),
@@ -217,8 +221,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         before.leaf(self.pm()).next()
     }
 
-    /// The size that the successors of a leaf get, and what it takes into account.
-    /// `left`: keys that each of them begins with.
+    /// Returns the size of a leaf's successors, each of which begins with `left` keys.
     fn resized(&self, info: &LeafInfo, traffic: Traffic, left: u32) -> u64 {
         if !self.adaptive() {
             return u64::from(info.size);
@@ -245,7 +248,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         }
     }
 
-    /// A leaf of at least `size` bytes with room for `elements` elements.
+    /// Returns a new leaf of at least `size` bytes with room for `elements` elements.
     fn leaf_for(&self, size: u64, elements: usize) -> Result<(u64, u64, Shape), SpaceError> {
         let mut size = size;
         while (Shape::of(size).capacity as usize) < elements {
@@ -255,7 +258,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         Ok((off, size, shape))
     }
 
-    /// Writes a leaf that nothing leads to yet. Flushed, not fenced.
+    /// Writes a leaf that nothing leads to yet. Flushes it and does not fence.
     fn write(
         &self,
         (off, size, shape): (u64, u64, Shape),
@@ -269,7 +272,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         Box::into_raw(Box::new(info))
     }
 
-    /// Fences what was written and switches `link` to `to`.
+    /// Fences the new leaves and switches `link` to `to`.
     fn switch(&self, link: &PWord, to: u64) {
         let pm = self.pm();
         if pm.planted("nvtree-link-first") {
@@ -277,12 +280,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         }
         // PERSIST: the new leaves, before the link that leads to them.
         pm.fence();
-        // PERSIST: (in `publish`) the list goes through the new leaves, before anyone acts on it.
+        // PERSIST: (in `publish`) the link to the new leaves, before any thread uses them.
         link.publish(pm, to);
         pm.interleave();
     }
 
-    /// Frees a leaf that is out of the list and of its PLN, and the key records that went with it.
+    /// Frees a leaf that is out of the list and of its PLN, and the key records that only it used.
     fn retire_leaf(&self, info: &LeafInfo, held: Held<'_>, dead: &[u64], guard: &Guard) {
         let (off, info) = (info.off, std::ptr::from_ref(info).cast_mut());
         held.retire();
@@ -291,15 +294,16 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         }
         self.heap.retire(block(off), guard);
         self.retired.note();
-        // SAFETY: 1. it came from `Box::into_raw`, and is retired once, by the holder of its lock; 2. no
-        // PLN leads to it any more, and whoever is pinned may go on using it.
+        // SAFETY: 1. the pointer came from `Box::into_raw`, and the holder of its lock retires it
+        // once; 2. no PLN leads to it any more, and pinned threads may go on using it until they
+        // leave.
         unsafe { guard.defer_unchecked(move || drop(Box::from_raw(info))) };
     }
 
     fn retire_separator(full: K::Full, guard: &Guard) {
         if !K::EXACT {
-            // SAFETY: 1. it is in no node any more; 2. readers that are pinned may go on using it; 3. the
-            // closure owns what it frees, on whatever thread.
+            // SAFETY: 1. no node has it any more; 2. pinned readers may go on using it until they
+            // leave; 3. the closure owns what it frees, on whatever thread.
             unsafe { guard.defer_unchecked(move || K::free(full)) };
         }
     }
@@ -332,7 +336,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         let low = upper
             .first()
             .and_then(|(word, _)| K::read(pm, *word, |low| low.allocate().0))
-            // The pool is corrupt under our hands: keep the leaf reachable.
+            // The pool has become corrupt: keep the leaf reachable.
             .unwrap_or_else(|| key.allocate().0);
         inner.split(place.pln, place.slot, left_info, low, right_info);
         self.count_resizing(info.size, size);
@@ -375,8 +379,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         Ok(())
     }
 
-    /// The leaf after `place` that it may be merged with: its PLN and slot, and the PLN's lock if it is
-    /// another one.
+    /// Returns the leaf after `place` that may be merged with it: its PLN and slot, and the PLN's
+    /// lock if that is another PLN.
     fn right_sibling<'g>(
         &self,
         inner: &'g Nodes<K, M>,
@@ -391,8 +395,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         (inner.leaves_of(next).0 == 1).then_some((next, 0, Some(held)))
     }
 
-    /// Merges the leaf at `place` with its right sibling, if that has few elements; gives the lock back
-    /// if not.
+    /// Merges the leaf at `place` with its right sibling if that has few elements. Otherwise
+    /// returns the lock.
     fn merge<'g>(
         &self,
         inner: &'g Nodes<K, M>,
@@ -403,7 +407,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         guard: &Guard,
     ) -> Result<(), Held<'g>> {
         let right = inner.leaf_at(*right_pln, *right_slot);
-        // `nElement` decides, not the number of valid elements, which would take a scan.
+        // `nElement` decides, since counting the live elements would take a scan.
         let few = |elements: usize| elements < self.minimal_fill(right);
         if !few(right.count()) {
             return Err(held);
@@ -417,7 +421,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         let size = u64::from(info.size.max(right.size));
         let live = (info.live() + right.live()) as usize;
         let Ok(new) = self.leaf_for(size, live + 2) else {
-            // A replacement may do with the spare block.
+            // The spare block may be enough for a replacement.
             return Err(held);
         };
         let pm = self.pm();
@@ -441,7 +445,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         Ok(())
     }
 
-    /// Takes the leaf of `key` out of the list, if it has no live key. The first leaf always stays.
+    /// Unlinks the leaf of `key` if it has no live key. The first leaf always stays.
     pub(super) fn unlink_emptied(&self, key: &K, guard: &Guard) {
         let backoff = Backoff::new();
         loop {
@@ -460,11 +464,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
                 return;
             };
             if info.live() > 0 {
-                return; // someone inserted meanwhile
+                return; // another thread inserted meanwhile
             }
             let leaf = info.leaf(self.pm());
             let dead = self.contents(&leaf, info.elements()).dead;
-            // PERSIST: (in `publish`) the list leads past the leaf, before its block is used again.
+            // PERSIST: (in `publish`) the link past the leaf, before its block is used again.
             self.link(inner, &place)
                 .publish(self.pm(), leaf.next_offset());
             self.pm().interleave();
@@ -484,14 +488,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         }
     }
 
-    /// True if so many PLNs are empty that the others should get their space.
+    /// Returns true if enough PLNs are empty that the others should get their space.
     pub(super) fn too_many_empty(&self, inner: &Nodes<K, M>) -> bool {
         let few = if self.pm().tiny() { 1 } else { 64 };
         let emptied = inner.emptied();
         emptied > few && emptied * 2 > inner.plns()
     }
 
-    /// The spare block, if a leaf with room for `elements` fits into it.
+    /// Takes the spare block if a leaf with room for `elements` fits into it.
     fn take_spare(&self, elements: usize) -> Option<(u64, u64, Shape)> {
         let shape = Shape::of(self.leaf_bytes);
         if (shape.capacity as usize) < elements {
@@ -501,7 +505,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         Some((off, self.leaf_bytes, shape))
     }
 
-    /// Sees that there is a spare block, if there is space at all.
+    /// Makes sure that there is a spare block, if there is space at all.
     pub(super) fn keep_spare(&self) {
         let mut spare = lock(&self.spare);
         if spare.is_none() {

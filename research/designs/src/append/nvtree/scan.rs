@@ -1,17 +1,18 @@
-//! Scans in both directions, a snapshot per leaf.
+//! Scans in both directions, with a snapshot of each leaf.
 //!
-//! A scan goes from leaf to leaf through the inner nodes, by the ends of their ranges. Of each leaf only
-//! keys of the range that led there are taken, so keys come in strict order whatever is split or
-//! merged meanwhile.
+//! A scan goes from leaf to leaf through the inner nodes, by the ends of their ranges. It takes
+//! only those keys of a leaf that lie in the range that led there. Therefore keys come in strict
+//! order whatever is split or merged meanwhile.
 //!
-//! Where words lead to records, those of all of a leaf's keys are prefetched before they are sorted, and values are told of some
-//! entries ahead.
+//! If words lead to records, the records of all keys of a leaf are prefetched before the keys are
+//! sorted. Values are prefetched some entries ahead.
 
 use super::NvTree;
 use super::info::LeafInfo;
 use super::inner::Ranged;
 use super::leaf::Leaf;
 use crate::index::Direction;
+use crate::range::{has_none_below, is_after};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{LINE, cpu};
@@ -19,17 +20,17 @@ use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
-/// Leaves that a scan visits before it lets memory be reclaimed.
+/// Number of leaves that a scan visits before it lets memory be reclaimed.
 const LEAVES_PER_PIN: u32 = 16;
 
-/// Entries of which a scan tells the values ahead.
+/// Number of entries by which a scan prefetches values ahead.
 const AHEAD: usize = 12;
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
-    /// The keys that are in a leaf, ascending, with their values' words.
+    /// Returns the live keys of a leaf, ascending, with the words of their values.
     fn snapshot(&self, info: &LeafInfo) -> Vec<(u64, u64)> {
         let leaf: Leaf<'_, M> = info.leaf(self.pm());
-        // Simulated media have no caches to be filled, and each load is one more to be explored.
+        // Simulated media have no caches to fill, and the explorer would have to explore each load.
         if K::RECORDS && !M::TRACED {
             let base = self.pm().base();
             for off in (0..info.count()).filter_map(|i| K::block(leaf.key(i))) {
@@ -58,11 +59,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
                 }
                 Bound::Unbounded => self.inner(guard).find_first(guard),
             },
-            |high| match range.end_bound() {
-                Bound::Included(end) => high > end,
-                Bound::Excluded(end) => high >= end,
-                Bound::Unbounded => false,
-            },
+            |high| is_after(high, range.end_bound()),
             |key| range.contains(key),
             ahead,
             visit,
@@ -82,18 +79,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
                 Bound::Excluded(end) => self.inner(guard).find_below(end, guard),
                 Bound::Unbounded => self.inner(guard).find_last(guard),
             },
-            |low| match range.start_bound() {
-                Bound::Included(start) | Bound::Excluded(start) => low <= start,
-                Bound::Unbounded => false,
-            },
+            |low| has_none_below(low, range.start_bound()),
             |key| range.contains(key),
             ahead,
             visit,
         );
     }
 
-    /// Goes from leaf to leaf, beginning where `start` says, until the end of a leaf's range is
-    /// `beyond` what is wanted.
+    /// Visits leaf after leaf from `start` on, until the end of a leaf's range is `beyond` the
+    /// scan's range.
     fn walk(
         &self,
         direction: Direction,
@@ -105,7 +99,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     ) {
         let pm = self.pm();
         let mut guard = epoch::pin();
-        // Everything up to here (exclusive upwards, inclusive downwards) has been visited.
+        // Everything up to this key (exclusive upwards, inclusive downwards) has been visited.
         let mut done: Option<K::Owned> = None;
         let mut leaves = 0;
         loop {
@@ -115,7 +109,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             };
             pm.interleave();
             let mut words = self.snapshot(ranged.info);
-            // The leaf may hold more than the range that led to it.
+            // The leaf may hold keys outside the range that led to it.
             let (low, high) = match direction {
                 Direction::Up => (done.as_ref(), ranged.high.as_ref()),
                 Direction::Down => (ranged.low.as_ref(), done.as_ref()),
@@ -129,7 +123,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
                 words.reverse();
             }
             let mut tell = |value: u64| {
-                // Records are not followed: their lines are not here yet.
+                // Records are not read yet, because their lines may not have arrived.
                 if !V::RECORDS {
                     V::read(pm, value, &mut ahead);
                 }
@@ -168,7 +162,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         }
     }
 
-    /// The leaf that a scan goes on with once everything up to `end` has been visited.
+    /// Returns the leaf with which a scan continues after everything up to `end`.
     fn find_from<'g>(&self, direction: Direction, end: &K, guard: &'g Guard) -> Ranged<'g, K> {
         match direction {
             Direction::Up => self.inner(guard).find_range(end, guard),

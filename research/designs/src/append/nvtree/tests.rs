@@ -1,4 +1,4 @@
-//! What is particular to this design; the shared scenarios are in `tests/`.
+//! Tests of this design alone; the scenarios that all designs share are in `tests/`.
 
 use super::*;
 use bristlecone_pmem::media::{Counting, Dram, Mapped, PersistCounts};
@@ -29,14 +29,14 @@ fn tree(leaf_bytes: u32, adaptivity: Adaptivity) -> Numbers {
     NvTree::create(&pool, "t", &options).unwrap()
 }
 
-/// A bijection on u64 that looks random.
+/// Maps u64 one to one to numbers that look random.
 fn mix(x: u64) -> u64 {
     let x = (x ^ x >> 31).wrapping_mul(0x7FB5_D329_728E_A185);
     let x = (x ^ x >> 27).wrapping_mul(0x81DA_DEF4_BC2D_D44D);
     x ^ x >> 33
 }
 
-/// Lines and fences that `f` issues.
+/// Returns the lines and fences that `f` issues.
 fn cost(tree: &Numbers, f: impl FnOnce()) -> (u64, u64) {
     let before = tree.pm().counts();
     f();
@@ -80,8 +80,8 @@ fn every_size_grows_and_shrinks() {
     }
 }
 
-/// Nothing seeps away in cycles of filling and emptying: what is left is the one leaf and the spare block, each
-/// of which may keep a chunk (of 16 leaves of 4 KB).
+/// Cycles of filling and emptying leak nothing. At the end there are one leaf and the spare block,
+/// each of which may keep a chunk (of 16 leaves of 4 KB).
 #[test]
 fn an_emptied_tree_has_two_blocks() {
     const KEYS: u64 = 10_000;
@@ -108,7 +108,8 @@ fn an_emptied_tree_has_two_blocks() {
     }
 }
 
-/// The element's line and the counter's; an update's two elements may lie in two lines.
+/// An insertion costs the element's line and the counter's. The two elements of an update may lie
+/// in two lines.
 #[test]
 fn what_appends_cost() {
     for bytes in [256, 1024, 4096] {
@@ -137,19 +138,23 @@ fn what_appends_cost() {
     }
 }
 
-/// A split writes two half leaves, and switches with one line. Then the insertion is an ordinary one.
+/// A split writes two half leaves and switches with one line. Then the insertion is an ordinary
+/// one.
 #[test]
 fn what_a_split_costs() {
     let tree = tree(1024, Adaptivity::Off);
-    // The spare block of the first reshaping, and a chunk for it, are not the split's.
+    // The first reshaping also allocates the spare block and a chunk for it, which the split does
+    // not pay for.
     tree.keep_spare();
     for i in 0..60 {
         tree.insert(&i, &i).unwrap();
     }
-    // Two leaves of 30 elements: header and 8 lines each; a fence; the link, a fence; the insertion.
+    // Two leaves of 30 elements: header and 8 lines each; a fence; the link, a fence; the
+    // insertion.
     let paid = cost(&tree, || tree.insert(&60, &60).unwrap());
     assert_eq!(paid, (2 * 9 + 1 + 2, 2 + 2));
-    // What reshapes a leaf pays for the keys' lines and a header a leaf, the link, and the update.
+    // Reshaping a leaf costs the lines of its keys and a header for each leaf, the link, and the
+    // update.
     let reshaped = |tree: &Numbers| {
         let stats = tree.nv_stats();
         (stats.splits, stats.replaces + stats.merges)
@@ -167,7 +172,7 @@ fn what_a_split_costs() {
     assert!(reshaped(&tree).1 > 0);
 }
 
-/// 4 KB leaves: what an insertion of a random key costs, splits and all.
+/// Inserting random keys into 4 KB leaves costs this, splits included.
 #[test]
 fn random_insertions_into_4_kb_leaves() {
     let tree = tree(4096, Adaptivity::Off);
@@ -261,7 +266,7 @@ fn reopens_cleanly_and_from_a_crash_image() {
                 assert_eq!(tree.get(&key(i)), expected.map(String::into_bytes), "{i}");
             }
             if clean && path.ends_with("pool") && threads == 1 {
-                // What was learnt of the workload is not lost.
+                // A clean close keeps the statistics.
                 assert_eq!(tree.nv_stats().writes, stats.writes);
                 assert_eq!(tree.leaf_sizes(), sizes);
             }
@@ -285,8 +290,8 @@ fn options_are_checked() {
     }
 }
 
-/// What a load costs a tree of 20,000 keys: reshapings and lines in 50,000 operations, and the leaf
-/// sizes that come of it.
+/// Returns what a load costs a tree of 20,000 keys: reshapings and lines in 50,000 operations, and
+/// the resulting leaf sizes.
 fn loaded(
     strategy: Adaptivity,
     load: impl Fn(&Numbers, u64, &[u64]),
@@ -320,7 +325,8 @@ const RESIZING: [Adaptivity; 3] = [
     Adaptivity::Aggressive,
 ];
 
-/// Updates of 0.5 % of the keys: with adaptivity their leaves grow, and hardly any reshaping is left.
+/// Updates of 0.5 % of the keys: with adaptivity their leaves grow, and hardly any reshaping is
+/// left.
 #[test]
 fn hot_leaves_grow() {
     let load = |tree: &Numbers, i: u64, keys: &[u64]| update_one_of(tree, i, &keys[..100]);
@@ -341,7 +347,7 @@ fn hot_leaves_grow() {
     }
 }
 
-/// Updates of all keys: nothing to gain, nothing is done, so nothing is lost.
+/// Updates of all keys: adaptivity can gain nothing, so it changes nothing and costs nothing.
 #[test]
 fn a_uniform_load_resizes_nothing() {
     let plain = loaded(Adaptivity::Off, update_one_of);
@@ -352,12 +358,12 @@ fn a_uniform_load_resizes_nothing() {
             (plain.0, &plain.2),
             "{strategy:?}"
         );
-        // The allocator's lines may differ: they depend on when what was replaced is free.
+        // The allocator's lines may differ: they depend on when the replaced leaves become free.
         assert!(adaptive.1.abs_diff(plain.1) < 200, "{adaptive:?} {plain:?}");
     }
 }
 
-/// The hot zone moves: the leaves there grow as those did that were hot before.
+/// When the hot zone moves, the leaves of the new zone grow as those of the old one did.
 #[test]
 fn a_hot_zone_may_move() {
     for strategy in RESIZING {
@@ -390,7 +396,7 @@ fn a_hot_zone_may_move() {
     }
 }
 
-/// Ascending insertion, which hits one PLN: its successors get longer.
+/// Ascending insertions hit one PLN, whose successors get longer.
 #[test]
 fn hot_plns_are_enlarged() {
     let run = |strategy| {

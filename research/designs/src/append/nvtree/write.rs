@@ -1,33 +1,25 @@
-//! Insertion (Algorithm 2), update, deletion: all of them append.
+//! Insertion (Algorithm 2), update and deletion. All of them append.
 //!
-//! Persist cost: the line of the element (an update's two may be in two lines), a fence, the counter's
-//! line, a fence. Records add their lines, not fences.
+//! Persist cost: the line of the element (an update's two may be in two lines), a fence, the
+//! counter's line, a fence. Records add their lines and no fences.
 
 use super::NvTree;
 use super::info::LeafInfo;
 use super::leaf::{Element, Leaf};
 use super::read::Newest;
-use crate::index::{InsertError, RemoveError, UpdateError};
+use crate::common::make_pair;
+use crate::index::{IfPresent, InsertError, RemoveError, UpdateError};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch as epoch;
 
-/// What to do with a key that is there already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IfPresent {
-    /// Report [`InsertError::KeyExists`].
-    Refuse,
-    /// Put the new value in its place.
-    Replace,
-}
-
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
-    /// Appends to a locked leaf that has room, and lets readers see it.
+    /// Appends to a locked leaf that has room, and makes the elements visible.
     #[inline(always)]
     fn append(&self, info: &LeafInfo, leaf: &Leaf<'_, M>, elements: &[Element]) {
         let n = info.elements();
         leaf.append(n, elements);
-        // After the fence: what others see now, a crash keeps.
+        // After the fence, so that readers see only what survives a crash.
         info.publish(n + elements.len());
         if self.adaptive() {
             info.count_writes(elements.len() as u64);
@@ -35,20 +27,16 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         }
     }
 
-    /// Key and value words.
+    /// Returns the key and value words of a pair, with their records.
     fn make_pair(&self, key: &K, value: &V) -> Result<(u64, u64), SpaceError> {
-        let key_word = key.make(&self.heap)?;
-        let value_word = value
-            .make(&self.heap)
-            .inspect_err(|_| K::discard(&self.heap, key_word))?;
-        Ok((key_word, value_word))
+        make_pair(&self.heap, key, value)
     }
 
-    /// Inserts, or does as `present` says, and commits. True if the key was there.
+    /// Inserts, or acts as `present` says, and commits. Returns true if the key was present.
     pub(super) fn put(&self, key: &K, value: &V, present: IfPresent) -> Result<bool, InsertError> {
         let hash = key.hash();
         if Self::RECORDS && self.is_there(key, hash) {
-            // Records are made before the lock is taken, but not for nothing.
+            // Records are made before the lock is taken, but only if the operation can succeed.
             match present {
                 IfPresent::Refuse => return Err(InsertError::KeyExists),
                 IfPresent::Replace => {
@@ -103,7 +91,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             };
             drop(held);
             drop(guard);
-            // LeafSplitAndInsert: the insertion itself is an ordinary one, once there is room.
+            // LeafSplitAndInsert: once there is room, the insertion is an ordinary one.
             if let Err(e) = self.make_room(key, room) {
                 discard();
                 return Err(e.into());
@@ -111,7 +99,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         }
     }
 
-    /// A negative and a positive element, visible together.
+    /// Appends a negative and a positive element, which become visible together.
     fn append_update(&self, info: &LeafInfo, leaf: &Leaf<'_, M>, old: Newest, value: u64) {
         let elements = [
             Element::negative(old.key, old.value),
@@ -125,10 +113,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         }
     }
 
-    /// Replaces the value of a key that is there.
+    /// Replaces the value of a key that is present.
     pub(super) fn replace(&self, key: &K, value: &V) -> Result<(), UpdateError> {
         let hash = key.hash();
-        // A record is made before the lock is taken, but not for nothing.
+        // A record is made before the lock is taken, but only if the operation can succeed.
         let there = !V::RECORDS || self.is_there(key, hash);
         if !there || !self.replace_uncommitted(key, value, hash)? {
             return Err(UpdateError::NotFound);
@@ -137,8 +125,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         Ok(())
     }
 
-    /// Replaces the value of `key`, if it is there: false if not. What it fenced is still to be
-    /// committed.
+    /// Replaces the value of `key`. Returns false if the key is absent. The caller commits what was
+    /// fenced.
     fn replace_uncommitted(&self, key: &K, value: &V, hash: u32) -> Result<bool, SpaceError> {
         let word = value.make(&self.heap)?;
         loop {
@@ -166,7 +154,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         }
     }
 
-    /// Removes `key`; true if it was there.
+    /// Removes `key`. Returns true if it was present.
     pub(super) fn take_out(&self, key: &K) -> Result<bool, RemoveError> {
         let hash = key.hash();
         let mut no_space = false;
@@ -178,12 +166,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             let Some(there) = found.filter(|found| !found.negative) else {
                 return Ok(false);
             };
-            // On a simulated medium, whose pools are never full, now and then all the same.
+            // A simulated medium's pools are never full, so there some removals take this way too.
             let in_place = no_space || (self.pm().tiny() && there.index % 4 == 3);
             if info.room() >= 1 {
                 self.append(info, &leaf, &[Element::negative(there.key, there.value)]);
             } else if in_place {
-                // Removal needs no space: the newest element itself becomes negative.
+                // A removal needs no space: the newest element itself becomes negative.
                 info.begin_negating();
                 leaf.negate(there.index);
                 info.publish(info.elements());

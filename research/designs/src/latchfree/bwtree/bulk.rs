@@ -1,4 +1,4 @@
-//! Bulk load: base nodes level by level, then another root.
+//! Bulk load: base nodes are made level by level, then the root is exchanged.
 
 use super::BwTree;
 use super::find::Root;
@@ -10,23 +10,23 @@ use bristlecone_pmem::{Media, SpaceError};
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering;
 
-/// How full inner nodes are left.
+/// Fill of inner nodes.
 const INNER_FILL: Fill = match Fill::percent(85) {
     Some(fill) => fill,
     None => Fill::FULL,
 };
 
-/// A level that is being made: pages by their low ends, 0 for the first.
+/// A level under construction: pages by their low ends, 0 for the first.
 type Level = Vec<(u64, PageId)>;
 
-/// What was made so far.
+/// Pages and records made so far.
 #[derive(Default)]
 struct Made {
     leaves: Level,
     /// The pairs of the leaf that is being filled.
     keys: Vec<u64>,
     values: Vec<u64>,
-    /// The last full leaf, which awaits its sibling.
+    /// The last full leaf, which waits for its sibling.
     full: Option<(Vec<u64>, Vec<u64>)>,
     entries: u64,
 }
@@ -102,13 +102,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         Ok(())
     }
 
-    /// Makes the pairs gathered so far the next leaf, and writes the one before it.
+    /// Makes the gathered pairs the next leaf, and writes the one before it.
     fn seal(&self, made: &mut Made) -> Result<(), SpaceError> {
         let low = match made.keys.first() {
             Some(key) if !made.leaves.is_empty() => {
                 match K::read(self.pm(), *key, |key| key.make(&self.heap)) {
                     Some(made) => made?,
-                    None => *key, // It was made just now.
+                    None => *key, // The word was made just now.
                 }
             }
             _ => 0,
@@ -123,7 +123,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         Ok(())
     }
 
-    /// Writes the leaf that awaited its sibling.
+    /// Writes the leaf that waited for its sibling.
     fn write_full(&self, made: &mut Made, high: u64, right: PageId) {
         if let (Some((keys, values)), Some((_, page))) = (made.full.take(), made.leaves.last()) {
             let base = Base::leaf(&keys, &values, high, right, self.longest(0));
@@ -131,7 +131,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         }
     }
 
-    /// The level above one.
+    /// Makes the level above one.
     fn load_inner(&self, below: &Level) -> Level {
         let per_node = INNER_FILL.of(self.most_children).max(2);
         // Evenly, so that no node is left with one child.
@@ -149,7 +149,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         level
     }
 
-    /// Gives back what was made of a load that failed.
+    /// Frees everything that a failed load made.
     fn unload(&mut self, mut made: Made) {
         let discard = |(keys, values): (Vec<u64>, Vec<u64>)| {
             keys.into_iter()
@@ -164,23 +164,24 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
             if low != 0 {
                 K::discard(&self.heap, low);
             }
-            self.table.give(page);
+            self.table.release(page);
         }
         for (low, page) in made.leaves {
-            // SAFETY: it was made for the load, so no one else knows it.
+            // SAFETY: 1. the load made it, so no other thread knows it; 2. the caller is done with
+            // it.
             let head = unsafe { self.alone(page) };
             let base = head.base();
             discard((base.keys().to_vec(), base.values().to_vec()));
             if low != 0 {
                 K::discard(&self.heap, low);
             }
-            // SAFETY: likewise; nothing leads to it.
+            // SAFETY: 1. the load made it, so no other thread knows it; 2. nothing leads to it.
             unsafe { super::page::free(head.ptr()) };
-            self.table.give(page);
+            self.table.release(page);
         }
     }
 
-    /// An empty leaf as a page.
+    /// Makes a page that is an empty leaf.
     pub(super) fn empty_leaf(table: &super::table::Table) -> Root {
         let page = table.take();
         table.set(page, Base::leaf(&[], &[], 0, 0, 0).cast());

@@ -1,4 +1,4 @@
-//! Walks through the whole tree: measuring, verification, and giving its memory back.
+//! Walks through the whole tree: measurements, verification, and freeing its memory.
 
 use super::BwTree;
 use super::page::{self, Kind, Node};
@@ -10,7 +10,7 @@ use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
 use std::collections::HashSet;
 
-/// Bytes that the nodes of a chain take.
+/// Returns the bytes of a chain's nodes.
 fn chain_bytes(mut node: Node<'_>) -> u64 {
     let mut bytes = 0;
     loop {
@@ -29,16 +29,17 @@ fn chain_bytes(mut node: Node<'_>) -> u64 {
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
-    /// The head of a page, for who has the tree alone.
+    /// Returns the head of a page. For a caller that has the tree alone.
     ///
     /// # Safety
-    /// No one else can be at the page, and the caller is done with the node before it frees it.
+    /// No other thread can be at the page, and the caller is done with the node before it frees it.
     pub(super) unsafe fn alone<'a>(&self, page: PageId) -> Node<'a> {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: 1. the caller promises that no other thread is at the page; 2. it is done with
+        // the node before it frees it.
         unsafe { Node::new(self.table.head(page)) }
     }
 
-    /// Frees all chains, not the records that they lead to, and gives all pages back.
+    /// Frees all chains and pages, but not the records that chains lead to.
     pub(super) fn free_pages(&mut self) {
         let mut first = Some(self.root().page());
         while let Some(leftmost) = first {
@@ -50,10 +51,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
                 // SAFETY: the tree is borrowed exclusively.
                 let head = unsafe { self.alone(page) };
                 let right = head.right;
-                // SAFETY: 1. the tree is borrowed exclusively, so no one is at it; 2. each page is come to once: the
-                // right siblings of a level do not meet.
+                // SAFETY: 1. the tree is borrowed exclusively, so no other thread is at it; 2. each
+                // page is reached once, since the right siblings of a level form one list.
                 unsafe { page::free_chain(head.ptr()) };
-                self.table.give(page);
+                self.table.release(page);
                 page = right;
             }
         }
@@ -99,7 +100,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         let root = self.root();
         let mut report = VerifyReport::default();
         let mut records = HashSet::new();
-        // The pages that the level above leads to, with the low ends of their ranges.
+        // The pages of the level above's entries, with the low ends of their ranges.
         let mut expected: Vec<(u64, PageId)> = vec![(0, root.page())];
         for level in (0..=root.level()).rev() {
             let mut below = Vec::new();
@@ -156,7 +157,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         Ok(report)
     }
 
-    /// Keys from number `first` on ascend strictly, and lie below the page's end.
+    /// Checks that the keys from number `first` on ascend strictly and lie below the page's end.
     fn check_order(&self, keys: &[u64], head: Node<'_>, first: usize) -> Result<(), String> {
         let pm = self.pm();
         let keys = keys.get(first..).unwrap_or(&[]);
@@ -168,7 +169,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
             .ok_or_else(|| "keys do not ascend".into())
     }
 
-    /// Checks a leaf; its entries.
+    /// Checks a leaf. Returns its number of entries.
     fn check_leaf(&self, head: Node<'_>, low: u64) -> Result<u64, String> {
         let pm = self.pm();
         let contents = self.contents(head);
@@ -197,7 +198,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         Ok(keys.len() as u64)
     }
 
-    /// Checks the records of a leaf's entries and of its low end; how many.
+    /// Checks the records of a leaf's entries and of its low end. Returns their number.
     fn check_records(
         &self,
         head: Node<'_>,

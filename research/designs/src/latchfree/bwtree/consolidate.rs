@@ -1,9 +1,9 @@
-//! Consolidation: a page's chain becomes one base node.
+//! Consolidation replaces a page's chain by one base node.
 //!
 //! # Records
-//! Byte strings are records, and a chain is searched by comparing with the records of its keys, deleted ones
-//! included. So the records that an update or removal leaves behind are retired when a consolidation has replaced the
-//! chain with that delta, by whoever made it.
+//! Byte strings are records, and a search of a chain compares with the records of its keys, deleted
+//! ones included. So the records that an update or removal leaves behind are retired only when a
+//! consolidation has replaced the chain with that delta. The consolidating thread retires them.
 
 use super::BwTree;
 use super::page::{self, Base, BaseNode, Kind, Node, SplitDelta};
@@ -23,7 +23,7 @@ pub(super) struct Dead {
     pub values: Vec<u64>,
 }
 
-/// What a base node has, where another page's was merged in: of both.
+/// The entries of a base node; of two, if another page was merged in.
 struct Entries<'g, T: Clone> {
     keys: Cow<'g, [u64]>,
     /// Values or children.
@@ -50,17 +50,18 @@ fn entries<'g, T: Clone>(
     }
 }
 
-/// What a leaf's chain says.
+/// Content of a leaf's chain.
 pub(super) struct Contents<'g> {
     base: Entries<'g, u64>,
-    /// The newest delta of each key, in key order; its place in the base node; whether its key is there.
+    /// The newest delta of each key, in key order; its place in the base node; true if the key is
+    /// present.
     changes: Vec<(Node<'g>, usize, bool)>,
-    /// Entries.
+    /// Number of entries.
     pub len: usize,
 }
 
 impl Contents<'_> {
-    /// Calls `put` with all entries in order, as many at a time as lie together.
+    /// Calls `put` with all entries in order, in runs that lie together in memory.
     pub fn runs(&self, mut put: impl FnMut(&[u64], &[u64])) {
         let Entries { keys, others } = &self.base;
         let mut done = 0;
@@ -77,7 +78,7 @@ impl Contents<'_> {
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
-    /// The deltas of entries of a chain, the newest first, and what its base nodes have.
+    /// Returns the entry deltas of a chain, newest first, and the entries of its base nodes.
     fn gather<'g, T: Clone>(
         head: Node<'g>,
         others: impl Fn(BaseNode<'g>) -> &'g [T],
@@ -97,11 +98,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         (deltas, entries(node.base(), bound, others, merged))
     }
 
-    /// What a leaf's chain says.
+    /// Returns the content of a leaf's chain.
     pub(super) fn contents<'g>(&self, head: Node<'g>) -> Contents<'g> {
         let pm = self.pm();
         let (mut deltas, base) = Self::gather(head, BaseNode::values);
-        // The sort is stable, so that the newest of a key stays the first.
+        // The sort is stable, so that the newest delta of a key stays the first.
         deltas.sort_by(|a, b| compare_words::<K, M>(pm, a.leaf_delta().key, b.leaf_delta().key));
         deltas.dedup_by(|b, a| {
             compare_words::<K, M>(pm, a.leaf_delta().key, b.leaf_delta().key).is_eq()
@@ -125,11 +126,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         Contents { changes, len, base }
     }
 
-    /// A base node of what a leaf's chain says.
+    /// Makes a base node of a leaf chain's content.
     fn leaf_base(&self, head: Node<'_>) -> *mut Base {
         let contents = self.contents(head);
         let made = Base::make(contents.len, false, head.high, head.right, self.longest(0));
-        // SAFETY: made here as a leaf's, and no one else has it.
+        // SAFETY: 1. the node was made here, as a leaf's; 2. no other thread has it.
         let (to_keys, to_values) = unsafe { page::leaf_parts(made) };
         let mut at = 0;
         contents.runs(|keys, values| {
@@ -141,7 +142,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         made
     }
 
-    /// What an inner node's chain says: separators and children.
+    /// Returns an inner chain's content: separators and children.
     pub(super) fn index_entries(&self, head: Node<'_>) -> (Vec<u64>, Vec<PageId>) {
         let pm = self.pm();
         let (deltas, base) = Self::gather(head, BaseNode::children);
@@ -149,7 +150,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         let mut children = base.others.into_owned();
         for node in deltas.into_iter().rev() {
             let delta = node.index_delta();
-            // The first key is the low end, below any that comes or goes.
+            // The first key is the low end, which lies below all changes.
             let rest = &keys[1..];
             let at = 1 + rest
                 .partition_point(|word| compare_words::<K, M>(pm, *word, delta.key) == Order::Less);
@@ -165,7 +166,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         (keys, children)
     }
 
-    /// A base node of what a chain says.
+    /// Makes a base node of a chain's content.
     pub(super) fn base_of(&self, head: Node<'_>) -> *mut Base {
         if head.is_inner() {
             let (keys, children) = self.index_entries(head);
@@ -175,7 +176,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         }
     }
 
-    /// What a leaf's chain leads to and its consolidation will not.
+    /// Returns the words of a leaf's chain that its consolidation will not contain.
     pub(super) fn dead(&self, head: Node<'_>) -> Dead {
         let mut dead = Dead::default();
         if head.is_inner() || !(K::RECORDS || V::RECORDS) {
@@ -202,7 +203,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         dead
     }
 
-    /// Retires records, which no chain of the tree leads to any more.
+    /// Retires records that no chain of the tree leads to any more.
     pub(super) fn retire_dead(&self, dead: &Dead, guard: &Guard) {
         for key in &dead.keys {
             K::retire(&self.heap, *key, guard);
@@ -212,18 +213,19 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         }
     }
 
-    /// Frees a chain, which is no longer in the table, once no one can be at it.
+    /// Frees a chain that is no longer in the table, once no thread can be at it.
     pub(super) fn retire_chain(&self, head: Node<'_>, guard: &Guard) {
         let at = head.ptr();
-        // SAFETY: 1. it is no longer in the table, so only those who are pinned now can be at it; 2. only who took it
-        // out retires it; 3. nothing of the tree is needed to free it.
+        // SAFETY: 1. the chain is no longer in the table, so only threads that are pinned now can
+        // be at it; 2. only the thread that removed it retires it; 3. freeing it needs nothing of
+        // the tree.
         unsafe {
             guard.defer_unchecked(move || page::free_chain(at));
         }
     }
 
-    /// A split of a base node that has too many entries, on top of it: the right page is in the table, with
-    /// nothing leading to it. `None` if there is no room for the separator's record.
+    /// Makes a split on top of a base node with too many entries. The right page is in the table,
+    /// and nothing leads to it. Returns `None` if there is no room for the separator's record.
     pub(super) fn split_of(&self, base: BaseNode<'_>) -> Option<*mut SplitDelta> {
         let middle = base.len() / 2;
         let (keys, high, right) = (base.keys(), base.head.high, base.head.right);
@@ -255,7 +257,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         }))
     }
 
-    /// Takes back a split that was never installed, but not the base node under it.
+    /// Frees a split that was never installed, but not the base node under it.
     pub(super) fn discard_split(&self, split: *mut SplitDelta) {
         // SAFETY: 1. `split_of` made both nodes; 2. nothing ever led to them or to the page.
         unsafe {
@@ -265,7 +267,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
             }
             page::free(self.table.head(page));
             page::free(split.cast());
-            self.table.give(page);
+            self.table.release(page);
         }
     }
 }

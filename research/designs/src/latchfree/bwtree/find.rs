@@ -1,9 +1,9 @@
-//! Searching: chains of leaves and inner nodes, and the way down.
+//! Searching: chains of leaves and inner nodes, and the descent.
 //!
-//! A delta on top decides over all below it, so a chain is searched from its head, and the base node, by
-//! halving, only if no delta has said. Where to go is asked by a *probe*: true of the separators that what is
-//! sought lies to the right of, which are the lower ones of all. So one descent serves a key, a separator, and
-//! what lies just before one.
+//! A delta overrides everything below it. So a chain is searched from its head, and the base node
+//! by halving only if no delta has decided. A *probe* directs the search: it is true of the
+//! separators to whose right the target lies, which are the lowest ones. So one descent serves a
+//! key, a separator, and the place just before one.
 
 use super::BwTree;
 use super::page::{BaseNode, Kind, Node};
@@ -16,10 +16,10 @@ use crossbeam_epoch::Guard;
 use std::cmp::Ordering as Order;
 use std::sync::atomic::Ordering;
 
-/// Bytes from the head of a chain that are asked for as soon as its address is known.
+/// Bytes from the head of a chain that are prefetched as soon as its address is known.
 const ASKED: usize = 512;
 
-/// The root, as one word: changes so far (24 bits), level (8 bits), page (32 bits).
+/// The root, as one word: number of changes (24 bits), level (8 bits), page (32 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Root(pub u64);
 
@@ -38,18 +38,19 @@ impl Root {
         (self.0 >> 32) as u8
     }
 
-    /// Another root in the place of this one. The number of changes tells it from one that was there before.
+    /// Returns another root to replace this one. Its number of changes tells it from an earlier
+    /// one.
     pub fn followed_by(self, page: PageId, level: u8) -> Self {
         Self::new(page, level, (self.0 >> 40) + 1)
     }
 }
 
-/// A page, and its chain as it was found.
+/// A page and its chain at the time of the search.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'g> {
     pub page: PageId,
     pub head: Node<'g>,
-    /// Word of a separator, 0 if there is none: all keys of the page that the probe leads to are no smaller.
+    /// Word of a separator, or 0. All keys of the page that the probe leads to are at least this.
     pub low: u64,
 }
 
@@ -59,31 +60,31 @@ pub(super) struct Entry {
     /// Its separator; 0 in the first of the leftmost node.
     pub low: u64,
     pub child: PageId,
-    /// The next separator, or the end of the node's range; none if keys have no end there.
+    /// The next separator, or the end of the node's range; `None` if the range is unbounded.
     pub next: Option<u64>,
 }
 
-/// How many of the keys the probe is true of.
+/// Returns the number of keys of which the probe is true.
 #[inline(always)]
 fn passed(keys: &[u64], probe: impl Fn(u64) -> bool) -> usize {
     keys.partition_point(|key| probe(*key))
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
-    /// The probe for a key.
+    /// Returns the probe for a key.
     #[inline(always)]
     pub(super) fn to_key(&self, key: &K) -> impl Fn(u64) -> bool {
         let pm = self.pm();
         move |word| compare_to_word(pm, key, word).is_ge()
     }
 
-    /// The probe for a key by its word; 0 is before all.
+    /// Returns the probe for a key by its word; 0 is before all.
     pub(super) fn to_word(&self, word: u64) -> impl Fn(u64) -> bool {
         let pm = self.pm();
         move |other| word != 0 && compare_words::<K, M>(pm, word, other).is_ge()
     }
 
-    /// The probe for what lies just before a separator.
+    /// Returns the probe for the place just before a separator.
     pub(super) fn before(&self, word: u64) -> impl Fn(u64) -> bool {
         let pm = self.pm();
         move |other| compare_words::<K, M>(pm, word, other).is_gt()
@@ -91,22 +92,24 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
 
     #[inline(always)]
     pub(super) fn root(&self) -> Root {
-        // ORDERING: Acquire; pairs with the Release of whoever set it: the page it names is in the table.
+        // ORDERING: Acquire; pairs with the Release of the thread that set it: the page that it
+        // names is in the table.
         Root(self.root.load(Ordering::Acquire))
     }
 
-    /// The head of a page's chain.
+    /// Returns the head of a page's chain.
     #[inline(always)]
     pub(super) fn head<'g>(&self, page: PageId, _guard: &'g Guard) -> Node<'g> {
-        // SAFETY: 1. the caller is pinned for `'g`; 2. chains are unlinked first and freed once no one pinned then
-        // still is; 3. the number came from the tree while pinned, so its slot has a chain (invariant 2 of the table).
+        // SAFETY: 1. the caller is pinned for `'g`; 2. chains are unlinked first, and freed once no
+        // thread that was pinned then still is; 3. the number came from the tree while pinned, so
+        // its slot has a chain (invariant 2 of the table).
         let head = unsafe { Node::new(self.table.head(page)) };
-        // A leaf's deltas, its base node and the first of its keys; or an inner node's keys.
+        // This covers a leaf's deltas, its base node and the first keys, or an inner node's keys.
         cpu::prefetch(head.ptr().cast(), ASKED);
         head
     }
 
-    /// The leaf that the probe leads to.
+    /// Returns the leaf that the probe leads to.
     #[inline(always)]
     pub(super) fn leaf<'g>(
         &self,
@@ -126,7 +129,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         }
     }
 
-    /// As [`leaf`](Self::leaf), for those who will write: pages that are half split or half merged are seen to.
+    /// Returns the same leaf for a writer. Finishes splits and merges that it meets.
     #[inline(always)]
     pub(super) fn leaf_to_write<'g>(
         &self,
@@ -156,7 +159,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         }
     }
 
-    /// The page of a level that the probe leads to; `None` if the tree is not so high. Leaves are of level 0.
+    /// Returns the page of a level that the probe leads to, or `None` if the tree is not so high.
+    /// Leaves have level 0.
     pub(super) fn descend<'g>(
         &self,
         to: u8,
@@ -187,7 +191,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         }
     }
 
-    /// Looks for a key in a leaf: the words of key and value.
+    /// Searches a leaf for a key. Returns the words of key and value.
     #[inline(always)]
     pub(super) fn find(&self, head: Node<'_>, key: &K, hash: u32) -> Option<(u64, u64)> {
         let pm = self.pm();
@@ -228,7 +232,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
             .then(|| (word, base.values()[at]))
     }
 
-    /// As [`child`], with what belongs to it.
+    /// Returns the same as [`child`], with the entry's range.
     pub(super) fn entry(&self, head: Node<'_>, probe: impl Fn(u64) -> bool) -> Entry {
         let nearer = |a: Option<u64>, b: Option<u64>| match (a, b) {
             (Some(a), Some(b)) if compare_words::<K, M>(self.pm(), a, b).is_gt() => Some(b),
@@ -236,7 +240,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         };
         let (mut node, mut bound) = (head, usize::MAX);
         let mut end = (head.right != 0).then_some(head.high);
-        // The nearest separator to the right that was inserted above.
+        // The nearest separator to the right among the inserted ones.
         let mut inserted = None;
         loop {
             match node.kind() {
@@ -279,7 +283,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
     }
 }
 
-/// The child of an inner node that the probe leads to.
+/// Returns the child of an inner node that the probe leads to.
 #[inline(always)]
 pub(super) fn child(head: Node<'_>, probe: impl Fn(u64) -> bool) -> PageId {
     let (mut node, mut bound) = (head, usize::MAX);
@@ -304,7 +308,7 @@ pub(super) fn child(head: Node<'_>, probe: impl Fn(u64) -> bool) -> PageId {
     }
 }
 
-/// The place among the first `bound` entries, and the child there.
+/// Returns the place among the first `bound` entries, and the child there.
 #[inline(always)]
 fn child_in(base: BaseNode<'_>, bound: usize, probe: impl Fn(u64) -> bool) -> (usize, PageId) {
     let keys = &base.keys()[..bound.min(base.len())];

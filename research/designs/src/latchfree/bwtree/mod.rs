@@ -1,9 +1,11 @@
-//! The Bw-Tree (Levandoski, Lomet, Sengupta, ICDE 2013), volatile: what the BzTree paper compares BzTree with.
+//! The Bw-Tree (Levandoski, Lomet, Sengupta, ICDE 2013), volatile, with which the BzTree paper
+//! compares BzTree.
 //!
-//! A lock-free B-link tree. Pages have numbers, and a *mapping table* leads from number to page, so that a page is
-//! replaced, wherever it lies, by one compare-and-swap of its slot. A change is a *delta* that is put on top of
-//! what the page was; a chain of deltas that has become long is *consolidated* into a new base node. Nothing that
-//! others can see is ever stored to, but for slots.
+//! The Bw-Tree is a lock-free B-link tree. Pages have numbers, and a *mapping table* leads from
+//! number to page. One compare-and-swap of its slot replaces a page, wherever that lies. A change
+//! is a *delta* on top of the page's old content. When a chain of deltas has become long, it is
+//! *consolidated* into a new base node. No memory that other threads can see is ever stored to,
+//! except slots.
 //!
 //! ```text
 //!            mapping table        root -> | inner node: children are page numbers |
@@ -11,74 +13,86 @@
 //!            | slot 2 | -> base node             | high key, right sibling (a number) |
 //! ```
 //!
-//! All of it is in DRAM, outside of the pool; the pool has byte strings' records, and a root that says that there was a
-//! tree. It cannot be opened again.
+//! All of it is in DRAM, outside of the pool. The pool has the records of byte strings, and a root
+//! that says that there was a tree. The tree cannot be opened again.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | `table` | the mapping table |
 //! | `page` | deltas and base nodes |
-//! | `find` | searching chains, the way down |
+//! | `find` | searching chains, the descent |
 //! | `modify` | insert, upsert, update, remove |
-//! | `consolidate` | making one base node of a chain, and two of a large one |
+//! | `consolidate` | replacing a chain by one base node, and a large base node by two |
 //! | `modification` | splits, merges, growth and shrinking, as steps between pages |
 //! | `scan`, `bulk`, `check` | scans and batches; bulk load; statistics, verification, freeing |
 //!
 //! # Structure modifications
-//! Each step is one compare-and-swap of one page, and what it leaves is a sound tree.
+//! Each step is one compare-and-swap of one page and leaves a sound tree.
 //!
-//! *Split* of page L, with too many entries, when it is consolidated:
-//! 1. A new page R gets the upper half. A `Split` delta on L, in the same exchange as the new base node, ends L's range
-//!    at separator S and makes R its right sibling. Who looks for keys from S on goes right from L.
-//! 2. An `IndexInsert` delta (S, R) on the parent; if L was the root, a new root of both.
+//! *Split* of page L, which has too many entries when it is consolidated:
+//! 1. A new page R gets the upper half. A `Split` delta on L, in the same exchange as the new base
+//!    node, ends L's range at separator S and makes R its right sibling. A search for keys from S
+//!    on goes right from L.
+//! 2. An `IndexInsert` delta (S, R) goes on the parent. If L was the root, a new root of both is
+//!    made.
 //!
-//! Whoever is about to consolidate L, or goes right from it to write, does step 2 first if it is not done. So a chain
-//! has one `Split` or `Merge` at most, and there is nothing left to do for a page whose chain has none.
+//! A thread that is about to consolidate L, or that goes right from L to write, does step 2 first
+//! if it is not done. So a chain has at most one `Split` or `Merge`, and nothing is left to do for
+//! a page whose chain has none.
 //!
-//! *Merge* of page R, with few entries, into its left sibling L, where R is not its parent's first child (that takes
-//! its right sibling's entries, likewise) and L's chain has no `Split`:
-//! 1. An `IndexDelete` delta on the parent: keys from S on are L's business, which leads them on to R. It is as if R had
-//!    been split off L and step 2 had not been done yet. That R is not the first child is true of the very chain that
-//!    is exchanged. The parent is consolidated.
-//! 2. A `Remove` delta on R's base node: nothing can be added. Readers read what is below. Should R have grown
-//!    meanwhile, its entry is put back into the parent instead.
-//! 3. A `Merge` delta on L leads to R's base node, and L's range ends where R's did. L is consolidated.
+//! *Merge* of page R, with few entries, into its left sibling L, where R is not its parent's first
+//! child (a first child takes over its right sibling's entries instead) and L's chain has no
+//! `Split`:
+//! 1. An `IndexDelete` delta goes on the parent: it leads to L for keys from S on, and L leads on
+//!    to R, as if R had been split off L and step 2 had not been done yet. The exchanged chain
+//!    itself shows that R is not the first child. The parent is consolidated.
+//! 2. A `Remove` delta goes on R's base node, so that nothing can be added. Readers read the
+//!    content below it. If R has grown meanwhile, its entry is put back into the parent instead.
+//! 3. A `Merge` delta on L leads to R's base node, and L's range ends where R's did. L is
+//!    consolidated.
 //!
-//! Writers who come to R between 2 and 3 do step 3. A root of one child gets a `Remove`, and the root word is changed to
-//! its child. Pages that have left are freed, and their numbers used again, once no one pinned can know them.
+//! A writer that comes to R between 2 and 3 does step 3. A root with one child gets a `Remove`, and
+//! the root word is changed to its child. Removed pages are freed, and their numbers reused, once
+//! no pinned thread can know them.
 //!
-//! *Where this differs from the Bw-Tree of the paper.* It merges in the order `Remove`, `Merge`, parent. There the
-//! parent may be split at S while R is going, which makes R its first child, so that nothing in this node can
-//! take its entry over; the open Bw-Tree (Wang et al. 2018) locks the parent with an abort delta against it. Parent
-//! first, there is nothing to lock against, and each page still needs one exchange. A split
-//! is installed together with the base node that was found to be too large, rather than on top of it by an exchange of its
-//! own. The root is a word that names a page, rather than a page with a fixed number. There is no
-//! log-structured store below: it is the Bw-Tree as a main-memory index, as the BzTree paper runs it.
+//! *Where this differs from the Bw-Tree of the paper.* The paper merges in the order `Remove`,
+//! `Merge`, parent. There the parent may be split at S while R is being removed. R is then the
+//! parent's first child, so that no entry of this node can take over its keys; the open Bw-Tree
+//! (Wang et al. 2018) locks the parent with an abort delta to prevent it. With the parent first,
+//! nothing has to be locked, and each page still needs one exchange. A split is installed together
+//! with the base node that was found to be too large, and not on top of it by another exchange. The
+//! root is a word that names a page, and not a page with a fixed number. There is no log-structured
+//! store below: this is the Bw-Tree as a main-memory index, as the BzTree paper uses it.
 //!
 //! # Invariants
-//! 1. Pages of a level form a list by right siblings; each begins where the one before it ends. A level's ranges cover
-//!    all keys.
-//! 2. The entries of an inner node lead to pages of the level below; the page of an entry (S, P) begins at S. Pages
-//!    without an entry are reached through their left siblings. When no one writes, every page has its entry.
-//! 3. A page's number is of one level until it is given back.
-//! 4. A byte-string separator is a record of its own, which is freed when the leaves on both its sides are
-//!    merged and no chain in the table has it: upper levels were rid of it first, since a first child is not merged.
+//! 1. Pages of a level form a list by right siblings; each begins where the one before it ends. A
+//!    level's ranges cover all keys.
+//! 2. The entries of an inner node lead to pages of the level below; the page of an entry (S, P)
+//!    begins at S. Pages without an entry are reached through their left siblings. At rest, every
+//!    page has its entry.
+//! 3. A page's number belongs to one level until it is released.
+//! 4. A byte-string separator is a record of its own. It is freed when the leaves on both its sides
+//!    are merged and no chain in the table has it. Upper levels have lost it before, since a first
+//!    child is not merged.
 //!
 //! # Concurrency
-//! No operation waits for another: an exchange fails only because another has succeeded. All threads are pinned
-//! (`crossbeam-epoch`) while they are in the tree; chains that were replaced are freed when no one is who was then.
-//! So within one operation a page's number means one page, and an address one node.
+//! No operation waits for another: an exchange fails only because another has succeeded. All
+//! threads are pinned (`crossbeam-epoch`) while they are in the tree. Replaced chains are freed
+//! when every thread that was pinned then has left. So within one operation a page's number means
+//! one page, and an address one node.
 //!
-//! *Step 2 of a split is never done late.* A helper that stalls could put R's entry into the parent after R has left. It
-//! reads the parent first, and then whether L's chain still has that `Split`; who takes R out has seen that
-//! it has not before it changes the parent. So a helper either sees the `Split` gone, or exchanges a parent that has
-//! changed meanwhile, in vain.
+//! *Step 2 of a split is never done late.* A delayed helper could put R's entry into the parent
+//! after R was removed. Therefore a helper reads the parent first, and then whether L's chain still
+//! has that `Split`. The thread that removes R has seen that it has not, before it changes the
+//! parent. So a helper either sees that the `Split` is gone, or its exchange of the parent fails
+//! because the parent has changed meanwhile.
 //!
-//! *Readers of pages that are gone.* A reader that has R's number had it from L or the parent before R was merged. What R
-//! has under its `Remove` is what R had until that moment, a part of which lies within the reader's operation.
+//! *Readers of removed pages.* A reader that has R's number got it from L or the parent before R
+//! was merged. The content under R's `Remove` is what R had until that moment, which lies within
+//! the reader's operation.
 //!
 //! # Crash states
-//! None: nothing of it outlives its process.
+//! None: nothing of the tree survives its process.
 
 mod bulk;
 mod check;
@@ -93,35 +107,36 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use crate::common::{self, check_node_bytes, check_pair, check_value};
 use crate::forward::{forward, forward_impls};
 use crate::index::{
-    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
+    DurableIndex, IfPresent, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError,
+    UpdateError,
 };
-use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::repr::{KeyRepr, Repr};
 use crate::sync::AtomicU64;
 use bristlecone_pmem::pool::{Root as PoolRoot, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool};
-use modify::IfPresent;
 use page::BASE_BYTES;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use table::Table;
 
-/// Bytes that a full base node may have.
+/// Bytes of a full base node.
 pub const NODE_BYTES: &[u32] = &[128, 256, 512, 1024, 2048, 4096, 8192];
 
-/// How a Bw-Tree is run.
+/// Options of a Bw-Tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BwOptions {
     /// Bytes of a full base node, one of [`NODE_BYTES`]. The BzTree paper has 1 KB (section 7).
     pub node_bytes: u32,
-    /// Deltas from which on a leaf is consolidated (1 to 200).
+    /// Number of deltas from which on a leaf is consolidated (1 to 200).
     pub leaf_chain: u8,
-    /// Deltas from which on an inner node is consolidated (1 to 200).
+    /// Number of deltas from which on an inner node is consolidated (1 to 200).
     pub inner_chain: u8,
-    /// Most entries that a page is given, 3 at least; `None` for as many as fit. Few make small trees high, which is
-    /// what tests want.
+    /// Maximum number of entries of a page, at least 3; `None` for as many as fit. A small maximum
+    /// makes small trees high, for tests.
     pub most_entries: Option<usize>,
 }
 
@@ -147,7 +162,7 @@ pub struct BwTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
     inner_chain: u8,
     report: RecoveryReport,
     heap: Heap<M>,
-    /// Keeps the name from being used twice.
+    /// Reserves the name.
     _named: PoolRoot<M>,
     pool: Arc<Pool<M>>,
     kinds: PhantomData<fn(&K, &V)>,
@@ -164,21 +179,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> fmt::Debug for BwTree<K, V
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
     fn root_kind(options: &BwOptions) -> RootKind {
-        RootKind {
-            design: "bwtree".into(),
-            keys: K::KIND,
-            values: V::KIND,
-            node_bytes: options.node_bytes,
-        }
+        common::root_kind::<K, V>("bwtree", options.node_bytes)
     }
 
     fn check_options(options: &BwOptions) -> Result<(), TreeError> {
-        let there = NODE_BYTES;
-        if there.contains(&options.node_bytes) {
-            return Ok(());
-        }
-        let asked = options.node_bytes;
-        Err(TreeError::NodeBytes { asked, there })
+        check_node_bytes(options.node_bytes, NODE_BYTES)
     }
 
     #[inline(always)]
@@ -186,23 +191,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         self.pool.pm()
     }
 
-    fn check_value(value: &V) -> Result<(), (usize, usize)> {
-        if value.bytes() <= MAX_VALUE {
-            Ok(())
-        } else {
-            Err((value.bytes(), MAX_VALUE))
-        }
-    }
-
     #[inline(always)]
     fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        if !key.fits() {
-            return Err(InsertError::KeyTooLong {
-                len: key.bytes(),
-                most: MAX_KEY,
-            });
-        }
-        Self::check_value(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
+        check_pair(false, key, value)
     }
 }
 
@@ -222,7 +213,7 @@ where
 
     const SNAPSHOT: bool = false;
 
-    /// As the trait says, but nothing of the index outlives this value.
+    /// As [`DurableIndex::create`], but nothing of the index survives this value.
     fn create(pool: &Arc<Pool<M>>, name: &str, options: &BwOptions) -> Result<Self, TreeError> {
         Self::check_options(options)?;
         let named = pool.create_root(name, &Self::root_kind(options))?;
@@ -290,9 +281,7 @@ where
     }
 
     fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
-        if let Err((len, most)) = Self::check_value(value) {
-            return Err(UpdateError::ValueTooLong { len, most });
-        }
+        check_value(false, value)?;
         self.replace(key, value)
     }
 

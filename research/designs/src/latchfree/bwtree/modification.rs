@@ -1,7 +1,7 @@
 //! Structure modifications: consolidation with splits, merges, growth and shrinking of the tree.
 //!
-//! The module's head has the steps and why each state between them is a sound tree. What has to follow from a step
-//! is noted and done once the step is, so that nothing here recurses with the height of the tree.
+//! The module's head has the steps, and why each state between them is a sound tree. The follow-up
+//! of a step is noted and done after it, so that nothing here recurses with the height of the tree.
 
 use super::BwTree;
 use super::find::{Entry, Place, Root};
@@ -14,24 +14,24 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A page that should be looked after: its level, and the word of a key in it.
+/// A page to be checked: its level, and the word of a key in it.
 pub(super) type Chore = (u8, u64);
 
-/// Pages that should be looked after, the last first.
+/// Pages to be checked, the last first.
 pub(super) type Chores = Vec<Chore>;
 
-/// What is to be done about a page that cannot be merged now.
+/// Result of checking whether a page can be merged.
 enum Fit {
     /// It fits.
     Yes,
     /// It does not.
     No,
-    /// Others have changed something: look again.
+    /// Another thread has changed something: look again.
     Again,
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
-    /// Entries of a page from which on it is split.
+    /// Returns the number of entries from which on a page is split.
     pub(super) fn most(&self, level: u8) -> usize {
         if level == 0 {
             self.most_entries
@@ -40,12 +40,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         }
     }
 
-    /// Entries below which a page is merged.
+    /// Returns the number of entries below which a page is merged.
     fn least(&self, level: u8) -> usize {
         (self.most(level) / 4).max(2)
     }
 
-    /// Deltas from which on a chain is consolidated.
+    /// Returns the number of deltas from which on a chain is consolidated.
     pub(super) fn longest(&self, level: u8) -> usize {
         usize::from(if level == 0 {
             self.leaf_chain
@@ -54,8 +54,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         })
     }
 
-    /// Consolidates the page of this level and key, splits it if it is too large, merges it if it is too small, and
-    /// sees to what follows from that.
+    /// Consolidates the page of this level and key. Splits it if it is too large, merges it if it
+    /// is too small, and does the follow-up.
     #[cold]
     pub(super) fn look_after(&self, level: u8, word: u64, guard: &Guard) {
         self.do_chores(vec![(level, word)], guard);
@@ -75,8 +75,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         }
     }
 
-    /// Replaces a page's chain by a base node, with a split on top if there are too many entries and `may_split`. Gives
-    /// the base node; `None` if the page is going, or others were faster.
+    /// Replaces a page's chain by a base node, with a split on top if there are too many entries
+    /// and `may_split`. Returns the base node, or `None` if the page is being removed or another
+    /// thread was faster.
     fn consolidate<'g>(
         &self,
         page: PageId,
@@ -97,7 +98,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         } else {
             head.base().ptr().cast_mut()
         };
-        // SAFETY: 1. made above, and no one else has it; or of the chain; 2. freed below if it was not installed.
+        // SAFETY: 1. the node was made above and no other thread has it, or it is in the chain; 2.
+        // it is freed below if it was not installed.
         let base = unsafe { BaseNode::new(base) };
         let split = if may_split && base.len() > self.most(level) {
             self.split_of(base)
@@ -114,7 +116,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
                 self.discard_split(split);
             }
             if fresh {
-                // SAFETY: made above, and nothing leads to it.
+                // SAFETY: 1. made above by `Base::make`; 2. nothing leads to it.
                 unsafe { page::free(base.node().ptr()) };
             }
             return None;
@@ -124,7 +126,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
             self.retire_dead(&dead, guard);
         }
         if split.is_some() {
-            // SAFETY: it is in the table, and this thread is pinned.
+            // SAFETY: 1. the node is in the table; 2. this thread is pinned.
             let top = unsafe { Node::new(top) };
             self.finish_split(page, level, top, chores, guard);
         }
@@ -145,7 +147,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         }
     }
 
-    /// As [`finish_split`](Self::finish_split), for who came by.
+    /// Finishes a split that an operation meets.
     #[cold]
     pub(super) fn help_split(&self, page: PageId, level: u8, head: Node<'_>, guard: &Guard) {
         let mut chores = Chores::new();
@@ -153,7 +155,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         self.do_chores(chores, guard);
     }
 
-    /// As [`finish_removal`](Self::finish_removal), for who came by.
+    /// Finishes a removal that an operation meets.
     #[cold]
     pub(super) fn help_removal(&self, page: PageId, level: u8, guard: &Guard) {
         let mut chores = Chores::new();
@@ -161,7 +163,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         self.do_chores(chores, guard);
     }
 
-    /// If the page has been split, sees that its parent leads to the right page.
+    /// If the page has been split, makes its parent lead to the right page.
     fn finish_split(
         &self,
         page: PageId,
@@ -187,11 +189,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         };
         let (separator, right) = (split.head.high, split.head.right);
         self.post(level + 1, separator, right, is_wanted, chores, guard);
-        // ORDERING: Release; pairs with the Acquire above: who sees this sees the parent's entry.
+        // ORDERING: Release; pairs with the Acquire above: a thread that sees this sees the
+        // parent's entry.
         split.done.store(1, Ordering::Release);
     }
 
-    /// Sees that the node of a level has an entry for a child, while it is wanted.
+    /// Makes the node of a level have an entry for a child, while that is wanted.
     pub(super) fn post(
         &self,
         level: u8,
@@ -214,8 +217,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
                 continue;
             }
             let entry = self.entry(head, self.to_word(separator));
-            // After the parent was read: whoever has consolidated the split away since then may have taken the child
-            // out again, which the parent's head would show.
+            // This comes after the parent was read. A thread that has consolidated the split away
+            // since then may have removed the child again, and the parent's head would show that.
             if entry.low == separator || !is_wanted() {
                 return;
             }
@@ -228,23 +231,24 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
                 bounded: u32::from(entry.next.is_some()),
             });
             if self.table.install(place.page, head.ptr(), delta.cast()) {
-                // SAFETY: it is in the table, and this thread is pinned.
+                // SAFETY: 1. the delta is in the table; 2. this thread is pinned.
                 let is_long = unsafe { (*delta).head.length() } >= self.longest(level);
                 if is_long || head.count() >= self.most(level) {
                     chores.push((level, separator));
                 }
                 return;
             }
-            // SAFETY: made above, and nothing leads to it.
+            // SAFETY: 1. made above by `page::new`; 2. nothing leads to it.
             unsafe { page::free(delta.cast()) };
         }
     }
 
-    /// Gives the tree a root of this level, over the one that it has and a child to the right of that, which is wanted
-    /// there; true if that was done. Pages between the two are reached by way of the first.
+    /// Gives the tree a root of this level, over the current root and a child to the right of it,
+    /// while that is wanted. Returns true if it did. The first of the two leads to the pages
+    /// between them.
     fn grow(&self, level: u8, separator: u64, child: PageId, is_wanted: impl Fn() -> bool) -> bool {
         let root = self.root();
-        // After the root was read, for the reason that `post` has.
+        // This comes after the root was read, for the same reason as in `post`.
         if root.level() >= level || !is_wanted() {
             return false;
         }
@@ -253,23 +257,24 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         self.table.set(page, base.cast());
         let grown = self.exchange_root(root, page, level);
         if !grown {
-            // SAFETY: made above; nothing ever led to it or its page.
+            // SAFETY: 1. made above by `Base::make`; 2. nothing ever led to it or its page.
             unsafe { page::free(base.cast()) };
-            self.table.give(page);
+            self.table.release(page);
         }
         grown
     }
 
     fn exchange_root(&self, root: Root, page: PageId, level: u8) -> bool {
         let new = root.followed_by(page, level).0;
-        // ORDERING: AcqRel; Release pairs with the Acquire of `root`. Relaxed on failure: it is read again.
+        // ORDERING: AcqRel; the Release pairs with the Acquire of `root`. Relaxed on failure, after
+        // which it is read again.
         self.root
             .compare_exchange(root.0, new, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Merges a small page into its left sibling, or its right sibling into it, if they have the same parent and few
-    /// enough entries.
+    /// Merges a small page into its left sibling, or its right sibling into it, if they have the
+    /// same parent and few enough entries.
     fn try_merge(&self, page: PageId, level: u8, word: u64, chores: &mut Chores, guard: &Guard) {
         loop {
             let root = self.root();
@@ -289,7 +294,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
             }
             let own = self.entry(head, self.to_word(word));
             if own.child != page {
-                return; // Half split off, or on its way out.
+                return; // Half split off, or being removed.
             }
             let mut again = false;
             let first = head.bottom().keys()[0];
@@ -323,7 +328,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         }
     }
 
-    /// Whether the page of an entry, which is not its node's first, fits into its left sibling.
+    /// Checks whether the page of an entry, which is not its node's first, fits into its left
+    /// sibling.
     fn fits(&self, entry: Entry, level: u8, chores: &mut Chores, guard: &Guard) -> Fit {
         let Some(left) = self.descend(level, self.before(entry.low), guard) else {
             return Fit::No;
@@ -336,7 +342,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
             return Fit::No;
         }
         if left.head.is_modified() {
-            // No split of it may be left that could still be posted.
+            // It must not have a split that could still be posted.
             self.consolidate(left.page, level, false, chores, guard);
             return Fit::Again;
         }
@@ -355,7 +361,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         if a + b <= most { Fit::Yes } else { Fit::No }
     }
 
-    /// Takes a page out of the tree; false if its parent has changed.
+    /// Removes a page from the tree. Returns false if its parent has changed.
     fn take_out(
         &self,
         parent: &Place<'_>,
@@ -367,7 +373,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         if !self.leave_parent(parent, entry, level, chores, guard) {
             return false;
         }
-        // Only who did the first step does the second.
+        // Only the thread that did the first step does the second.
         let Entry { low, child, .. } = entry;
         if self.close_page(child, low, level, chores, guard) {
             self.finish_removal(child, level, chores, guard);
@@ -377,8 +383,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         true
     }
 
-    /// Step 1 of a merge: the page's parent leads past it, to its left sibling, as before it was split off that. False
-    /// if the parent has changed.
+    /// Step 1 of a merge: the page's parent leads past it, to its left sibling, as before the split
+    /// between them. Returns false if the parent has changed.
     pub(super) fn leave_parent(
         &self,
         parent: &Place<'_>,
@@ -399,7 +405,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         });
         let old = head.bottom().ptr();
         if !self.table.install(parent.page, head.ptr(), delta.cast()) {
-            // SAFETY: made above, and nothing leads to it.
+            // SAFETY: 1. made above by `page::new`; 2. nothing leads to it.
             unsafe { page::free(delta.cast()) };
             return false;
         }
@@ -408,7 +414,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         true
     }
 
-    /// Step 2: nothing can be added to the page. False if it has grown meanwhile: it stays.
+    /// Step 2: nothing can be added to the page. Returns false if the page has grown meanwhile and
+    /// stays.
     pub(super) fn close_page(
         &self,
         page: PageId,
@@ -433,12 +440,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
             if self.table.install(page, head.ptr(), delta.cast()) {
                 return true;
             }
-            // SAFETY: made above, and nothing leads to it.
+            // SAFETY: 1. made above by `page::new`; 2. nothing leads to it.
             unsafe { page::free(delta.cast()) };
         }
     }
 
-    /// Step 3: what a page that is going has becomes its left sibling's.
+    /// Step 3: the left sibling takes over the entries of a page that is being removed.
     fn finish_removal(&self, page: PageId, level: u8, chores: &mut Chores, guard: &Guard) {
         let head = self.head(page, guard);
         if head.kind() != Kind::Remove {
@@ -454,7 +461,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
                 return;
             };
             if left.head.right != page {
-                return; // It is done.
+                return; // Another thread has done it.
             }
             if left.head.kind() == Kind::Remove {
                 self.finish_removal(left.page, level, chores, guard);
@@ -473,7 +480,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
                 from: head.below().base().ptr(),
             });
             if !self.table.install(left.page, left.head.ptr(), delta.cast()) {
-                // SAFETY: made above, and nothing leads to it.
+                // SAFETY: 1. made above by `page::new`; 2. nothing leads to it.
                 unsafe { page::free(delta.cast()) };
                 continue;
             }
@@ -481,7 +488,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
             let old = left.head.bottom().ptr();
             self.consolidate_past(left.page, level, old, chores, guard);
             if level == 0 {
-                // Upper levels were rid of the separator before, and the parent before step 2.
+                // Upper levels have lost the separator before, and the parent lost it before step
+                // 2.
                 K::retire(&self.heap, separator, guard);
             } else {
                 // The first child of a node cannot be merged. This one is no longer the first.
@@ -492,20 +500,22 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         }
     }
 
-    /// Frees the `Remove` of a page that has left the tree, and the page's number, once no one can be at it.
+    /// Frees the `Remove` of a page that has left the tree, and the page's number, once no thread
+    /// can be at it.
     fn retire_page(&self, page: PageId, head: Node<'_>, guard: &Guard) {
         let (at, table) = (head.ptr(), Arc::clone(&self.table));
-        // SAFETY: 1. the page can no longer be reached, so only those who are pinned now can be at it; 2. only who
-        // took it out of the tree, by one exchange, comes here; 3. the table is kept alive.
+        // SAFETY: 1. the page can no longer be reached, so only threads that are pinned now can be
+        // at it; 2. only the thread that removed it from the tree, by one exchange, comes here; 3.
+        // the closure keeps the table alive.
         unsafe {
             guard.defer_unchecked(move || {
                 page::free(at);
-                table.give(page);
+                table.release(page);
             });
         }
     }
 
-    /// Replaces a root of one child by that child.
+    /// Replaces a root with one child by that child.
     fn try_shrink(&self, page: PageId, level: u8, chores: &mut Chores, guard: &Guard) {
         let head = self.head(page, guard);
         let is_lone = head.kind() == Kind::Base && head.count() == 1 && head.right == 0;
@@ -517,11 +527,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
             low: 0,
         });
         if !self.table.install(page, head.ptr(), delta.cast()) {
-            // SAFETY: made above, and nothing leads to it.
+            // SAFETY: 1. made above by `page::new`; 2. nothing leads to it.
             unsafe { page::free(delta.cast()) };
             return;
         }
-        // SAFETY: it is in the table, and this thread is pinned.
+        // SAFETY: 1. the delta is in the table; 2. this thread is pinned.
         let head = unsafe { Node::new(delta.cast()) };
         self.finish_shrinking(page, head, guard);
         chores.push((level - 1, 0));
@@ -530,7 +540,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
     fn finish_shrinking(&self, page: PageId, head: Node<'_>, guard: &Guard) {
         let root = self.root();
         if root.page() != page {
-            return; // It is done.
+            return; // Another thread has done it.
         }
         let child = head.below().base().children()[0];
         if self.exchange_root(root, child, root.level() - 1) {

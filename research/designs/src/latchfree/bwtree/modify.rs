@@ -1,27 +1,18 @@
-//! Insert, upsert, update, remove: one delta each, put on top of the leaf's chain by one compare-and-swap.
+//! Insert, upsert, update, remove: one compare-and-swap puts one delta on top of the leaf's chain.
 
 use super::BwTree;
 use super::page::{self, Base, Head, Kind, LeafDelta, Node};
 use super::table::PageId;
-use crate::index::{InsertError, RemoveError, UpdateError};
+use crate::index::{IfPresent, InsertError, RemoveError, UpdateError};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::ptr;
 
-/// What an insertion does about a key that is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IfPresent {
-    /// Leaves it.
-    Refuse,
-    /// Replaces its value.
-    Replace,
-}
-
-/// A delta that is to be installed; freed if it never is.
+/// A delta to be installed. It is freed if it never is.
 struct Draft {
     at: *mut LeafDelta,
-    /// The base node that has it in a slot; null if it was allocated.
+    /// The base node of its slot; null if the delta was allocated.
     slot_of: *const Base,
 }
 
@@ -33,13 +24,13 @@ impl Draft {
         }
     }
 
-    /// Writes the delta anew, on top of `head`.
+    /// Writes the delta on top of `head`.
     #[inline(always)]
     fn write(&mut self, head: Node<'_>, kind: Kind, count: usize, key: u64, value: u64) {
         let mut top = Head::on(head, kind).with_count(count);
         let base = head.bottom();
         if !self.at.is_null() && !self.slot_of.is_null() && self.slot_of != base.ptr() {
-            // A slot of a base node that has been replaced: it goes with that.
+            // The slot is freed with its base node, which has been replaced.
             *self = Self::new();
         }
         if self.at.is_null()
@@ -61,9 +52,9 @@ impl Draft {
         if self.at.is_null() {
             self.at = page::new(delta);
         } else {
-            // SAFETY: 1. it was made by `page::new` as this type, or is a slot that was taken, of this size and
-            // alignment, in a base node that is not freed while this thread is pinned; 2. it was not installed, so no
-            // one else has it.
+            // SAFETY: 1. it was made by `page::new` as this type, or is a slot that was taken, of
+            // this size and alignment, in a base node that is not freed while this thread is
+            // pinned; 2. it was not installed, so no one else has it.
             unsafe { self.at.write(delta) };
         }
     }
@@ -72,21 +63,23 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if !self.at.is_null() && self.slot_of.is_null() {
-            // SAFETY: made by `page::new`, and never installed: `install` would have taken it.
+            // SAFETY: 1. made by `page::new`; 2. never installed, since `install` would have taken
+            // it.
             unsafe { page::free(self.at.cast()) };
         }
     }
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
-    /// Installs the draft on top of `head`, and looks after the leaf if that is due; false if others were faster.
+    /// Installs the draft on top of `head`, and does the leaf's chores if they are due. Returns
+    /// false if another thread was faster.
     #[inline(always)]
     fn install(&self, page: PageId, head: Node<'_>, draft: &mut Draft, guard: &Guard) -> bool {
         if !self.table.install(page, head.ptr(), draft.at.cast()) {
             return false;
         }
         let delta = std::mem::replace(&mut draft.at, ptr::null_mut());
-        // SAFETY: it is in the table, and this thread is pinned.
+        // SAFETY: 1. the delta is in the table; 2. this thread is pinned.
         let (top, key) = unsafe { (Node::new(delta.cast()), (*delta).key) };
         let is_emptied = top.count() == 0 && top.kind() == Kind::Delete;
         if top.length() >= self.longest(0) || is_emptied {
@@ -95,7 +88,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         true
     }
 
-    /// Adds a key or replaces its value; true if it was there.
+    /// Adds a key or replaces its value. Returns true if the key was present.
     pub(super) fn put(
         &self,
         key: &K,
@@ -175,7 +168,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         }
     }
 
-    /// Removes a key; true if it was there.
+    /// Removes a key. Returns true if it was present.
     pub(super) fn take_away(&self, key: &K) -> Result<bool, RemoveError> {
         let guard = &epoch::pin();
         let hash = key.hash();
@@ -194,7 +187,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
     }
 }
 
-/// The word that was made before, or makes it.
+/// Returns the word that was made before, or makes it.
 #[inline(always)]
 fn or_make(
     word: &mut Option<u64>,

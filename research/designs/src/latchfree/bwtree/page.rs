@@ -1,4 +1,4 @@
-//! What a page consists of: a chain of deltas that ends in a base node.
+//! A page is a chain of deltas that ends in a base node.
 //!
 //! ```text
 //! slot -> Put -> Delete -> Split -> Base
@@ -16,19 +16,21 @@
 //! | ... slot 2 | slot 1 | slot 0 | Base | keys | values |        a slot takes a leaf delta; slot 0 is taken first
 //! ```
 //!
-//! So a leaf's deltas lie before its base node, the newest first, as they are searched, and what a search will touch is
-//! one range of memory, which is asked for at once. Deltas of a chain that is longer than the slots are enough for are
-//! allocated one by one. (Wang et al. 2018 allocate deltas so.)
+//! So a leaf's deltas lie before its base node, the newest first, in the order in which they are
+//! searched. A search reads one range of memory, which is prefetched at once. Deltas of a chain
+//! with more deltas than slots are allocated one by one, as in Wang et al. 2018.
 //!
-//! The head has what is to be known of the page *as it is with this node on top*, so that nobody need look
-//! further down for it: the keys it is for end at `high` (which counts unless `right` is 0), its entries,
-//! and the length of the chain.
+//! The head has the page's properties *with this node on top*, so that no search has to look
+//! further down for them: its keys end at `high` (which counts unless `right` is 0), its number of
+//! entries, and the length of the chain.
 //!
 //! # Invariants
-//! 1. A node does not change once it is in the table, but for `Split.done`.
-//! 2. Keys of a base node ascend strictly. An inner node's first key is the low end of the page's range; 0
-//!    in the leftmost page of a level, which no key is compared with. A separator's word is never 0.
-//! 3. A chain has one `Split` or `Merge` at most, and a `Split` or `Remove` lies directly on the base node.
+//! 1. A node does not change once it is in the table, except `Split.done`.
+//! 2. Keys of a base node ascend strictly. An inner node's first key is the low end of the page's
+//!    range. In the leftmost page of a level that key is 0, and nothing is compared with it. A
+//!    separator's word is never 0.
+//! 3. A chain has at most one `Split` or `Merge`, and a `Split` or `Remove` lies directly on the
+//!    base node.
 
 use super::table::PageId;
 use crate::sync::AtomicU32;
@@ -38,21 +40,21 @@ use std::ops::Deref;
 use std::slice;
 use std::sync::atomic::Ordering;
 
-/// What a node of a chain is.
+/// Kind of a node of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// The sorted entries that all else modifies.
+    /// The sorted entries that all other nodes modify.
     Base,
-    /// Leaf: a key that was not there.
+    /// Leaf: a key that was absent.
     Insert,
-    /// Leaf: another value of a key that was there.
+    /// Leaf: another value of a key that was present.
     Update,
-    /// Leaf: a key that is there no longer.
+    /// Leaf: a key that is absent now.
     Delete,
-    /// Inner node: a child that was split off another.
+    /// Inner node: a child that was split off another one.
     IndexInsert,
-    /// Inner node: a child that the one before it takes over from.
+    /// Inner node: a child whose keys the one before it takes over.
     IndexDelete,
     /// The upper half is in another page.
     Split,
@@ -64,14 +66,14 @@ pub(super) enum Kind {
 
 /// Bits of `Head::kind` that are the [`Kind`].
 const KIND: u8 = 0xF;
-/// It is an inner node.
+/// Set for an inner node.
 const INNER: u8 = 0x40;
-/// There is a `Split` or `Merge` in the chain.
+/// Set if there is a `Split` or `Merge` in the chain.
 const MODIFIED: u8 = 0x80;
-/// It is in a slot of the base node.
+/// Set if the node is in a slot of the base node.
 const SLOT: u8 = 0x20;
 
-/// What every node begins with. See the module's head.
+/// Head of every node. See the module's head.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Head {
@@ -84,7 +86,7 @@ pub(super) struct Head {
     length: u8,
 }
 
-/// A change of a leaf's entry; of a deleted one the value that it had.
+/// A change of a leaf's entry. A deletion has the value that the entry had.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct LeafDelta {
@@ -108,12 +110,12 @@ pub(super) struct IndexDelta {
     pub bounded: u32,
 }
 
-/// The page ends at `head.high` now; `head.right` has the rest.
+/// The page now ends at `head.high`; `head.right` has the rest.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct SplitDelta {
     pub head: Head,
-    /// Entries of the base node that are still this page's.
+    /// Number of entries of the base node that are still this page's.
     pub bound: u32,
     /// Not 0 once the parent leads to the right page.
     pub done: AtomicU32,
@@ -128,26 +130,26 @@ pub(super) struct MergeDelta {
     pub from: *const Base,
 }
 
-/// The page is going.
+/// The page is being removed.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct RemoveDelta {
     pub head: Head,
-    /// The low end of its range; 0 in a root, whose only child takes its place.
+    /// The low end of its range; 0 in a root whose only child replaces it.
     pub low: u64,
 }
 
-/// A base node's fixed part.
+/// Fixed part of a base node.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Base {
     pub head: Head,
     len: u32,
-    /// Slots before it (high half), and how many are taken.
+    /// Number of slots before it (high half), and of taken ones.
     slots: AtomicU32,
 }
 
-/// Bytes before a base node's keys.
+/// Number of bytes before a base node's keys.
 pub(super) const BASE_BYTES: usize = size_of::<Base>();
 
 const _: () = assert!(size_of::<Head>() == 24 && BASE_BYTES == 32);
@@ -155,11 +157,12 @@ const _: () = assert!(size_of::<LeafDelta>() == 40 && size_of::<IndexDelta>() ==
 
 /// A node of a chain that lives as long as `'g`: as the guard, or as the tree's exclusive borrow.
 ///
-/// A pointer and not a reference to the head, because what is behind the head is reached from here too.
+/// This is a pointer and not a reference to the head, because it also leads to what is behind the
+/// head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node<'g>(*const Head, PhantomData<&'g Head>);
 
-/// Likewise a base node.
+/// A base node that lives as long as `'g`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BaseNode<'g>(*const Base, PhantomData<&'g Base>);
 
@@ -168,7 +171,7 @@ impl Deref for Node<'_> {
 
     #[inline(always)]
     fn deref(&self) -> &Head {
-        // SAFETY: whoever made this vouched for it.
+        // SAFETY: `Node::new`'s caller promised that the node is not freed before `'g` ends.
         unsafe { &*self.0 }
     }
 }
@@ -178,13 +181,14 @@ impl Deref for BaseNode<'_> {
 
     #[inline(always)]
     fn deref(&self) -> &Base {
-        // SAFETY: whoever made this vouched for it.
+        // SAFETY: `BaseNode::new`'s caller promised that the node is not freed before `'g` ends.
         unsafe { &*self.0 }
     }
 }
 
 impl Head {
-    /// The head of a delta of this kind on top of `next`, which changes neither range nor count.
+    /// Returns the head of a delta of this kind on top of `next` that changes neither range nor
+    /// count.
     pub fn on(next: Node<'_>, kind: Kind) -> Self {
         let modified = matches!(kind, Kind::Split | Kind::Merge);
         Self {
@@ -199,13 +203,13 @@ impl Head {
         }
     }
 
-    /// With so many entries.
+    /// Returns the head with that many entries.
     pub fn with_count(mut self, count: usize) -> Self {
         self.count = u16::try_from(count).unwrap_or(u16::MAX);
         self
     }
 
-    /// Of a delta in a slot of its base node.
+    /// Returns the head of a delta in a slot of its base node.
     pub fn in_slot(mut self) -> Self {
         self.kind |= SLOT;
         self
@@ -231,19 +235,19 @@ impl Head {
         self.kind & INNER != 0
     }
 
-    /// There is a `Split` or `Merge` in the chain.
+    /// Returns true if there is a `Split` or `Merge` in the chain.
     #[inline(always)]
     pub fn is_modified(&self) -> bool {
         self.kind & MODIFIED != 0
     }
 
-    /// Entries of the page; of more than 65,535, that many.
+    /// Returns the number of entries of the page, at most 65,535.
     #[inline(always)]
     pub fn count(&self) -> usize {
         usize::from(self.count)
     }
 
-    /// Deltas from here on; of more than 255, that many.
+    /// Returns the number of deltas from here on, at most 255.
     #[inline(always)]
     pub fn length(&self) -> usize {
         usize::from(self.length)
@@ -251,37 +255,38 @@ impl Head {
 }
 
 impl<'g> Node<'g> {
-    /// The node at `at`.
+    /// Returns the node at `at`.
     ///
     /// # Safety
-    /// It is a node of a chain, and is freed no earlier than `'g` ends: it was in the table when the caller, who
-    /// stays pinned for `'g`, was pinned, or no one else can free it.
+    /// It is a node of a chain, and is freed no earlier than `'g` ends: it was in the table when
+    /// the caller, which stays pinned for `'g`, was pinned, or no other thread can free it.
     #[inline(always)]
     pub unsafe fn new(at: *const Head) -> Self {
         Self(at, PhantomData)
     }
 
-    /// Where it is.
+    /// Returns the node's address.
     #[inline(always)]
     pub fn ptr(self) -> *const Head {
         self.0
     }
 
-    /// The next node of a delta.
+    /// Returns the next node of a delta.
     #[inline(always)]
     pub fn below(self) -> Self {
-        // A chain is freed as a whole, by whoever unlinked it, so what is below lives as long.
+        // The thread that unlinked a chain frees it as a whole, so the nodes below live as long.
         Self(self.next, PhantomData)
     }
 
-    /// This node as a base node.
+    /// Returns this node as a base node.
     #[inline(always)]
     pub fn base(self) -> BaseNode<'g> {
         debug_assert!(self.kind() == Kind::Base);
         BaseNode(self.0.cast(), PhantomData)
     }
 
-    /// The base node at the end of the chain; where another page was merged in, the left one.
+    /// Returns the base node at the end of the chain; the left one where another page was merged
+    /// in.
     pub fn bottom(mut self) -> BaseNode<'g> {
         while self.kind() != Kind::Base {
             self = self.below();
@@ -289,7 +294,7 @@ impl<'g> Node<'g> {
         self.base()
     }
 
-    /// The `Split` or `Merge` of the chain.
+    /// Returns the `Split` or `Merge` of the chain.
     pub fn modification(mut self) -> Option<Self> {
         if !self.is_modified() {
             return None;
@@ -301,7 +306,7 @@ impl<'g> Node<'g> {
     }
 }
 
-/// Gives a node by the type that its kind says.
+/// Returns a node by the type of its kind.
 macro_rules! cast {
     ($($(#[$doc:meta])* $name:ident -> $type:ty, if $($kind:ident)|+;)*) => {
         impl<'g> Node<'g> {
@@ -309,8 +314,9 @@ macro_rules! cast {
             #[inline(always)]
             pub fn $name(self) -> &'g $type {
                 debug_assert!(matches!(self.kind(), $(Kind::$kind)|+));
-                // SAFETY: 1. nodes of this kind are made as this type, `repr(C)` with the head first, and are
-                // reached by pointers to all of them; 2. callers have looked at the kind; 3. it lives for `'g`.
+                // SAFETY: 1. nodes of this kind are made as this type, `repr(C)` with the head
+                // first, and are reached by pointers to all of them; 2. callers have checked the
+                // kind; 3. the node lives for `'g`.
                 unsafe { &*self.0.cast() }
             })*
         }
@@ -318,29 +324,29 @@ macro_rules! cast {
 }
 
 cast! {
-    /// This node as a change of a leaf's entry.
+    /// Returns this node as a change of a leaf's entry.
     leaf_delta -> LeafDelta, if Insert | Update | Delete;
-    /// This node as a change of an inner node's entry.
+    /// Returns this node as a change of an inner node's entry.
     index_delta -> IndexDelta, if IndexInsert | IndexDelete;
-    /// This node as a split.
+    /// Returns this node as a split.
     split -> SplitDelta, if Split;
-    /// This node as a merge.
+    /// Returns this node as a merge.
     merge -> MergeDelta, if Merge;
-    /// This node as a removal.
+    /// Returns this node as a removal.
     remove -> RemoveDelta, if Remove;
 }
 
 impl MergeDelta {
-    /// The base node of the page that was merged.
+    /// Returns the base node of the page that was merged in.
     #[inline(always)]
     pub fn from(&self) -> BaseNode<'_> {
-        // Freed with the chain that this node is in, like what is below.
+        // It is freed with the chain of this node, like the nodes below.
         BaseNode(self.from, PhantomData)
     }
 }
 
 impl Base {
-    /// Bytes before the base node.
+    /// Returns the number of bytes before the base node.
     const fn front(slots: usize) -> usize {
         (slots * size_of::<LeafDelta>()).next_multiple_of(64)
     }
@@ -351,18 +357,18 @@ impl Base {
         Layout::from_size_align(bytes, 64).unwrap_or_else(|_| Layout::new::<Self>())
     }
 
-    /// Bytes of DRAM that it takes.
+    /// Returns the node's bytes in DRAM.
     pub fn bytes(&self) -> usize {
         Self::layout(self.len(), self.head.is_inner(), self.slots()).size()
     }
 
-    /// Slots for deltas before it.
+    /// Returns the number of slots for deltas before it.
     pub fn slots(&self) -> usize {
         // ORDERING: Relaxed; this half does not change.
         (self.slots.load(Ordering::Relaxed) >> 16) as usize
     }
 
-    /// A base node of `len` entries, which the caller writes.
+    /// Makes a base node of `len` entries, which the caller writes.
     pub fn make(len: usize, inner: bool, high: u64, right: PageId, slots: usize) -> *mut Self {
         let slots = slots.min(usize::from(u8::MAX));
         let layout = Self::layout(len, inner, slots);
@@ -382,14 +388,14 @@ impl Base {
             kind: Kind::Base as u8 | if inner { INNER } else { 0 },
             length: 0,
         };
-        // SAFETY: 1. the layout begins with this type; 2. no one else has it.
+        // SAFETY: 1. the layout begins with this type; 2. no other thread has it.
         unsafe {
             made.write(Self {
                 head,
                 len: len as u32,
                 slots: AtomicU32::new((slots as u32) << 16),
             });
-            // What is written piece by piece is no slice of integers before.
+            // Memory that is written piece by piece is no slice of integers before that.
             made.cast::<u8>()
                 .add(BASE_BYTES)
                 .write_bytes(0, layout.size() - front - BASE_BYTES);
@@ -397,21 +403,22 @@ impl Base {
         made
     }
 
-    /// A leaf's base node of these entries.
+    /// Makes a leaf's base node of these entries.
     pub fn leaf(keys: &[u64], values: &[u64], high: u64, right: PageId, slots: usize) -> *mut Self {
         let made = Self::make(keys.len(), false, high, right, slots);
-        // SAFETY: made above for so many entries, and no one else has it.
+        // SAFETY: 1. made above for this many entries; 2. no other thread has it.
         let (to_keys, to_values) = unsafe { leaf_parts(made) };
         to_keys.copy_from_slice(keys);
         to_values.copy_from_slice(values);
         made
     }
 
-    /// An inner base node of these entries.
+    /// Makes an inner base node of these entries.
     pub fn inner(keys: &[u64], children: &[PageId], high: u64, right: PageId) -> *mut Self {
         let made = Self::make(keys.len(), true, high, right, 0);
         let at = behind(made);
-        // SAFETY: 1. made above for so many entries, keys and then children, and zeroed; 2. no one else has it.
+        // SAFETY: 1. made above for this many entries, keys and then children, and zeroed; 2. no
+        // other thread has it.
         unsafe {
             slice::from_raw_parts_mut(at, keys.len()).copy_from_slice(keys);
             let at = at.add(keys.len()).cast::<PageId>();
@@ -426,18 +433,19 @@ impl Base {
     }
 }
 
-/// Where the part behind the fixed one begins.
+/// Returns the address of the part behind the fixed one.
 #[inline(always)]
 fn behind(base: *const Base) -> *mut u64 {
     base.cast::<u8>().wrapping_add(BASE_BYTES).cast_mut().cast()
 }
 
-/// Keys and values of a leaf's base node that is being made.
+/// Returns the keys and values of a leaf's base node under construction.
 ///
 /// # Safety
-/// It is from [`Base::make`], a leaf's, and no one else has it.
+/// It is from [`Base::make`], for a leaf, and no other thread has it.
 pub(super) unsafe fn leaf_parts<'a>(base: *mut Base) -> (&'a mut [u64], &'a mut [u64]) {
-    // SAFETY: 1. `make` allocated and zeroed `len` keys and as many values there; 2. the caller vouches for the rest.
+    // SAFETY: 1. `make` allocated and zeroed `len` keys and as many values there; 2. the caller
+    // promises that the node is a leaf's and that no other thread has it.
     unsafe {
         let len = (*base).len();
         let at = behind(base);
@@ -449,11 +457,13 @@ pub(super) unsafe fn leaf_parts<'a>(base: *mut Base) -> (&'a mut [u64], &'a mut 
 }
 
 impl<'g> BaseNode<'g> {
-    /// Takes a slot for a delta, which no one else has then; `None` if all are taken. Its head is to say so
-    /// ([`Head::in_slot`]), and it is to be installed in a chain that ends here, or nowhere.
+    /// Takes a slot for a delta, which no other thread has then. Returns `None` if all are taken.
+    /// The delta's head must be one of [`Head::in_slot`], and it must be installed in a chain that
+    /// ends here, or nowhere.
     #[inline(always)]
     pub fn take_slot(self) -> Option<*mut LeafDelta> {
-        // ORDERING: Relaxed (all); only the number matters. What is written there is published by the table.
+        // ORDERING: Relaxed (all); only the number matters. The table publishes what is written
+        // there.
         let mut now = self.slots.load(Ordering::Relaxed);
         loop {
             let (slots, taken) = (now >> 16, now & 0xFFFF);
@@ -480,24 +490,24 @@ impl<'g> BaseNode<'g> {
         Self(at, PhantomData)
     }
 
-    /// Where it is.
+    /// Returns the base node's address.
     pub fn ptr(self) -> *const Base {
         self.0
     }
 
-    /// It as a node.
+    /// Returns this as a node.
     pub fn node(self) -> Node<'g> {
         Node(self.0.cast(), PhantomData)
     }
 
     #[inline(always)]
     pub fn keys(self) -> &'g [u64] {
-        // SAFETY: 1. `make` allocated and zeroed `len` keys there; 2. they do not change once the node is shared;
-        // 3. it lives for `'g`.
+        // SAFETY: 1. `make` allocated and zeroed `len` keys there; 2. they do not change once the
+        // node is shared; 3. it lives for `'g`.
         unsafe { slice::from_raw_parts(behind(self.0), self.len()) }
     }
 
-    /// A leaf's values.
+    /// Returns a leaf's values.
     #[inline(always)]
     pub fn values(self) -> &'g [u64] {
         debug_assert!(!self.head.is_inner());
@@ -505,7 +515,7 @@ impl<'g> BaseNode<'g> {
         unsafe { slice::from_raw_parts(behind(self.0).add(self.len()), self.len()) }
     }
 
-    /// An inner node's children.
+    /// Returns an inner node's children.
     #[inline(always)]
     pub fn children(self) -> &'g [PageId] {
         debug_assert!(self.head.is_inner());
@@ -514,7 +524,7 @@ impl<'g> BaseNode<'g> {
     }
 }
 
-/// A new delta.
+/// Allocates a delta.
 #[inline]
 pub(super) fn new<T>(delta: T) -> *mut T {
     Box::into_raw(Box::new(delta))
@@ -523,9 +533,10 @@ pub(super) fn new<T>(delta: T) -> *mut T {
 /// Frees one node.
 ///
 /// # Safety
-/// It was made by [`new`] or [`Base::make`], no one else can be at it, and nothing leads to it.
+/// It was made by [`new`] or [`Base::make`], no other thread can be at it, and nothing leads to it.
 pub(super) unsafe fn free(node: *const Head) {
-    // SAFETY: the caller vouches for the node; its kind says how it was made.
+    // SAFETY: 1. the caller promises that nothing uses the node any more; 2. its kind tells how it
+    // was made.
     unsafe {
         match (*node).kind() {
             Kind::Base => {
@@ -535,7 +546,7 @@ pub(super) unsafe fn free(node: *const Head) {
                 let start = node.cast::<u8>().wrapping_sub(Base::front(slots));
                 dealloc(start.cast_mut(), layout);
             }
-            // Freed with the base node, which is below it.
+            // It is freed with the base node below it.
             _ if (*node).kind & SLOT != 0 => {}
             Kind::Insert | Kind::Update | Kind::Delete => {
                 drop(Box::from_raw(node.cast_mut().cast::<LeafDelta>()));
@@ -556,7 +567,7 @@ pub(super) unsafe fn free(node: *const Head) {
 /// As [`free`], for all of its nodes.
 pub(super) unsafe fn free_chain(mut node: *const Head) {
     while !node.is_null() {
-        // SAFETY: the caller vouches for the chain.
+        // SAFETY: the caller promises that nothing uses any node of the chain any more.
         unsafe {
             let next = (*node).next;
             if (*node).kind() == Kind::Merge {

@@ -1,25 +1,27 @@
-//! Scans in both directions, a snapshot per leaf, and batched lookups.
+//! Scans in both directions, with a snapshot of each leaf, and batched lookups.
 //!
-//! Upwards a scan follows the right siblings; a page that was merged meanwhile still has what it had when that began.
-//! Downwards it goes down again for each leaf, to what lies before the low end of the last one. A base node
-//! without deltas is visited where it lies; else the chain's contents are visited run by run.
+//! Upwards, a scan follows the right siblings; a page that was merged meanwhile still has the
+//! entries that it had when the merge began. Downwards, it descends again for each leaf, to the
+//! place just before the low end of the last one. A base node without deltas is visited in place;
+//! otherwise the chain's content is visited run by run.
 
 use super::BwTree;
 use super::find::child;
 use super::page::{Kind, Node};
 use crate::btree::node::compare_to_word;
+use crate::common::visit_pair;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
-/// Keys that go down together.
+/// Keys of a batch that descend together.
 const TOGETHER: usize = 32;
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
-    /// The entries of a leaf from `start` to `end`, as two slices, if its base node has them; else they are put
-    /// into `buffer`.
+    /// Returns the entries of a leaf from `start` to `end` as two slices. If the base node does not
+    /// have them, they are put into `buffer`.
     fn part<'b>(
         &self,
         head: Node<'b>,
@@ -57,26 +59,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         (&keys[first..last], &values[first..last])
     }
 
-    /// Visits a pair.
-    #[inline(always)]
-    fn show(
-        &self,
-        key: u64,
-        value: u64,
-        visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        let pm = self.pm();
-        K::read(pm, key, |key| V::read(pm, value, |value| visit(key, value)))
-            .flatten()
-            .unwrap_or(ControlFlow::Continue(()))
-    }
-
     pub(super) fn scan_up(
         &self,
         range: &impl RangeBounds<K>,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
         let guard = &epoch::pin();
+        let pm = self.pm();
         let mut buffer = Default::default();
         let (_, mut head) = match range.start_bound() {
             Bound::Unbounded => self.leaf(|_| false, guard),
@@ -86,15 +75,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
             let next = (head.right != 0).then(|| self.head(head.right, guard));
             let (keys, values) = self.part(head, range, &mut buffer);
             for (key, value) in keys.iter().zip(values) {
-                if self.show(*key, *value, &mut visit).is_break() {
+                if visit_pair::<K, V, M>(pm, (*key, *value), &mut visit).is_break() {
                     return;
                 }
             }
             let Some(next) = next else { return };
             let is_over = match range.end_bound() {
                 Bound::Unbounded => false,
-                Bound::Included(end) => compare_to_word(self.pm(), end, head.high).is_lt(),
-                Bound::Excluded(end) => compare_to_word(self.pm(), end, head.high).is_le(),
+                Bound::Included(end) => compare_to_word(pm, end, head.high).is_lt(),
+                Bound::Excluded(end) => compare_to_word(pm, end, head.high).is_le(),
             };
             if is_over {
                 return;
@@ -124,7 +113,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
                 done => keys.partition_point(|word| self.before(done)(*word)),
             };
             for (key, value) in keys[..to_do].iter().zip(values).rev() {
-                if self.show(*key, *value, &mut visit).is_break() {
+                if visit_pair::<K, V, M>(pm, (*key, *value), &mut visit).is_break() {
                     return;
                 }
             }
@@ -142,7 +131,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
         }
     }
 
-    /// Looks a batch up: all descents go down together, a level at a time, so that their misses overlap.
+    /// Looks up a batch. All descents advance level by level, so that their misses overlap.
     pub(super) fn get_batch<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
         out.clear();
         out.reserve(keys.len());
@@ -154,7 +143,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
             for level in (0..=root.level()).rev() {
                 for (i, key) in keys.iter().enumerate() {
                     let probe = self.to_key(key.borrow());
-                    // Half split: the rest is in the sibling.
+                    // The page is half split: the rest is in the sibling.
                     while heads[i].right != 0 && probe(heads[i].high) {
                         heads[i] = self.head(heads[i].right, guard);
                     }
@@ -164,7 +153,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BwTree<K, V, M> {
                 }
                 if level > 0 {
                     for (head, page) in heads.iter_mut().zip(pages).take(keys.len()) {
-                        *head = self.head(page, guard); // Which asks for it.
+                        *head = self.head(page, guard); // This prefetches it.
                     }
                 }
             }

@@ -1,4 +1,5 @@
-//! The mapping table: from page number to the head of the page's chain (Levandoski et al. 2013, section II.B).
+//! The mapping table: from page number to the head of the page's chain (Levandoski et al. 2013,
+//! section II.B).
 //!
 //! ```text
 //! segments[0] -> | slot 0 | slot 1 | ...  FIRST slots
@@ -10,10 +11,10 @@
 //! ```
 //!
 //! # Invariants
-//! 1. A slot changes by compare-and-swap only, but for a page that no one else knows.
-//! 2. A page's number is used again only once no one is pinned who was when the page left the tree.
-//!    So a compare-and-swap by a pinned thread never takes one page for another.
-//! 3. Page 0 is none.
+//! 1. Only compare-and-swap changes a slot, unless no other thread knows the page.
+//! 2. A page's number is reused only once every thread that was pinned when the page left the tree
+//!    has left. So a compare-and-swap by a pinned thread never mistakes one page for another.
+//! 3. There is no page 0.
 
 use super::page::Head;
 use crate::sync::{AtomicPtr, AtomicU64};
@@ -21,28 +22,28 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-/// A page's number; 0 is none.
+/// A page's number; 0 for none.
 pub(super) type PageId = u32;
 
-/// Slots of the first segment; few in tests, so that the table grows there too.
+/// Number of slots of the first segment. Tests have few, so that the table grows there too.
 const FIRST: u64 = if cfg!(test) { 16 } else { 1 << 14 };
 /// Enough for all 32-bit numbers.
 const SEGMENTS: usize = 33 - FIRST.ilog2() as usize;
 
-/// What is in a segment.
+/// A slot of a segment.
 type Slot = AtomicPtr<Head>;
 
 /// The mapping table.
 #[derive(Debug)]
 pub(super) struct Table {
     segments: [AtomicPtr<Slot>; SEGMENTS],
-    /// The number that was never given out yet.
+    /// The next number that was never used.
     next: AtomicU64,
-    /// First free page (low half), and how often that changed (high half).
+    /// First free page (low half), and the number of changes of that (high half).
     free: AtomicU64,
 }
 
-/// The segment and the place in it of a page's slot.
+/// Returns the segment of a page's slot, and the index in it.
 #[inline(always)]
 fn place(page: PageId) -> (usize, usize) {
     let n = u64::from(page) + FIRST;
@@ -56,7 +57,7 @@ fn layout(segment: usize) -> Layout {
 }
 
 impl Table {
-    /// A table of no pages.
+    /// Returns a table without pages.
     pub fn new() -> Self {
         let table = Self {
             segments: [const { AtomicPtr::new(ptr::null_mut()) }; SEGMENTS],
@@ -67,7 +68,7 @@ impl Table {
         table
     }
 
-    /// Makes a segment unless someone else has.
+    /// Makes a segment unless another thread has made it.
     fn make_segment(&self, segment: usize) {
         let layout = layout(segment);
         // SAFETY: a segment has 1 slot at least, so the layout is not empty.
@@ -83,7 +84,7 @@ impl Table {
             Ordering::Relaxed,
         );
         if set.is_err() {
-            // SAFETY: 1. made above, with this layout; 2. no one else has seen it.
+            // SAFETY: 1. made above, with this layout; 2. no other thread has seen it.
             unsafe { dealloc(made.cast(), layout) };
         }
     }
@@ -94,30 +95,32 @@ impl Table {
         // ORDERING: Acquire; pairs with the Release of `make_segment`.
         let slots = self.segments[segment].load(Ordering::Acquire);
         debug_assert!(!slots.is_null(), "page {page} was never given out");
-        // SAFETY: 1. whoever has a page's number has it from `take`, by way of an Acquire of what led to it, and
-        // `take` made the segment first; 2. `place` stays inside the segment; 3. zeroed memory is a slot of
-        // null; 4. segments live as long as the table.
+        // SAFETY: 1. a page's number comes from `take`, by way of an Acquire of the word that led
+        // to it, and `take` made the segment first; 2. `place` stays inside the segment; 3. zeroed
+        // memory is a slot of null; 4. segments live as long as the table.
         unsafe { &*slots.add(at) }
     }
 
-    /// The head of a page's chain. The caller is pinned, or alone.
+    /// Returns the head of a page's chain. The caller is pinned, or has the table alone.
     #[inline(always)]
     pub fn head(&self, page: PageId) -> *const Head {
-        // ORDERING: Acquire; pairs with the Release of `install` and `set`: what was installed is seen whole.
+        // ORDERING: Acquire; pairs with the Release of `install` and `set`: the installed node is
+        // seen whole.
         self.slot(page).load(Ordering::Acquire)
     }
 
-    /// Sets the head of a page that no one else knows.
+    /// Sets the head of a page that no other thread knows.
     pub fn set(&self, page: PageId, head: *const Head) {
-        // ORDERING: Release; pairs with the Acquire of `head`. That the number can be known at all comes after.
+        // ORDERING: Release; pairs with the Acquire of `head`. Other threads can know the number
+        // only afterwards.
         self.slot(page).store(head.cast_mut(), Ordering::Release);
     }
 
-    /// Exchanges the head of a page's chain; false if it was no longer `old`.
+    /// Exchanges the head of a page's chain. Returns false if it was no longer `old`.
     #[inline]
     pub fn install(&self, page: PageId, old: *const Head, new: *const Head) -> bool {
-        // ORDERING: AcqRel on success; Release pairs with the Acquire of `head`, and so does Acquire with earlier
-        // installs. Relaxed on failure: it is read again.
+        // ORDERING: AcqRel on success; the Release pairs with the Acquire of `head`, and the
+        // Acquire with earlier installs. Relaxed on failure, after which it is read again.
         self.slot(page)
             .compare_exchange(
                 old.cast_mut(),
@@ -128,17 +131,18 @@ impl Table {
             .is_ok()
     }
 
-    /// A page's number that no one else has. The caller sets its head before anything leads to it.
+    /// Takes a page's number that no other thread has. The caller sets its head before anything
+    /// leads to it.
     pub fn take(&self) -> PageId {
         loop {
-            // ORDERING: Acquire (here and in the exchange below); pairs with the Release of `give`: the free
-            // page's slot has the number of the next.
+            // ORDERING: Acquire (here and in the exchange below); pairs with the Release of
+            // `release`: the free page's slot has the number of the next.
             let free = self.free.load(Ordering::Acquire);
             let page = free as u32;
             if page == 0 {
                 break;
             }
-            // If someone else takes it meanwhile this reads anything, and the exchange fails.
+            // If another thread takes it meanwhile, this reads any value and the exchange fails.
             // ORDERING: Relaxed; see above.
             let next = self.slot(page).load(Ordering::Relaxed).addr() as u32;
             if self.exchange_free(free, next) {
@@ -146,7 +150,7 @@ impl Table {
             }
         }
         loop {
-            // ORDERING: Relaxed (both); the number alone matters.
+            // ORDERING: Relaxed (both); only the number matters.
             let next = self.next.load(Ordering::Relaxed);
             let page = u32::try_from(next).unwrap_or_else(|_| panic!("4 billion pages"));
             let more =
@@ -163,10 +167,10 @@ impl Table {
         }
     }
 
-    /// Gives a page's number back, which nothing leads to and no one pinned can know.
-    pub fn give(&self, page: PageId) {
+    /// Releases a page's number, which nothing leads to and no pinned thread can know.
+    pub fn release(&self, page: PageId) {
         loop {
-            // ORDERING: Relaxed; the exchange looks again.
+            // ORDERING: Relaxed; the exchange compares it.
             let free = self.free.load(Ordering::Relaxed);
             let link = ptr::without_provenance_mut(free as u32 as usize);
             // ORDERING: Relaxed; `exchange_free` publishes it.
@@ -179,7 +183,8 @@ impl Table {
 
     fn exchange_free(&self, old: u64, first: PageId) -> bool {
         let changes = (old >> 32).wrapping_add(1) << 32;
-        // ORDERING: AcqRel; pairs with itself and with the load in `take`: whoever sees a page free sees its link.
+        // ORDERING: AcqRel; pairs with itself and with the load in `take`: a thread that sees a
+        // page free sees its link.
         self.free
             .compare_exchange(
                 old,
@@ -190,20 +195,20 @@ impl Table {
             .is_ok()
     }
 
-    /// Bytes of DRAM that the table takes.
+    /// Returns the table's bytes in DRAM.
     pub fn bytes(&self) -> u64 {
         let there = self.segments.iter().enumerate();
         there
-            // ORDERING: Relaxed; whether it is there is all that matters.
+            // ORDERING: Relaxed; only its existence matters.
             .filter(|(_, segment)| !segment.load(Ordering::Relaxed).is_null())
             .map(|(i, _)| layout(i).size() as u64)
             .sum()
     }
 
-    /// Numbers that are free.
+    /// Returns the number of free page numbers.
     #[cfg(test)]
     pub fn free_pages(&self) -> usize {
-        // ORDERING: Relaxed; the caller is alone.
+        // ORDERING: Relaxed; the caller has the table alone.
         let mut page = self.free.load(Ordering::Relaxed) as u32;
         let mut n = 0;
         while page != 0 {
@@ -217,10 +222,11 @@ impl Table {
 impl Drop for Table {
     fn drop(&mut self) {
         for (i, segment) in self.segments.iter().enumerate() {
-            // ORDERING: Relaxed; no one else has the table.
+            // ORDERING: Relaxed; no other thread has the table.
             let slots = segment.load(Ordering::Relaxed);
             if !slots.is_null() {
-                // SAFETY: 1. made by `make_segment` with this layout; 2. no one else has the table.
+                // SAFETY: 1. made by `make_segment` with this layout; 2. no other thread has the
+                // table.
                 unsafe { dealloc(slots.cast(), layout(i)) };
             }
         }
@@ -250,7 +256,7 @@ mod tests {
         let taken: Vec<_> = (0..1000).map(|_| table.take()).collect();
         assert!(taken.is_sorted() && taken[0] == 1 && taken[999] == 1000);
         for page in &taken {
-            table.give(*page);
+            table.release(*page);
         }
         assert_eq!(table.free_pages(), 1000);
         let mut again: Vec<_> = (0..1000).map(|_| table.take()).collect();

@@ -1,5 +1,5 @@
-//! Tests of single steps: structure modifications that are left half done and met by others, chains by hand, and small
-//! trees under explored schedules.
+//! Tests of single steps: modifications that are left half done and met by other operations, chains
+//! built by hand, and small trees under explored schedules.
 
 use super::find::Entry;
 use super::modification::Chores;
@@ -21,7 +21,7 @@ fn pool() -> Arc<Pool<Dram>> {
     Pool::create(Path::new("none"), &PoolOptions::default()).expect("a pool in memory")
 }
 
-/// A tree of at most `most` entries to a page.
+/// Returns a tree with at most `most` entries in a page.
 fn tree(most: usize, chain: u8) -> Tree {
     let options = BwOptions {
         most_entries: Some(most),
@@ -53,7 +53,7 @@ fn put(tree: &Tree, key: u64) {
     tree.insert(&key, &(key + 1)).expect("a new key");
 }
 
-/// All of these and no others are there, by every way of looking.
+/// Checks that exactly these keys are present, by every way of reading.
 fn holds(tree: &Tree, expected: &[u64]) {
     assert_eq!(keys(tree), expected);
     let most = expected.last().map_or(2, |last| last + 2);
@@ -71,11 +71,11 @@ fn leaf(tree: &Tree, key: u64, guard: &Guard) -> (PageId, *const super::page::He
     (page, head.ptr())
 }
 
-/// Does step 1 of a split of the leaf of `key`, and no more; the right page.
+/// Does only step 1 of a split of the leaf of `key`. Returns the right page.
 fn half_split(tree: &Tree, key: u64, guard: &Guard) -> PageId {
     let (page, _) = leaf(tree, key, guard);
     let head = tree.head(page, guard);
-    // SAFETY: made here, and installed below.
+    // SAFETY: 1. made here; 2. installed below.
     let base = unsafe { super::page::BaseNode::new(tree.base_of(head)) };
     let split = tree.split_of(base).expect("numbers need no room");
     assert!(tree.table.install(page, head.ptr(), split.cast()));
@@ -83,14 +83,14 @@ fn half_split(tree: &Tree, key: u64, guard: &Guard) -> PageId {
     tree.head(page, guard).right
 }
 
-/// The entry of the leaf of `key` in its parent, and the parent.
+/// Returns the entry of the leaf of `key` in its parent, and the parent.
 fn parent_entry<'g>(tree: &Tree, key: u64, guard: &'g Guard) -> (super::find::Place<'g>, Entry) {
     let parent = tree.descend(1, tree.to_key(&key), guard).expect("a parent");
     let entry = tree.entry(parent.head, tree.to_key(&key));
     (parent, entry)
 }
 
-/// Keys 0 to 100 by tens, in several leaves.
+/// Returns a tree with the keys 0 to 100 by tens, in several leaves.
 fn by_tens() -> (Tree, Vec<u64>) {
     let tree = tree(4, 2);
     let keys: Vec<u64> = (0..=10).map(|n| n * 10).collect();
@@ -149,7 +149,7 @@ fn a_half_split_leaf_is_read_and_the_next_writer_finishes_it() {
     holds(&tree, &all);
     let broken = tree.verify().expect_err("the parent does not know");
     assert!(broken.what.contains("does not lead there"), "{broken}");
-    // Whoever goes right to write tells the parent.
+    // A writer that goes right adds the entry to the parent.
     put(&tree, 101);
     all.push(101);
     tree.verify().expect("finished");
@@ -166,7 +166,7 @@ fn a_half_split_root_grows_the_tree() {
     assert_eq!(tree.root().level(), 0);
     half_split(&tree, 0, guard);
     holds(&tree, &[0, 1, 2, 3]);
-    // Its consolidation would lose the split, and finishes it first.
+    // Consolidating would lose the split, so it finishes the split first.
     tree.look_after(0, 0, guard);
     assert_eq!(tree.root().level(), 1);
     tree.verify().expect("finished");
@@ -182,7 +182,7 @@ fn a_right_page_that_splits_before_its_parent_knows_it() {
     let right = half_split(&tree, 100, guard);
     assert_eq!(leaf(&tree, 100, guard).0, right);
     holds(&tree, &all);
-    // The second is finished before the first.
+    // The second split is finished before the first.
     tree.help_split(middle, 0, tree.head(middle, guard), guard);
     assert_eq!(parent_entry(&tree, 100, guard).1.child, right);
     tree.verify().expect_err("one page has no entry yet");
@@ -192,7 +192,7 @@ fn a_right_page_that_splits_before_its_parent_knows_it() {
     holds(&tree, &all);
 }
 
-/// Leaves a merge of the leaf of `key` after `steps` steps.
+/// Stops a merge of the leaf of `key` after `steps` steps.
 fn half_merge(tree: &Tree, key: u64, steps: usize, guard: &Guard) -> Entry {
     let mut chores = Chores::new();
     let (parent, entry) = parent_entry(tree, key, guard);
@@ -204,7 +204,7 @@ fn half_merge(tree: &Tree, key: u64, steps: usize, guard: &Guard) -> Entry {
     entry
 }
 
-/// A key whose leaf is not the first of its parent, and whose sibling to the left is settled.
+/// Returns a key whose leaf is not the first of its parent and whose left sibling is settled.
 fn some_later(tree: &Tree, guard: &Guard) -> u64 {
     (0..=10)
         .map(|n| n * 10)
@@ -224,7 +224,7 @@ fn a_page_that_its_parent_has_forgotten_is_reached_and_can_come_back() {
     let entry = half_merge(&tree, key, 1, guard);
     holds(&tree, &all);
     assert_ne!(parent_entry(&tree, key, guard).1.child, entry.child);
-    // Others may write to it and split it.
+    // Other operations may write to it and split it.
     tree.update(&key, &(key + 1)).expect("there");
     let mut chores = Chores::new();
     tree.post(1, entry.low, entry.child, || true, &mut chores, guard);
@@ -251,7 +251,7 @@ fn a_page_that_is_going_is_read_and_the_next_writer_finishes_its_merge() {
     let (page, _) = leaf(&tree, key, guard);
     assert_ne!(page, entry.child, "its keys are in another page");
     assert!(tree.stats().leaves <= leaves);
-    // Who still has its number reads what it had.
+    // A thread that still has its number reads its old content.
     let kept = tree.head(entry.child, guard);
     assert_eq!(kept.kind(), Kind::Remove);
     assert!(tree.find(kept, &key, 0).is_some());
@@ -309,7 +309,7 @@ fn everything_that_is_removed_is_given_back() {
     for round in 0..3 {
         (0..2000).for_each(|key| put(&tree, key));
         assert!(tree.root().level() >= 4);
-        // Order differs: up, down, from both ends.
+        // In different orders: up, down, from both ends.
         for n in 0..2000 {
             let key = match round {
                 0 => n,
@@ -326,7 +326,7 @@ fn everything_that_is_removed_is_given_back() {
         let table = tree.table.bytes();
         assert!(after.dram_bytes - table < before.dram_bytes + 1024);
     }
-    // The numbers too, once no one is pinned who could know them.
+    // The numbers are freed too, once no pinned thread can know them.
     let most = tree.table.take();
     for _ in 0..200 {
         epoch::pin().flush();
@@ -354,7 +354,7 @@ fn a_volatile_tree_cannot_be_opened() {
     ));
 }
 
-/// Explores threads that each work through a list of insertions (`true`) and removals.
+/// Explores schedules of threads that each work through a list of insertions (`true`) and removals.
 fn schedules(
     first: &'static [u64],
     work: &'static [&'static [(bool, u64)]],

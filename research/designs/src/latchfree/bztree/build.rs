@@ -1,4 +1,5 @@
-//! Making nodes: an image in DRAM, written to a reserved block in one go and flushed, before anything leads to it.
+//! Making nodes: an image in DRAM is written to a reserved block in one go and flushed, before
+//! anything leads to it.
 
 use super::BzTree;
 use super::node::{Form, HEADER, Meta, Node, Status, shape};
@@ -6,18 +7,18 @@ use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::cell::write_bytes;
 use bristlecone_pmem::{Media, SpaceError};
 
-/// A node that is being put together, in the order of keys.
+/// A node under construction, in the order of keys.
 pub(super) struct Image {
-    /// Its words, if that is enough.
+    /// Number of its words, if that is enough.
     size: usize,
     level: u8,
-    /// Metadata whose offsets count from the first record.
+    /// Metadata, with offsets that count from the first record.
     metas: Vec<Meta>,
     records: Vec<u64>,
 }
 
 impl Image {
-    /// Of a node of `size` words, or more if there is need.
+    /// Begins a node of `size` words, or more if needed.
     pub fn new(size: usize, level: u8) -> Self {
         Self {
             size,
@@ -27,7 +28,7 @@ impl Image {
         }
     }
 
-    /// Words of records and their metadata.
+    /// Returns the number of words of records and their metadata.
     pub fn data(&self) -> usize {
         self.metas.len() + self.records.len()
     }
@@ -36,7 +37,7 @@ impl Image {
         self.metas.len()
     }
 
-    /// Adds a record; its words, which are zero.
+    /// Adds a record. Returns its words, which are zero.
     fn push(&mut self, form: Form, key_bytes: usize, value_bytes: usize) -> &mut [u64] {
         let at = self.records.len();
         let meta = Meta::of(form, at, key_bytes, value_bytes);
@@ -56,7 +57,7 @@ fn pack(bytes: &[u8], into: &mut [u64]) {
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
-    /// Copies a record of a leaf in which nothing changes any more.
+    /// Copies a record of a frozen leaf.
     pub(super) fn copy_record(&self, image: &mut Image, from: &Node<'_, M>, meta: Meta) {
         let to = image.push(meta.form(), meta.key_bytes(), meta.value_bytes());
         for (i, word) in to.iter_mut().enumerate() {
@@ -89,7 +90,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         *last = child;
     }
 
-    /// Adds an entry of an inner node; the first one's key is left out.
+    /// Adds an entry of an inner node. The first entry's key is left out.
     pub(super) fn push_child(&self, image: &mut Image, key: &K, child: u64) {
         let key_bytes = if image.metas.is_empty() {
             0
@@ -107,7 +108,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         *last = child;
     }
 
-    /// Adds a pair to a leaf. `block`: what the value's word is to hold, if it has a block.
+    /// Adds a pair to a leaf. `block` is the value's word, if the value has a block.
     pub(super) fn push_pair(&self, image: &mut Image, key: &K, value: &V, block: u64) {
         let form = self.form_of(value);
         let value_bytes = if form == Form::Inline {
@@ -128,11 +129,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// Puts an image into a block, flushed and not fenced. `owned`: its memory word holds its own offset from the
-    /// beginning, else 0. Nothing is reserved if it fails.
+    /// Writes an image into a block. Flushes it and does not fence. If `owned`, the node's memory
+    /// word holds its own offset from the beginning, else 0. If this fails, nothing stays reserved.
     pub(super) fn seal(&self, mut image: Image, owned: bool) -> Result<u64, SpaceError> {
         let size = image.size.max(HEADER + image.data());
-        // Blocks of one size for all nodes that fit: a full pool has no chunks for others.
+        // All nodes that fit have blocks of one size, since a full pool has no chunks for others.
         let block = self.blocks.reserve(size.max(self.sizes.node) as u64 * 8)?;
         let status = if image.level == 0 {
             Status::of(image.entries(), image.records.len()).0
@@ -148,17 +149,19 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         let pm = self.pm();
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         let at = pm.base().wrapping_add(block.get() as usize);
-        // SAFETY: 1. reserved with that much room, at the start of a line; 2. no one else has its offset.
+        // SAFETY: 1. the block was reserved with that much room, at the start of a line; 2. no
+        // other thread has its offset.
         unsafe { write_bytes(pm, at, &bytes) };
         if pm.planted("bztree-node-lost") {
             return Ok(block.get());
         }
-        // PERSIST: the node, by the fence of the descriptor, before a word leads to it (crash state 3).
+        // PERSIST: the node, by the fence of the descriptor, before a word leads to it (crash state
+        // 3).
         pm.flush(at, bytes.len());
         Ok(block.get())
     }
 
-    /// Words of an inner node's entry with that separator.
+    /// Returns the words of an inner node's entry with that separator.
     pub(super) fn child_words(key: &K) -> usize {
         1 + key.bytes().div_ceil(8) + 1
     }

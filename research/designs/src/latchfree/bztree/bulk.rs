@@ -1,10 +1,10 @@
-//! Bulk load: nodes are reserved and written, then activated, then one swap makes them the tree.
+//! Bulk load: nodes are reserved and written, then activated, and one swap makes them the tree.
 //!
-//! Blocks that are active and that no descriptor names would be lost in a crash. So a root word says that a load is
-//! under way while there may be any, and the next opening, finding it set, keeps what the tree reaches and frees the
-//! rest. That is the one case in which opening takes time that grows with the tree.
+//! A crash would leak active blocks that no descriptor names. Therefore a root word says that a
+//! load is under way while there may be any. The next opening that finds it set keeps what the tree
+//! reaches and frees the rest. Only then does the time of an opening grow with the tree.
 //!
-//! Persist cost: every line written once, a line for each block's bit; 3 fences, and those of the swap.
+//! Persist cost: every line once, and a line for each block's bit; 3 fences, and those of the swap.
 
 use super::build::Image;
 use super::node::{Form, HEADER, next_version};
@@ -15,12 +15,12 @@ use bristlecone_pmem::pmwcas::{Descriptor, Policy, Recycle, WordError};
 use bristlecone_pmem::{Media, POff, SpaceError};
 use std::borrow::Borrow;
 
-/// A node that was made, with the least key that it is for.
+/// A new node, with the smallest key that is routed to it.
 type Made<K> = (K, u64);
 
-/// What a load has made so far. Blocks that are not the tree's in the end are free again.
+/// State of a load. Blocks that do not become the tree's are freed.
 struct Load<K> {
-    /// Every block, nodes and values.
+    /// All blocks, of nodes and of values.
     blocks: Vec<u64>,
     leaves: Vec<Made<K>>,
     pairs: u64,
@@ -54,7 +54,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 return Err(e);
             }
         };
-        // Before anything is active that nothing leads to, so that nothing can fail any more.
+        // After this, no block without a way to it can be active: nothing can fail any more.
         let taken = if (before.blocks.iter()).all(|block| self.blocks.is_active(*block)) {
             self.descriptor()
         } else {
@@ -71,11 +71,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         };
         self.say_loading(1);
         for block in load.blocks.iter().filter(|block| **block != root) {
-            // PERSIST: (in `activate_unowned`) fenced with the descriptor of the swap, if not by it before.
+            // PERSIST: (in `activate_unowned`) the block's bit; the swap's descriptor fences it,
+            // unless that happens before.
             self.blocks.activate_unowned(POff::new(*block));
         }
         self.take_over(root, swap)?;
-        // What the tree was: an anchor, which stays; a root node, which the swap frees; perhaps empty nodes below.
+        // The old tree was an anchor, which stays, a root node, which the swap frees, and perhaps
+        // empty nodes below.
         for block in before.blocks {
             if block != self.anchor && block != before.root {
                 self.blocks.release(block);
@@ -87,13 +89,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         Ok(load.pairs)
     }
 
-    /// Says durably whether a load is under way.
+    /// Records durably whether a load is under way.
     pub(super) fn say_loading(&self, loading: u64) {
-        // PERSIST: (in `publish`) before the first block is active that nothing leads to; after the last one.
+        // PERSIST: (in `publish`) the loading word, before the first block is active that nothing
+        // leads to, and after the last one.
         self.root_slot().word(LOADING).publish(self.pm(), loading);
     }
 
-    /// Makes a node the root node, whose whole tree was built.
+    /// Makes a node the root node. Its whole tree is built.
     fn take_over(&self, root: u64, mut swap: Descriptor<'_, M>) -> Result<(), SpaceError> {
         let (old, version) = (self.root_node(), self.swaps.read(self.root_status()));
         let mut words = || -> Result<(), WordError> {
@@ -103,12 +106,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         if self.swap_of(words(), swap)? {
             Ok(())
         } else {
-            // No one else changes the tree while it is loaded.
+            // No other thread changes the tree while it is loaded.
             Err(corrupt())
         }
     }
 
-    /// Builds leaves, then the levels above them; the root node, or `None` for no pairs.
+    /// Builds leaves, then the levels above them. Returns the root node, or `None` if there are no
+    /// pairs.
     fn build_all<Q: Borrow<K>, W: Borrow<V>>(
         &self,
         sorted: impl Iterator<Item = (Q, W)>,

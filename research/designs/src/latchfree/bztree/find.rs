@@ -1,8 +1,9 @@
 //! Searching: from the root to a leaf, and in a leaf (section 4.2.5).
 //!
-//! A search of a leaf goes through the sorted part by bisection, then through what was added since, in the order in
-//! which it was added, to the last entry that there is *by then*. A replacement takes a later entry than the one it
-//! replaces, so a key that is there all the time is found, whatever is done to it meanwhile, and nobody waits.
+//! A search of a leaf bisects the sorted part, then reads the entries added since, in the order in
+//! which they were added, to the last entry that exists *by then*. A replacement takes a later
+//! entry than the one that it replaces. So a key that is always present is found, whatever happens
+//! to it meanwhile, and no search waits.
 
 use super::node::{Form, Meta, Node, Status};
 use super::{BzTree, corrupt};
@@ -13,38 +14,39 @@ use crossbeam_epoch as epoch;
 use std::cmp::Ordering as Order;
 use std::hint;
 
-/// Most bytes of a node's records that are asked for before the search: more lines than that a processor does not fetch at
-/// once.
+/// Maximum number of bytes of a node's records that are prefetched before the search: a processor
+/// does not fetch more lines than that at once.
 const ASKED: usize = 512;
-/// The same of an inner node.
+/// The same for an inner node.
 const ASKED_INNER: usize = 832;
 
-/// What a search of a leaf met.
+/// Result of a search of a leaf.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Search {
-    /// The entry of the key, with its metadata as they were.
+    /// The entry of the key, with its metadata at that time.
     pub found: Option<(usize, Meta)>,
-    /// There is an entry on the way, of this session, that may become the key's.
+    /// True if an entry of this session was reserved and may become the key's.
     pub pending: bool,
 }
 
-/// A step from a node to a child.
+/// A step from a node to its child `slot`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step<'a, M> {
     pub node: Node<'a, M>,
-    /// Which child.
+    /// Index of the child.
     pub slot: usize,
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
-    /// The order of a record's key against `key`. What no key is, in a damaged pool, is least.
+    /// Returns the order of a record's key against `key`. A word that is no key, in a damaged pool,
+    /// is smallest.
     #[inline]
     pub(super) fn compare(&self, node: &Node<'_, M>, meta: Meta, key: &K) -> Order {
         self.with_key(node, meta, |found| found.cmp(key))
             .unwrap_or(Order::Less)
     }
 
-    /// The order of the number at word `at` against `key`.
+    /// Returns the order of the number at word `at` against `key`.
     #[inline(always)]
     fn compare_at(&self, node: &Node<'_, M>, at: usize, key: &K) -> Order {
         K::read(self.pm(), node.fixed(at), |found: &K| found.cmp(key)).unwrap_or(Order::Less)
@@ -65,8 +67,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// The last of the first `entries` entries, which are pairs of numbers from word `first` on, whose key is not above
-    /// `key`; 0 if there is none, without a look at entry 0. As many steps for any key, and none of them a branch on one.
+    /// Returns the last of the first `entries` entries, pairs of numbers from word `first` on,
+    /// whose key is not above `key`; 0 if there is none, without reading entry 0. It takes the same
+    /// number of steps for any key, without branches on keys.
     #[inline(always)]
     fn last_not_above(&self, node: &Node<'_, M>, first: usize, entries: usize, key: &K) -> usize {
         let (mut low, mut left) = (0, entries);
@@ -79,7 +82,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         low
     }
 
-    /// The word that leads to child `slot` of an inner node: beside its separator, where keys are numbers.
+    /// Returns the word that leads to child `slot` of an inner node; it is beside its separator,
+    /// where keys are numbers.
     #[inline(always)]
     pub(super) fn child_word<'a>(&self, node: &Node<'a, M>, slot: usize) -> &'a PWord {
         match node.first_pair() {
@@ -88,15 +92,16 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// Asks for the lines that a search of a node may look at: one after the other, each would be waited for.
+    /// Prefetches the lines that a search of a node may read. Otherwise it would wait for each in
+    /// turn.
     #[inline(always)]
     fn ask_for(&self, off: u64, leaf: bool) {
         let at = self.pm().base().wrapping_add(off as usize).cast_const();
         let node = self.sizes.node * 8;
         cpu::prefetch(at, LINE);
         if !leaf {
-            // Its records follow its metadata, which numbers need none of: wherever they begin and end, their middle comes
-            // first.
+            // The records follow the metadata, which numbers do not need. Wherever the records
+            // begin and end, their middle comes first.
             for eighth in [5, 4, 6] {
                 cpu::prefetch(at.wrapping_add(node / 8 * eighth), LINE);
             }
@@ -104,8 +109,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             cpu::prefetch(at.wrapping_add(node / 16 * 3), asked);
             return;
         }
-        // In the order in which a search comes to them: the header, the first steps' keys, the other keys (records are at
-        // a leaf's end), the metadata.
+        // In the order of the search: the header, the keys of the first steps, the other keys
+        // (records are at a leaf's end), the metadata.
         for eighth in [6, 7, 5] {
             cpu::prefetch(at.wrapping_add(node / 8 * eighth), LINE);
         }
@@ -113,11 +118,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         cpu::prefetch(at.wrapping_add(LINE), (node / 3).min(ASKED));
     }
 
-    /// The child of an inner node that `key` belongs to: the last one whose separator is not above it. The first
-    /// one has none.
+    /// Returns the child of an inner node that `key` belongs to: the last one whose separator is
+    /// not above it. The first one has none.
     #[inline(always)]
     pub(super) fn child_of(&self, node: &Node<'_, M>, key: &K) -> usize {
-        // Where keys are numbers, their places are known without the metadata.
+        // Where keys are numbers, their places follow without the metadata.
         if !K::RECORDS
             && let Some(first) = node.first_pair()
         {
@@ -135,7 +140,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         low
     }
 
-    /// The node that a word of `parent` leads to, one level below it; `None` where a damaged pool has none.
+    /// Returns the node that a word of `parent` leads to, one level below it, or `None` in a
+    /// damaged pool that has none there.
     #[inline(always)]
     pub(super) fn child_at(&self, parent: &Node<'_, M>, slot: usize) -> Option<Node<'_, M>> {
         if slot >= parent.sorted {
@@ -147,7 +153,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         (child.level + 1 == parent.level).then_some(child)
     }
 
-    /// The leaf of `key`; `None` where a damaged pool has none. The caller is pinned.
+    /// Returns the leaf of `key`, or `None` in a damaged pool that has none. The caller is pinned.
     #[inline(always)]
     pub(super) fn leaf_of(&self, key: &K) -> Option<Node<'_, M>> {
         let mut node = Node::at(self.pm(), self.root_node())?;
@@ -157,8 +163,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         Some(node)
     }
 
-    /// The way from the root to the node of `level` that `key` belongs to, and that node, or one of a lower level
-    /// if the tree is lower. The caller is pinned.
+    /// Returns the path from the root to the node of `level` that `key` belongs to, and that node,
+    /// or one of a lower level if the tree is lower. The caller is pinned.
     pub(super) fn path_to(
         &self,
         key: &K,
@@ -190,7 +196,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     /// Searches the sorted part by bisection.
     #[inline(always)]
     fn search_sorted(&self, leaf: &Node<'_, M>, key: &K, sorted: usize) -> Option<(usize, Meta)> {
-        // Likewise, if values are numbers too.
+        // The places follow likewise, if values are numbers too.
         if !K::RECORDS
             && !V::RECORDS
             && let Some(first) = leaf.first_pair()
@@ -245,7 +251,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// The entry of `key`, to the last entry that there is when it ends.
+    /// Returns the entry of `key`, to the last entry that exists when the search ends.
     pub(super) fn find(&self, leaf: &Node<'_, M>, key: &K) -> Option<(usize, Meta)> {
         let mut entries = self.status(leaf).entries();
         let mut found = self.search(leaf, key, entries).found;
@@ -267,8 +273,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         Status(self.swaps.read(leaf.status()))
     }
 
-    /// Calls `f` with a record's value; `None` if it has left since its metadata were read (or nothing sensible is
-    /// there).
+    /// Calls `f` with a record's value. Returns `None` if the value was removed since its metadata
+    /// were read (or the word is implausible).
     #[inline]
     pub(super) fn with_value<R>(
         &self,
@@ -291,8 +297,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     pub(super) fn look_up<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
         let _guard = epoch::pin();
         let mut f = Some(f);
-        // A value that leaves between its metadata and itself: the key was removed, or has another entry now. Each turn
-        // another one was removed; where a damaged pool has none to read, the second turn finds the same.
+        // The value may be removed between its metadata and itself: the key was removed, or has
+        // another entry now. In each turn another one was removed. In a damaged pool without a
+        // readable value, the second turn finds the same.
         let mut last = None;
         loop {
             let leaf = self.leaf_of(key)?;

@@ -1,31 +1,27 @@
-//! Operations on records (sections 4.2.1 to 4.2.4): each ends with one multi-word swap that has the leaf's status
-//! among its words, so that none succeeds in a leaf that is frozen.
+//! Operations on records (sections 4.2.1 to 4.2.4). Each ends with one multi-word swap that has the
+//! leaf's status among its words, so that none succeeds in a frozen leaf.
 //!
 //! | operation | words of the swap |
 //! | --- | --- |
-//! | reservation | status: an entry and its record more; metadata: free to reserved |
+//! | reservation | status: one more entry and its record; metadata: free to reserved |
 //! | insertion | status: the same; metadata: reserved to visible |
 //! | replacement by another record | status: more deleted; metadata: reserved to visible; the old record's: deleted |
 //! | replacement in place | the value; status: touched; metadata: the same |
 //! | removal | metadata: deleted; status: more deleted |
 //!
-//! A value that has a block of its own adds memory words: the new record's value word (0 to the block) and the old
-//! one's (the block to 0), with the policies that recycle them.
+//! A value with a block of its own adds memory words: the new record's value word (0 to the block)
+//! and the old one's (the block to 0), with the policies that recycle them.
 //!
-//! *Duplicates.* An insertion that met reserved entries on its way looks at all entries before its own again once its
-//! record is written. It waits for those that are still reserved, since they come before it; after some time it
-//! gives them up for their owners, who begin anew (the paper waits, and is not lock-free there). A duplicate
-//! found then is reported as any other. One of them may have been replaced by a later entry meanwhile, so the whole
-//! leaf is searched once more: what comes after that changes the status. Once the leaf is frozen, nothing can be said of those entries any more: someone
-//! may thaw it, and they become visible after all. So the insertion begins anew, and a thawed leaf's status is not what
-//! it was before, so that nothing that was begun before succeeds.
-//!
-//! *Blocks.* A value's block is written before the leaf is looked at, and is the operation's until a swap has it. One
-//! that fails recycles it, and the next attempt writes another.
+//! *Blocks.* A value's block is written before the leaf is read, and belongs to the operation until
+//! a swap has it. A swap that fails recycles it, and the next attempt writes another.
 
+mod completion;
+
+use self::completion::Added;
 use super::node::{Form, Meta, Node, Status};
 use super::reshape::{Reserved, Want};
-use super::{BzTree, corrupt, no_room};
+use super::room::no_room;
+use super::{BzTree, corrupt};
 use crate::repr::{KeyRepr, Repr, record_bytes, write_record};
 use crate::sync::wait;
 use bristlecone_pmem::cell::write_bytes;
@@ -36,7 +32,7 @@ use crossbeam_epoch as epoch;
 use crossbeam_utils::Backoff;
 use std::sync::atomic::Ordering;
 
-/// What is to happen to a key.
+/// Operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Insert,
@@ -44,34 +40,32 @@ pub(super) enum Mode {
     Upsert,
 }
 
-/// What happened.
+/// Outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     Inserted,
     Replaced,
-    /// The key is there, and was not to be.
+    /// The key is present, so nothing was inserted.
     Exists,
-    /// The key is not there, and was to be.
+    /// The key is absent, so nothing was updated.
     Absent,
 }
 
-/// What comes after an attempt.
+/// Result of an attempt.
 #[derive(Clone, Copy, Debug)]
 enum Next<T> {
     Done(T),
-    /// Something else came in between.
+    /// Another operation came in between: try again.
     Again,
-    /// The leaf is to be reshaped first.
+    /// The leaf must be reshaped first.
     Reshape(Want),
-    /// It takes a second descriptor.
+    /// A second descriptor is needed.
     Two,
-    /// It takes a block for the value.
+    /// A block for the value is needed.
     Block,
 }
 
-/// How often a reserved entry is waited for before it is given up.
-const PATIENCE: u32 = 64;
-/// How often one operation meets frozen leaves that there is no room to finish.
+/// How often one operation may meet frozen leaves that there is no room to replace.
 const REFUSED: u32 = 64;
 
 /// A pair on its way into a leaf.
@@ -79,7 +73,7 @@ struct Pair<'a, K: ?Sized, V: ?Sized> {
     key: &'a K,
     value: &'a V,
     form: Form,
-    /// Words of the record.
+    /// Number of words of the record.
     words: usize,
 }
 
@@ -98,12 +92,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// Words of a pair's record, metadata included.
+    /// Returns the words of a pair's record, metadata included.
     pub(super) fn record_words(&self, key: &K, value: &V) -> usize {
         self.pair(key, value).words + 1
     }
 
-    /// How a value is held.
+    /// Returns the form in which a value is held.
     pub(super) fn form_of(&self, value: &V) -> Form {
         match value.byte_string() {
             Some(bytes) if bytes.len() > self.sizes.inline => Form::Block,
@@ -112,13 +106,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// The word of a number.
+    /// Returns the word of a number.
     pub(super) fn number(&self, value: &V) -> u64 {
         // Numbers need no room.
         value.make(&self.heap).unwrap_or_default()
     }
 
-    /// The metadata of a record of that pair.
+    /// Returns the metadata of a record of that pair.
     fn meta_of(&self, pair: &Pair<'_, K, V>, offset: usize) -> Meta {
         let value = match pair.form {
             Form::Inline => pair.value.bytes(),
@@ -127,7 +121,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         Meta::of(pair.form, offset, pair.key.bytes(), value)
     }
 
-    /// Writes a record into its place and flushes it; whoever makes it visible fences.
+    /// Writes a record into its place and flushes it. The swap that makes it visible fences it.
     fn write_pair(&self, leaf: &Node<'_, M>, offset: usize, pair: &Pair<'_, K, V>) {
         let pm = self.pm();
         let at = |word: usize| leaf.word(word);
@@ -137,8 +131,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         };
         let put_bytes = |word: usize, bytes: &[u8]| {
             let to = pm.base().wrapping_add(leaf.off as usize + word * 8);
-            // SAFETY: 1. the record is whole words inside the leaf, which had that much free; 2. its entry is reserved for this
-            // thread alone, and no one reads it before its metadata are visible.
+            // SAFETY: 1. the record is whole words inside the leaf, which had that much free; 2.
+            // its entry is reserved for this thread alone, and no thread reads it before its
+            // metadata are visible.
             unsafe { write_bytes(pm, to, bytes) };
         };
         match pair.key.byte_string() {
@@ -155,12 +150,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             return;
         }
         if pair.words > 0 {
-            // PERSIST: the record, by the fence of the descriptor, before the metadata that make it count (crash state 2).
+            // PERSIST: the record, by the fence of the descriptor, before the metadata that make it
+            // count (crash state 2).
             pm.flush(at(offset).addr(), pair.words * 8);
         }
     }
 
-    /// A block with a value that has one of its own, flushed and not fenced; 0 for other values.
+    /// Makes a block for a value that has one of its own. Flushes it and does not fence. Returns 0
+    /// for other values.
     fn make_block(&self, pair: &Pair<'_, K, V>) -> Result<u64, SpaceError> {
         match pair.value.byte_string() {
             Some(bytes) if pair.form == Form::Block => self.block_of(bytes).map(POff::get),
@@ -170,12 +167,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
 
     pub(super) fn block_of(&self, bytes: &[u8]) -> Result<POff<u8>, SpaceError> {
         let block = self.blocks.reserve(record_bytes(bytes))?;
-        // SAFETY: 1. reserved with that much room; 2. no one else has its offset.
+        // SAFETY: 1. the block was reserved with that much room; 2. no other thread has its offset.
         unsafe { write_record(self.pm(), block, bytes) };
         Ok(block)
     }
 
-    /// Puts a pair into the tree, as `mode` says.
+    /// Puts a pair into the tree as `mode` says.
     pub(super) fn put(&self, key: &K, value: &V, mut mode: Mode) -> Result<Done, SpaceError> {
         let pair = self.pair(key, value);
         if mode == Mode::Upsert && self.pm().planted("bztree-upsert-in-two") {
@@ -211,8 +208,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// Reshapes; where the leaf was frozen and there is no room to finish it, it was thawed, and that is no failure, if it
-    /// does not go on for ever.
+    /// Reshapes the leaf of a key. A leaf that was frozen and cannot be replaced for want of room
+    /// is thawed, which is no failure unless it happens again and again.
     fn reshape_for(&self, key: &K, want: Want, refused: &mut u32) -> Result<(), SpaceError> {
         if want == Want::Help && self.pm().planted("bztree-no-help") {
             return Ok(());
@@ -229,7 +226,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// `block`: the value's, if there is one by now.
+    /// Tries to put a pair into the tree. `block` has the value's block, if there is one by now.
     fn try_put<'p>(
         &'p self,
         pair: &Pair<'_, K, V>,
@@ -247,7 +244,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         match (search.found, mode) {
             (Some(_), Mode::Insert) => return Ok(Next::Done(Done::Exists)),
             (None, Mode::Update) => {
-                // Else it may have moved to an entry that was added since.
+                // Otherwise the key may have moved to an entry that was added since.
                 return Ok(if self.status(&leaf).entries() == status.entries() {
                     Next::Done(Done::Absent)
                 } else {
@@ -274,7 +271,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         if pair.form == Form::Block && block.block().is_none() {
             return Ok(Next::Block);
         }
-        // Not by waiting: this thread, pinned, may be what keeps them from coming back.
+        // This does not wait: this thread, being pinned, may be what keeps descriptors from coming
+        // back.
         let Some(second) = swaps.1.or_else(|| self.swaps.try_allocate_descriptor()) else {
             return Ok(Next::Two);
         };
@@ -286,7 +284,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             reserve.add_word(leaf.meta(own), Meta::FREE.0, self.reserved().0)
         };
         if !self.swap_of(words(), reserve)? {
-            // What is no longer free was reserved together with a change of the status.
+            // The entry was reserved together with a change of the status, if it is no longer free.
             let taken = self.swaps.read(leaf.meta(own)) != Meta::FREE.0;
             if taken && self.status(&leaf) == status {
                 return Err(corrupt());
@@ -306,12 +304,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         self.complete(&added, pair, mode, second, block)
     }
 
-    /// The metadata of an entry that this session reserves.
+    /// Returns the metadata of an entry that this session reserves.
     pub(super) fn reserved(&self) -> Meta {
         Meta::reserved(self.epoch)
     }
 
-    /// Executes a swap whose words were added, or says what is wrong with the pool's content.
+    /// Executes a swap whose words were added. Returns an error if the pool's content is
+    /// impossible.
     pub(super) fn swap_of(
         &self,
         words: Result<(), WordError>,
@@ -321,7 +320,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         swap.execute().map_err(|_| corrupt())
     }
 
-    /// Replaces a value in its place (the paper's update of a record pointer, three words).
+    /// Replaces a value in place (the paper's update of a record pointer, three words).
     fn replace_in_place(
         &self,
         leaf: &Node<'_, M>,
@@ -345,15 +344,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             swap.add_word(leaf.status(), status.0, status.touch().0)?;
             swap.add_word(leaf.meta(entry), meta.0, meta.0)?;
             swap.add_word_with(word, old, new, policy)?;
-            // The swap's, if it is a block.
+            // A block now belongs to the swap.
             block.pass_on();
             Ok(())
         };
         self.swap_of(words(), swap)
     }
 
-    /// True for the block of a visible record, from its word; false if the record was deleted meanwhile, since `status`
-    /// was read.
+    /// Checks the block word of a visible record: true for its block, false if the record was
+    /// deleted since `status` was read.
     fn removable(
         &self,
         leaf: &Node<'_, M>,
@@ -369,202 +368,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// Makes a record visible that was written to a reserved entry.
-    fn complete<'p>(
-        &'p self,
-        added: &Added<'_, M>,
-        pair: &Pair<'_, K, V>,
-        mode: Mode,
-        swap: Descriptor<'p, M>,
-        block: &mut Reserved<'_, M>,
-    ) -> Result<Next<Done>, SpaceError> {
-        let leaf = &added.leaf;
-        let mut swap = Some(swap);
-        loop {
-            if pair.form == Form::Block && block.block().is_none() {
-                // The swap before had it.
-                let made = block.hold(self.make_block(pair));
-                match made {
-                    Ok(_) => {}
-                    // Not pinned, room may be made.
-                    Err(e) if no_room(&e) => {
-                        self.give_up(added, swap)?;
-                        return Ok(Next::Again);
-                    }
-                    Err(e) => return Err(e),
-                }
-            }
-            let status = self.status(leaf);
-            if status.frozen() {
-                return Ok(Next::Again);
-            }
-            let mut replaced = None;
-            if added.replaces {
-                replaced = self.search(leaf, pair.key, status.entries()).found;
-                match replaced {
-                    // It was removed meanwhile, if it is not in an entry added since.
-                    None if self.status(leaf).entries() != status.entries() => continue,
-                    None if mode == Mode::Update => {
-                        self.give_up(added, swap)?;
-                        return Ok(Next::Done(Done::Absent));
-                    }
-                    // Replacements take later entries (see `find`).
-                    Some((entry, _)) if entry < added.entry => {}
-                    _ => {
-                        self.give_up(added, swap)?;
-                        return Ok(Next::Again);
-                    }
-                }
-            } else if added.pending {
-                let before = self.exists_before(leaf, pair.key, added.entry, &mut swap)?;
-                // One of those may have become a later entry meanwhile: replaced by another record.
-                let anywhere = || self.search(leaf, pair.key, status.entries()).found;
-                match before.map(|found| found || anywhere().is_some()) {
-                    Some(false) => {}
-                    Some(true) if self.pm().planted("bztree-duplicate-unseen") => {}
-                    Some(true) if self.pm().planted("bztree-duplicate-inserted") => {
-                        self.give_up(added, swap)?;
-                        return Ok(Next::Done(Done::Inserted));
-                    }
-                    Some(true) if mode == Mode::Insert => {
-                        self.give_up(added, swap)?;
-                        return Ok(Next::Done(Done::Exists));
-                    }
-                    _ => {
-                        self.give_up(added, swap)?;
-                        return Ok(Next::Again);
-                    }
-                }
-            }
-            let Some(mut words) = swap.take().or_else(|| self.swaps.try_allocate_descriptor())
-            else {
-                return Ok(Next::Two);
-            };
-            let made = self.add_completion(added, status, replaced, block, &mut words);
-            let made = match made {
-                Err(e) => {
-                    self.give_up(added, Some(words))?;
-                    return Err(e);
-                }
-                Ok(made) => made,
-            };
-            if self.swap_of(made, words)? {
-                return Ok(Next::Done(if added.replaces {
-                    Done::Replaced
-                } else {
-                    Done::Inserted
-                }));
-            }
-            if Meta(self.swaps.read(leaf.meta(added.entry))) != self.reserved() {
-                return Ok(Next::Again);
-            }
-        }
-    }
-
-    /// Adds the words that make a record visible.
-    fn add_completion(
-        &self,
-        added: &Added<'_, M>,
-        status: Status,
-        replaced: Option<(usize, Meta)>,
-        block: &mut Reserved<'_, M>,
-        swap: &mut Descriptor<'_, M>,
-    ) -> Result<Result<(), WordError>, SpaceError> {
-        let leaf = &added.leaf;
-        let mut old_block = None;
-        if let Some((_, meta)) = replaced
-            && meta.form() == Form::Block
-        {
-            let word = leaf.word(meta.value_at());
-            let block = self.swaps.read(word);
-            // Where it is 0, the record was deleted meanwhile, and the swap fails.
-            if !leaf.holds(meta) || block != 0 && !self.blocks.is_active(block) {
-                return Err(corrupt());
-            }
-            old_block = Some((word, block));
-        }
-        let mut words = || -> Result<(), WordError> {
-            let after = replaced.map_or(status, |(_, meta)| status.delete(meta.words() + 1));
-            swap.add_word(leaf.status(), status.0, after.0)?;
-            if let Some((entry, meta)) = replaced {
-                swap.add_word(leaf.meta(entry), meta.0, meta.deleted().0)?;
-            }
-            swap.add_word(leaf.meta(added.entry), self.reserved().0, added.meta.0)?;
-            if let Some(new) = block.block() {
-                let word = leaf.word(added.meta.value_at());
-                swap.add_word_with(word, 0, new, Policy::FreeNewOnFailure)?;
-                block.pass_on();
-            }
-            if let Some((word, block)) = old_block {
-                swap.add_word_with(word, block, 0, Policy::FreeOldOnSuccess)?;
-            }
-            Ok(())
-        };
-        Ok(words())
-    }
-
-    /// Gives the reserved entry up; if something comes in between, whoever meets it next does.
-    fn give_up(
-        &self,
-        added: &Added<'_, M>,
-        swap: Option<Descriptor<'_, M>>,
-    ) -> Result<(), SpaceError> {
-        let leaf = &added.leaf;
-        let status = self.status(leaf);
-        if status.frozen() {
-            return Ok(());
-        }
-        let Some(mut swap) = swap.or_else(|| self.swaps.try_allocate_descriptor()) else {
-            return Ok(());
-        };
-        let mut words = || -> Result<(), WordError> {
-            let after = status.delete(added.meta.words() + 1);
-            swap.add_word(leaf.status(), status.0, after.0)?;
-            swap.add_word(leaf.meta(added.entry), self.reserved().0, Meta::GIVEN_UP.0)
-        };
-        self.swap_of(words(), swap).map(|_| ())
-    }
-
-    /// True if an added entry before `own` has `key`. Waits for entries that may become it; `None` if nothing can
-    /// be said: the leaf is frozen, or there was no descriptor to go on with. `swap` serves to give one of them up.
-    pub(super) fn exists_before<'p>(
-        &'p self,
-        leaf: &Node<'_, M>,
-        key: &K,
-        own: usize,
-        swap: &mut Option<Descriptor<'p, M>>,
-    ) -> Result<Option<bool>, SpaceError> {
-        for entry in leaf.sorted..own {
-            let backoff = Backoff::new();
-            let mut turns = 0;
-            loop {
-                let meta = Meta(self.swaps.read(leaf.meta(entry)));
-                if meta.visible() && self.compare(leaf, meta, key).is_eq() {
-                    return Ok(Some(true));
-                }
-                if meta != self.reserved() {
-                    break;
-                }
-                if self.status(leaf).frozen() {
-                    return Ok(None);
-                }
-                turns += 1;
-                if turns < if self.pm().tiny() { 2 } else { PATIENCE } {
-                    wait(&backoff);
-                    continue;
-                }
-                let Some(mut words) = swap.take().or_else(|| self.swaps.try_allocate_descriptor())
-                else {
-                    return Ok(None);
-                };
-                let word = words.add_word(leaf.meta(entry), meta.0, Meta::GIVEN_UP.0);
-                self.swap_of(word, words)?;
-            }
-        }
-        Ok(Some(false))
-    }
-
-    /// Removes `key`; false if it is not there.
+    /// Removes `key`. Returns false if it is absent.
     pub(super) fn take_out(&self, key: &K) -> Result<bool, SpaceError> {
         let backoff = Backoff::new();
         let mut refused = 0;
@@ -577,7 +381,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 Next::Done(None) => return Ok(false),
                 Next::Done(Some(want)) => {
                     if want != Want::Help {
-                        // It can wait, if there is no room for it now, or no descriptors.
+                        // This can wait if there is no room for it now, or no descriptors.
                         let _ = self.reshape(key, want);
                     }
                     return Ok(true);
@@ -588,7 +392,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// `Some` if it was removed, with what the leaf wants then ([`Want::Help`] for nothing).
+    /// Tries to remove `key`. Returns `Some` if it was removed, with the reshaping that the leaf
+    /// needs then ([`Want::Help`] for none).
     fn try_take_out(
         &self,
         key: &K,
@@ -636,56 +441,5 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         } else {
             Want::Help
         })))
-    }
-}
-
-/// An entry that was reserved, with its record written.
-struct Added<'a, M> {
-    leaf: Node<'a, M>,
-    entry: usize,
-    /// Its metadata once it is visible.
-    meta: Meta,
-    /// The key was there: its entry is to be deleted with this.
-    replaces: bool,
-    /// There were reserved entries before it.
-    pending: bool,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::tests::{leaf, reserve, volatile};
-    use super::*;
-    use crate::index::OrderedIndex;
-
-    /// An insertion that was stopped is overtaken by another one of the same key, whose record an update then replaces by
-    /// a later one.
-    #[test]
-    fn a_duplicate_that_was_replaced_is_found() {
-        let tree = volatile();
-        let entries = [reserve(&tree, 5), reserve(&tree, 5)];
-        let leaf = leaf(&tree, 5);
-        let complete = |entry: usize, value: u64, pending: bool| {
-            let pair = tree.pair(&5, &value);
-            let offset = leaf.size - 2 * (entry + 1);
-            tree.write_pair(&leaf, offset, &pair);
-            let added = Added {
-                leaf,
-                entry,
-                meta: tree.meta_of(&pair, offset),
-                replaces: false,
-                pending,
-            };
-            let swap = tree.descriptor().unwrap();
-            let _guard = epoch::pin();
-            tree.complete(&added, &pair, Mode::Insert, swap, &mut tree.reservation())
-        };
-        // A number too large for a word that swaps change.
-        let first = complete(entries[0], u64::MAX, false);
-        assert!(matches!(first, Ok(Next::Done(Done::Inserted))), "{first:?}");
-        tree.update(&5, &1).unwrap();
-        let second = complete(entries[1], 7, true);
-        assert!(matches!(second, Ok(Next::Done(Done::Exists))), "{second:?}");
-        assert_eq!(tree.get(&5), Some(1));
-        assert_eq!(tree.verify().unwrap().entries, 1);
     }
 }

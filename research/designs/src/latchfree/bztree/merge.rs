@@ -7,8 +7,8 @@
 //! | the same, if P is the root node and has no other child | P's status (frozen), the anchor's child word (P to L'), its status (version) | L's (L to 0), N's (N to 0) |
 //! | the root node P with one child | P's status (frozen), the anchor's child word (P to the child), its status (version) | |
 //!
-//! If something comes in between after the first step, L and N stay frozen until someone meets them, who
-//! consolidates each by itself.
+//! If something comes in between after the first step, L and N stay frozen until a thread meets
+//! them and consolidates each by itself.
 
 use super::BzTree;
 use super::build::Image;
@@ -19,14 +19,14 @@ use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::pmwcas::{Descriptor, Policy, WordError};
 use bristlecone_pmem::{Media, SpaceError};
 
-/// What became of a node that has little left.
+/// What became of a small node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Merged {
     /// It stays as it is.
     No,
     /// It has no neighbour under its parent, which may have one itself.
     Alone,
-    /// It was merged, and its parent has a child less.
+    /// It was merged, and its parent has one child fewer.
     Joined,
 }
 
@@ -37,7 +37,7 @@ impl Merged {
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
-    /// Words of records and metadata that count.
+    /// Returns the words of records and metadata that count.
     fn live_words(&self, node: &Node<'_, M>, status: u64) -> usize {
         if !node.is_leaf() {
             return node.size - HEADER;
@@ -46,7 +46,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         (status.entries() + status.records()).saturating_sub(status.deleted())
     }
 
-    /// Merges a node that has little left with a neighbour, if there is one with room for it.
+    /// Merges a small node with a neighbour that has room for it, if there is one.
     pub(super) fn merge(
         &self,
         path: &[Step<'_, M>],
@@ -67,7 +67,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
         let status = self.swaps.read(node.status());
         let live = self.live_words(node, status);
-        // Two long separators may be much of a node.
+        // Two long separators may fill much of a node.
         let little = live < self.sizes.merge || !node.is_leaf() && node.sorted <= 2;
         if !little || status & FROZEN != 0 {
             return Ok(Merged::No);
@@ -86,12 +86,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             let spare = if node.is_leaf() {
                 self.sizes.free
             } else {
-                // The separator comes down.
+                // The separator moves down.
                 parent.fixed_meta(slot.max(step.slot)).words() + 1
             };
             let both = HEADER + live + self.live_words(&other, other_status) + spare;
-            // A node may be larger, as in splits, where separators are long: if it would not be split again, or if an only
-            // child could never be merged otherwise.
+            // As in splits, a node may be larger where separators are long: if it would not be
+            // split again, or if an only child could never be merged otherwise.
             let few = !node.is_leaf()
                 && (node.sorted + other.sorted < 4 || node.sorted.min(other.sorted) == 1)
                 && both <= MAX_WORDS;
@@ -117,8 +117,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         Ok(Merged::No)
     }
 
-    /// Puts one node in the place of two frozen ones, `right` and the one before it.
-    #[allow(clippy::too_many_arguments)] // one place, with everything that a merge has
+    /// Replaces two frozen nodes, `right` and the one before it, by one node.
+    #[allow(clippy::too_many_arguments)] // one replacement, with everything that a merge has
     fn join(
         &self,
         parent: &Node<'_, M>,
@@ -152,7 +152,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 self.plausible_children(l)?;
                 self.plausible_children(n)?;
                 self.copy_children(&mut image, l, 0..l.sorted);
-                // The separator comes down from the parent to N's first child, which has none.
+                // The separator moves down from the parent to N's first child, which has none.
                 let first = self.swaps.read(self.child_word(n, 0));
                 self.copy_child(&mut image, parent, right, first);
                 self.copy_children(&mut image, n, 1..n.sorted);
@@ -171,7 +171,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         let (merged, new_parent) = match make() {
             Ok(made) => made,
             Err(e) => {
-                // If that fails, whoever meets one of the two finishes it, or thaws it by itself.
+                // If this fails, the next thread that meets one of the two replaces it, or thaws it
+                // by itself.
                 self.thaw(place, &[l, n], swap)?;
                 return Err(e);
             }

@@ -1,6 +1,6 @@
-//! BzTree (Arulraj, Levandoski, Minhas, Larson, PVLDB 11(5), 2018): a latch-free B+-tree, all of it in the pool, whose every
-//! change is one persistent multi-word compare-and-swap ([`pmwcas`](bristlecone_pmem::pmwcas)). Section numbers are the
-//! paper's.
+//! BzTree (Arulraj, Levandoski, Minhas, Larson, PVLDB 11(5), 2018): a latch-free B+-tree entirely
+//! in the pool. Every change is one persistent multi-word compare-and-swap
+//! ([`pmwcas`](bristlecone_pmem::pmwcas)). Section numbers are the paper's.
 //!
 //! ```text
 //! root words | 0 descriptors | 1 anchor | 2 index epoch | 3 a bulk load is under way |
@@ -12,10 +12,11 @@
 //! | module | holds |
 //! | --- | --- |
 //! | `node` | layout, fields |
-//! | `find`, `scan` | reading: nobody waits, nothing is written |
+//! | `find`, `scan` | reading, which neither waits nor writes |
 //! | `leaf` | insertion, replacement, removal: one swap, or two |
-//! | `build`, `reshape`, `merge` | new nodes in the place of frozen ones |
-//! | `bulk`, `verify` | what walks the tree, or builds it at once |
+//! | `build`, `reshape`, `merge` | new nodes that replace frozen ones |
+//! | `room` | descriptors and room, and waiting for them |
+//! | `bulk`, `verify` | building the tree at once, and walking it |
 //!
 //! # Words of the swaps
 //! | operation | Table 1 | here | lines, fences (u64, nodes of 1 KB) |
@@ -28,64 +29,74 @@
 //! | split: preparation, installation | 1, 3 | 1, 3 and 2 memory words | |
 //! | merge: preparation, installation | 2, 3 | 2, 3 and 2 memory words | |
 //!
-//! Of the update's words, the metadata word stays as it is and would not be needed, since every change of it changes the
-//! status too. It is the paper's third word, and kept so that costs compare.
+//! Of the update's words, the metadata word keeps its value and is not necessary, since every
+//! change of it changes the status too. It is the paper's third word, and stays so that costs can
+//! be compared.
 //!
-//! A random insertion takes 15.2 lines and 8.3 fences, splits included (`tests/all/bztree_cost.rs`).
+//! A random insertion takes 15.2 lines and 8.3 fences, splits included
+//! (`tests/all/bztree_cost.rs`).
 //!
-//! *Memory words* change nothing in the tree. A swap recycles only what its words name, and a split has two nodes,
-//! and a merge one or two, that no word of the tree names. So each node has a word for that: N's own offset, from the
-//! swap that puts N into the tree; where N is replaced or leaves without a word of the tree saying so, it goes from N
-//! to what replaces N, or to 0.
+//! *Memory words* change nothing in the tree. A swap recycles only what its words name, and a split
+//! has two nodes, and a merge one or two, that no word of the tree names. So each node has a word
+//! for that. The swap that puts N into the tree sets it to N's own offset. Where N is replaced or
+//! removed without a word of the tree naming it, the swap changes it from N to N's replacement, or
+//! to 0.
 //!
 //! # Where this differs from the paper
-//! 1. *Replaced payloads.* An update to another record deletes the old one in the same swap: three words. With the paper's two an
-//!    update and a delete of one key both succeed, and the key is still there; and a delete would have to find all its
-//!    records.
-//! 2. *Versions* in the status of inner nodes (module `reshape`): without them a split may bring back a node that a
-//!    consolidation has replaced.
-//! 3. *Thawing*, where there is no room. The paper's allocator never fails.
-//! 4. *Reserved entries* of others are waited for, then given up (module `leaf`): the paper only waits, so a
-//!    stopped thread would stop others.
+//! 1. *Replaced payloads.* An update to another record deletes the old one in the same swap: three
+//!    words. With the paper's two words, an update and a delete of one key both succeed and the key
+//!    is still there; and a delete would have to find all its records.
+//! 2. *Versions* in the status of inner nodes (module `reshape`): without them a split could bring
+//!    back a node that a consolidation has replaced.
+//! 3. *Thawing* where there is no room. The paper's allocator never fails.
+//! 4. *Reserved entries* of other threads are waited for, then given up (module `leaf`). The paper
+//!    only waits, so that a stopped thread would stop others.
 //! 5. *Deleted records keep their offsets*, which the binary search needs; the paper zeroes them.
-//! 6. *Numbers.* Swaps leave 61 bits. A value below 2^61 is a word that swaps replace, as the paper's record pointers; a larger one is an
-//!    inlined payload that is never changed in place. An update between the two writes a new record.
-//! 7. *Byte strings.* Keys and short values are inlined. A value longer than an eighth of a node has a block of its own, which
-//!    the record's word leads to: updated in place, recycled by the swap's policies.
-//! 8. *Size.* Inner nodes are split when they are full, not only leaves; one child too many is let in where keys are so
-//!    long that a half would have fewer than two.
+//! 6. *Numbers.* Swaps leave 61 bits. A value below 2^61 is a word that swaps replace, like the
+//!    paper's record pointers. A larger one is an inlined payload that is never changed in place.
+//!    An update from one kind to the other writes a new record.
+//! 7. *Byte strings.* Keys and short values are inlined. A value longer than an eighth of a node
+//!    has a block of its own behind the record's word, which is updated in place and recycled by
+//!    the swap's policies.
+//! 8. *Size.* Full inner nodes are split, not only leaves. If keys are so long that half a node
+//!    would have fewer than two children, one child too many is allowed.
 //!
 //! # Invariants
-//! 1. What a node's status, metadata, child words and value words are, only swaps change; all else of a node is written
-//!    before a word leads to it, records before their metadata are visible.
-//! 2. Every swap on a leaf or inner node has its status among its words, expected not frozen (but for freezing's own
-//!    inverse, and entries that are given up). So nothing in a frozen node changes.
-//! 3. A node that was replaced is frozen, for ever. A frozen node that is in the tree keeps no one from reading.
-//! 4. A leaf has at most one visible record of a key, and a key that is there all the time always has one.
-//! 5. Each block of the allocator is active if and only if the anchor reaches it or a descriptor is going to free it
-//!    (but while a load is under way).
+//! 1. Only swaps change a node's status, metadata, child words and value words. All else of a node
+//!    is written before a word leads to it, and records before their metadata are visible.
+//! 2. Every swap on a leaf or inner node has its status among its words, expected not to be frozen
+//!    (except for thawing and for entries that are given up). So nothing in a frozen node changes.
+//! 3. A replaced node stays frozen for ever. A frozen node in the tree can still be read.
+//! 4. A leaf has at most one visible record of a key, and a key that is always present always has
+//!    one.
+//! 5. A block of the allocator is active if and only if the anchor reaches it or a descriptor will
+//!    free it (except while a load is under way).
 //! 6. Levels fall by one from parent to child; keys lie between the separators around them.
 //!
 //! # Concurrency
-//! Readers write nothing and wait for nobody: they disregard freezing and entries that are not visible. Writers that
-//! meet a frozen node finish what it was frozen for, whoever did that. One thread's operation fails only where another
-//! one's has succeeded, but for the wait for reserved entries, which is bounded. Every operation on a leaf has its status
-//! among its words, so one leaf's operations go one by one.
+//! Readers write nothing and never wait: they ignore freezing and entries that are not visible. A
+//! writer that meets a frozen node finishes the operation that froze it. An operation fails only
+//! where one of another thread has succeeded, apart from the bounded wait for reserved entries.
+//! Every operation on a leaf has its status among its words, so the operations of one leaf take
+//! place one by one.
 //!
-//! *Descriptors* come back when everyone who was pinned has left. They are waited for before a thread is pinned, and
-//! by nobody who holds one; pinned, a thread takes what there is. Someone who reads for long (a thread stopped in a
-//! callback) keeps all of them once they are used up: then writers fail after some six seconds, with an error that
-//! says so. So does at once, and at the same point, who writes in its own callback of a search or scan. Nothing
-//! was changed then, but that a leaf may stay frozen, which is no trouble to others.
+//! *Descriptors* come back when every thread that was pinned has left. A thread waits for them
+//! before it is pinned, and only if it holds none; a pinned thread takes a free one or none. A
+//! thread that reads for long (stopped in a callback) keeps all used descriptors from coming back.
+//! Writers then fail after some six seconds, with an error that says so. A thread that writes in
+//! its own callback of a search or scan fails at once. Nothing has changed then, but a leaf may
+//! stay frozen, which other operations handle.
 //!
 //! # Crash states
-//! 1. *In a swap*: recovery of the descriptors rolls it forward or back, with the blocks that its policies name.
-//! 2. *Between reservation and completion*: an entry that is reserved, with an epoch that is over: the index
-//!    epoch is raised, durably, before the first operation after opening. It is never visible and goes with the next
-//!    consolidation.
-//! 3. *Between freezing and installation*: a frozen node, as any thread may meet. New nodes were only reserved.
+//! 1. *In a swap*: recovery of the descriptors rolls it forward or back, with the blocks that its
+//!    policies name.
+//! 2. *Between reservation and completion*: a reserved entry of an epoch that is over, since
+//!    opening raises the index epoch durably before the first operation. The entry is never visible
+//!    and is dropped by the next consolidation.
+//! 3. *Between freezing and installation*: a frozen node, which any thread may meet. New nodes were
+//!    only reserved.
 //! 4. *In a bulk load*: module `bulk`.
-//! 5. *Create*, before the root is published: chunks of an unpublished root, freed at open.
+//! 5. *Create*, before the root is published: opening frees the chunks of an unpublished root.
 //!
 //! Opening looks at the descriptors and three root words, whatever the tree's size.
 
@@ -96,6 +107,7 @@ mod leaf;
 mod merge;
 mod node;
 mod reshape;
+mod room;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -105,15 +117,15 @@ mod tests_scarce;
 mod tests_stopped;
 mod verify;
 
+use crate::common::{self, check_node_bytes};
 use crate::forward::{forward, forward_impls};
 use crate::index::{
     DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
 };
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::heap::activated::{Activated, MAX_ACTIVATED};
-use bristlecone_pmem::pmwcas::{Counts, Descriptor, DescriptorPool};
+use bristlecone_pmem::pmwcas::{Counts, DescriptorPool};
 use bristlecone_pmem::pool::{Root, RootKind};
-use bristlecone_pmem::sync::{PATIENT_TURNS, pause, simulates};
 use bristlecone_pmem::{CommitError, Heap, Media, POff, Pool, SpaceError};
 use build::Image;
 use crossbeam_epoch as epoch;
@@ -124,10 +136,10 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// What the root table calls it.
+/// Name in the root table.
 const DESIGN: &str = "bztree";
 
 /// Root words.
@@ -138,33 +150,31 @@ const LOADING: usize = 3;
 
 /// Bytes of the anchor: a line.
 const ANCHOR_BYTES: u64 = 64;
-/// Most words of a swap.
+/// Maximum number of words of a swap.
 const SWAP_WORDS: usize = 5;
-/// Descriptors: for so many threads, and for each.
+/// Number of descriptors: for this many threads, and for each thread.
 const THREADS: usize = 32;
 const PER_THREAD: usize = 16;
-/// How often who is out of space looks whether blocks have come back.
-const ROUNDS: usize = 64;
-/// How often descriptors are waited for by who can leave what they are for.
+/// How often a thread waits for descriptors for work that can be left undone.
 const FEW_TURNS: usize = 12;
 
 /// Node sizes in bytes, ascending.
 pub const NODE_BYTES: &[u32] = &[256, 512, 1024, 2048, 4096];
-/// Longest byte-string key in bytes: a few of them fit into the largest block.
+/// Longest byte-string key in bytes; a few of them fit into the largest block.
 pub const MAX_KEY: usize = 2048;
-/// Longest byte-string value in bytes: the largest block, less a record's header.
+/// Longest byte-string value in bytes: the largest block without a record's header.
 pub const MAX_VALUE: usize = MAX_ACTIVATED as usize - 8;
 
-/// How a BzTree is run. The node size is the pool's; the rest is not stored.
+/// Options of a BzTree. The pool stores only the node size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BzOptions {
-    /// Bytes of a node: of [`NODE_BYTES`]. Longer records have larger nodes.
+    /// Bytes of a node, one of [`NODE_BYTES`]. Longer records have larger nodes.
     pub node_bytes: u32,
-    /// Free space in bytes that a consolidated leaf has at least, or else is split; at most half a node. `None` for a
-    /// quarter of a node.
+    /// Minimum free space of a consolidated leaf in bytes; with less it is split. At most half a
+    /// node; `None` for a quarter of a node.
     pub free_bytes: Option<u32>,
-    /// A node with less than that many bytes in it is merged with a neighbour, if it finds one; at most half a node.
-    /// `None` for a quarter of a node.
+    /// A node with fewer used bytes than this is merged with a neighbour, if there is one. At most
+    /// half a node; `None` for a quarter of a node.
     pub merge_bytes: Option<u32>,
 }
 
@@ -178,16 +188,16 @@ impl Default for BzOptions {
     }
 }
 
-/// Thresholds, in words but for `inline`.
+/// Thresholds, in words except `inline`.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
-    /// A node's.
+    /// Size of a node.
     node: usize,
     /// Free words of a consolidated leaf.
     free: usize,
-    /// Below that a node is merged.
+    /// A node with fewer words is merged.
     merge: usize,
-    /// From that many deleted words on a leaf is consolidated.
+    /// A leaf with this many deleted words or more is consolidated.
     deleted: usize,
     /// Longest value in bytes that is inlined.
     inline: usize,
@@ -208,39 +218,13 @@ impl Sizes {
     }
 }
 
-/// The pool's content contradicts itself.
+/// Returns the error for content of the pool that contradicts itself.
 #[cold]
 fn corrupt() -> SpaceError {
     let source = io::Error::new(ErrorKind::InvalidData, "the index is damaged: verify it");
     SpaceError::Io {
         doing: "following the index",
         source,
-    }
-}
-
-/// True if this thread is what descriptors wait for.
-fn pinned() -> bool {
-    epoch::is_pinned() && !simulates()
-}
-
-/// Descriptors do not come back.
-#[cold]
-fn busy() -> SpaceError {
-    let what = "threads that read, or have stopped, keep all of them";
-    SpaceError::Io {
-        doing: "taking a descriptor",
-        source: io::Error::new(ErrorKind::TimedOut, what),
-    }
-}
-
-/// True if room was refused that may come back, or that thawing does without.
-fn no_room(e: &SpaceError) -> bool {
-    match e {
-        SpaceError::Capacity { .. } => true,
-        SpaceError::Io { source, .. } => {
-            !matches!(source.kind(), ErrorKind::InvalidData | ErrorKind::TimedOut)
-        }
-        _ => false,
     }
 }
 
@@ -255,10 +239,10 @@ pub struct BzTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
     sizes: Sizes,
     read_only: bool,
     report: RecoveryReport,
-    /// One thread at a time looks for space.
+    /// Held by the thread that looks for space.
     turn: Mutex<()>,
     heap: Heap<M>,
-    /// `None` once it was closed. Keeps the root from being opened twice.
+    /// `None` once closed. Keeps the root from being opened twice.
     root: Option<Root<M>>,
     pool: Arc<Pool<M>>,
     kinds: PhantomData<fn(&K, &V)>,
@@ -275,21 +259,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> fmt::Debug for BzTree<K, V
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     fn root_kind(options: &BzOptions) -> Result<RootKind, TreeError> {
-        if !NODE_BYTES.contains(&options.node_bytes) {
-            return Err(TreeError::NodeBytes {
-                asked: options.node_bytes,
-                there: NODE_BYTES,
-            });
-        }
-        Ok(RootKind {
-            design: DESIGN.into(),
-            keys: K::KIND,
-            values: V::KIND,
-            node_bytes: options.node_bytes,
-        })
+        check_node_bytes(options.node_bytes, NODE_BYTES)?;
+        Ok(common::root_kind::<K, V>(DESIGN, options.node_bytes))
     }
 
-    /// Swaps executed since the index was opened, and their words, memory words included.
+    /// Returns the number of swaps executed since the index was opened, and of their words, memory
+    /// words included.
     #[must_use]
     pub fn swap_counts(&self) -> Counts {
         self.swaps.counts()
@@ -300,112 +275,28 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         self.pool.pm()
     }
 
-    /// The root slot, which is there until the index is closed.
+    /// Returns the root slot, which exists until the index is closed.
     fn root_slot(&self) -> &Root<M> {
         self.root.as_ref().expect("open until it is dropped")
     }
 
-    /// The word of the anchor that leads to the root node.
+    /// Returns the word of the anchor that leads to the root node.
     fn root_word(&self) -> &bristlecone_pmem::PWord {
         word_at(self.pm(), self.anchor + 8)
     }
 
-    /// The anchor's status: a version, as an inner node's.
+    /// Returns the anchor's status: a version, like an inner node's.
     fn root_status(&self) -> &bristlecone_pmem::PWord {
         word_at(self.pm(), self.anchor)
     }
 
-    /// Offset of the root node.
+    /// Returns the offset of the root node.
     #[inline]
     fn root_node(&self) -> u64 {
         self.swaps.read(self.root_word())
     }
 
-    /// A descriptor. The caller had better not be pinned.
-    ///
-    /// # Errors
-    /// None comes back, for some six seconds; at once if the caller is pinned, who may be what they wait for.
-    #[inline]
-    fn descriptor(&self) -> Result<Descriptor<'_, M>, SpaceError> {
-        match self.swaps.try_allocate_descriptor() {
-            Some(descriptor) => Ok(descriptor),
-            None => self.wait_for_descriptor(),
-        }
-    }
-
-    #[cold]
-    fn wait_for_descriptor(&self) -> Result<Descriptor<'_, M>, SpaceError> {
-        if pinned() {
-            return Err(busy());
-        }
-        self.swaps.allocate_descriptor().map_err(|_| busy())
-    }
-
-    /// Two descriptors: none is held while the second one is waited for for long. `turns`: how often.
-    ///
-    /// # Errors
-    /// As [`descriptor`](Self::descriptor).
-    #[allow(clippy::type_complexity)] // a pair
-    fn descriptors(
-        &self,
-        turns: usize,
-    ) -> Result<(Descriptor<'_, M>, Descriptor<'_, M>), SpaceError> {
-        for turn in 0..turns {
-            let first = self.swaps.try_allocate_descriptor();
-            if let Some(first) = first
-                && let Some(second) = self.swaps.try_allocate_descriptor()
-            {
-                return Ok((first, second));
-            }
-            if pinned() {
-                break;
-            }
-            self.swaps.recycle_ready();
-            pause(turn);
-        }
-        Err(busy())
-    }
-
-    /// Where space was refused: has blocks recycled that ended operations still hold, as far as readers have left, or waits
-    /// for a thread that is doing that. True if it may be tried again. The caller is not pinned.
-    fn make_room(&self) -> bool {
-        let mut waited = false;
-        for turn in 0..PATIENT_TURNS {
-            // One at a time; what one frees serves another.
-            let _turn = match self.turn.try_lock() {
-                Ok(turn) => turn,
-                Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    waited = true;
-                    pause(turn);
-                    continue;
-                }
-            };
-            // A few epochs are two grace periods, if no one stays pinned.
-            for round in 0..ROUNDS {
-                if self.swaps.recycle_ready() > 0 {
-                    return true;
-                }
-                // A hint, where others work.
-                if self.swaps.held_blocks().is_empty() {
-                    break;
-                }
-                pause(round);
-            }
-            break;
-        }
-        waited
-    }
-
-    /// Does what needs room; once more, if room was refused and some has come back. The caller is not pinned.
-    fn with_room<T>(&self, make: impl Fn() -> Result<T, SpaceError>) -> Result<T, SpaceError> {
-        match make() {
-            Err(e) if no_room(&e) && self.make_room() => make(),
-            done => done,
-        }
-    }
-
-    /// Checks that what the node's header says fits into its block.
+    /// Checks that the sizes in the node's header fit its block.
     #[inline]
     fn in_block(&self, node: &Node<'_, M>) -> Result<(), SpaceError> {
         match self.blocks.block_bytes(node.off) {
@@ -414,7 +305,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// The same for a block that a swap is going to recycle, which has to be active.
+    /// Checks the same for a block that a swap will recycle, which must be active.
     fn recyclable(&self, node: &Node<'_, M>) -> Result<(), SpaceError> {
         (self.blocks.check(node.off, node.size as u64 * 8)).map_err(|_| corrupt())
     }
@@ -468,14 +359,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             kinds: PhantomData,
         };
         let leaf = tree.seal(Image::new(tree.sizes.node, 0), true);
-        // Nothing is reserved when the tree is dropped.
+        // Nothing may stay reserved when the tree is dropped.
         let leaf = leaf.inspect_err(|_| tree.blocks.cancel(anchor))?;
         // ORDERING (all): Relaxed; the root is not published.
         for i in 0..ANCHOR_BYTES / 8 {
             let value = if i == 1 { leaf } else { 0 };
             word_at(pm, anchor.get() + i * 8).store(pm, value, Ordering::Relaxed);
         }
-        // PERSIST: the anchor; `publish` fences it, with leaf and descriptors.
+        // PERSIST: the anchor; `publish` fences it, with the leaf and the descriptors.
         pm.flush(tree.root_status().addr(), ANCHOR_BYTES as usize);
         tree.blocks.activate_unowned(anchor);
         tree.blocks.activate_unowned(POff::new(leaf));
@@ -488,7 +379,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         for (i, value) in words {
             let word = tree.root_slot().word(i);
             word.store(pm, value, Ordering::Relaxed);
-            // PERSIST: what leads to the tree; likewise.
+            // PERSIST: the words that lead to the tree; `publish` fences them too.
             pm.flush_of(word);
         }
         tree.root_slot().publish();
@@ -538,12 +429,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             kinds: PhantomData,
         };
         let reached = tree.look_at_root(loading != 0).map_err(|what| {
-            // Nothing is given back of a pool that may hold more than can be seen.
+            // The pool may hold more than can be seen, so nothing of it is freed.
             tree.root = None;
             TreeError::Corrupt(what)
         })?;
         if !pm.planted("bztree-epoch-kept") {
-            // PERSIST: (in `publish`) the epoch in which entries were reserved is over, before the first operation.
+            // PERSIST: (in `publish`) the new epoch, which invalidates reserved entries, before the
+            // first operation.
             tree.root_slot().word(EPOCH).publish(pm, epoch);
         }
         if let Some(reached) = reached {
@@ -565,7 +457,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         Ok(tree)
     }
 
-    /// Checks what opening needs of the tree; what the tree reaches, if it was being loaded.
+    /// Checks what opening needs of the tree. Returns the blocks that the tree reaches, if it was
+    /// being loaded.
     fn look_at_root(&self, loading: bool) -> Result<Option<BTreeSet<u64>>, String> {
         self.blocks.check(self.root_node(), HEADER as u64 * 8)?;
         if self.swaps.read(self.root_status()) & FROZEN != 0 {
@@ -576,7 +469,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             .transpose()
     }
 
-    /// Frees what ended operations hold, and gives empty chunks back.
+    /// Frees the blocks of ended operations and empty chunks.
     fn close_now(&mut self) -> Result<(), CommitError> {
         if self.root.is_none() || self.read_only {
             return Ok(());
@@ -591,10 +484,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Drop for BzTree<K, V, M> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Who knows how far a change had come: the next opening looks.
+            // A change may have stopped half-way; the next opening recovers it.
             self.root = None;
         }
-        // `close` reports a failure.
+        // `close` would report a failure.
         let _ = self.close_now();
     }
 }
@@ -660,7 +553,7 @@ where
             Err(InsertError::ValueTooLong { len, most }) => {
                 return Err(UpdateError::ValueTooLong { len, most });
             }
-            // No such key was ever inserted.
+            // Such a key cannot have been inserted.
             Err(_) => return Err(UpdateError::NotFound),
         }
         match self.put(key, value, Mode::Update)? {

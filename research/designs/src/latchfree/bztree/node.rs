@@ -1,4 +1,4 @@
-//! Nodes: what one looks like, and what is read of it (section 4.1).
+//! Nodes: their layout, and reading them (section 4.1).
 //!
 //! ```text
 //! word 0 | status                                                    changed by multi-word swaps alone
@@ -18,18 +18,21 @@
 //! record               key, to a whole word | value, to a whole word
 //! ```
 //!
-//! The version comes round after 2^24 updates in place: a scan's snapshot would take a leaf for unchanged that had exactly
-//! so many between two looks at its status.
+//! The version repeats after 2^24 updates in place: a scan's snapshot would take a leaf for
+//! unchanged if exactly that many came between two reads of its status.
 //!
-//! The paper's fields have other widths: sizes here count words, since everything is stored in words. A deleted
-//! record's metadata keep the offset: the binary search of the sorted part goes through deleted records too.
+//! The paper's fields have other widths. Sizes here count words, since everything is stored in
+//! words. A deleted record's metadata keep the offset, since the binary search of the sorted part
+//! reads deleted records too.
 //!
 //! # Invariants
-//! 1. A leaf's metadata go from free to reserved to visible or given up, from visible to deleted, and never back.
-//! 2. A record is written once, before its metadata are visible, and never changes but for a value of the form
-//!    [`Form::Word`] or [`Form::Block`], which is a word that multi-word swaps change.
-//! 3. Everything that is read of a node is inside it, whatever the pool holds: sizes are checked when a node is
-//!    looked up, and indexes are cut off at its end.
+//! 1. A leaf's metadata change from free to reserved to visible or given up, from visible to
+//!    deleted, and never back.
+//! 2. A record is written once, before its metadata are visible, and then never changes, except for
+//!    a value of the form [`Form::Word`] or [`Form::Block`], which is a word that multi-word swaps
+//!    change.
+//! 3. Every read of a node is inside it, whatever the pool holds: sizes are checked when a node is
+//!    looked up, and indexes are clamped to its end.
 
 use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::pool::layout::CHUNK;
@@ -42,18 +45,18 @@ const STATUS: usize = 0;
 const SHAPE: usize = 1;
 const MEMORY: usize = 2;
 
-/// Most words of a node: the largest block.
+/// Maximum number of words of a node: the largest block.
 pub(super) const MAX_WORDS: usize = (bristlecone_pmem::heap::activated::MAX_ACTIVATED / 8) as usize;
 
 /// Bits of a leaf's status for entries, words of records, and deleted words.
 const BITS: u32 = 12;
 const COUNT: u64 = (1 << BITS) - 1;
-/// The version of a leaf's status, where it is.
+/// Bits of the version in a leaf's status.
 const VERSION: u64 = (1 << 60) - (1 << (3 * BITS));
 
 const _: () = assert!(MAX_WORDS <= COUNT as usize, "a status has room for words");
 
-/// The bit of a status that says that nothing in the node changes any more.
+/// Bit of a status that says that nothing in the node changes any more.
 pub(super) const FROZEN: u64 = 1 << 60;
 
 fn field(word: u64, at: u32, bits: u32) -> usize {
@@ -65,7 +68,7 @@ fn field(word: u64, at: u32, bits: u32) -> usize {
 pub(super) struct Status(pub u64);
 
 impl Status {
-    /// Of a new leaf with that many entries, whose records take that many words.
+    /// Returns the status of a new leaf with that many entries, whose records take that many words.
     pub fn of(entries: usize, records: usize) -> Self {
         debug_assert!(entries < 1 << BITS && records < 1 << BITS);
         Self(entries as u64 | (records as u64) << BITS)
@@ -75,54 +78,55 @@ impl Status {
         self.0 & FROZEN != 0
     }
 
-    /// Entries of the metadata array in use.
+    /// Returns the number of entries of the metadata array in use.
     pub fn entries(self) -> usize {
         field(self.0, 0, BITS)
     }
 
-    /// Words of the record block.
+    /// Returns the words of the record block.
     pub fn records(self) -> usize {
         field(self.0, BITS, BITS)
     }
 
-    /// Words of records, metadata included, that count no longer.
+    /// Returns the words of records, metadata included, that no longer count.
     pub fn deleted(self) -> usize {
         field(self.0, 2 * BITS, BITS)
     }
 
-    /// With one entry more, whose record takes `words`.
+    /// Returns the status with one more entry, whose record takes `words`.
     pub fn reserve(self, words: usize) -> Self {
         debug_assert!(self.entries() + 1 < 1 << BITS && self.records() + words < 1 << BITS);
         Self(self.0 + 1 + ((words as u64) << BITS))
     }
 
-    /// With that many words more that count no longer.
+    /// Returns the status with that many more words that no longer count.
     pub fn delete(self, words: usize) -> Self {
-        // A damaged pool may have more deleted than there is.
+        // A damaged pool may have more deleted words than the node has.
         let words = words.min(COUNT as usize - self.deleted());
         Self(self.0 + ((words as u64) << (2 * BITS)))
     }
 
-    /// Another status that says the same: a value was replaced in its place, or the leaf was thawed.
+    /// Returns another status with the same fields: a value was replaced in place, or the leaf was
+    /// thawed.
     pub fn touch(self) -> Self {
         Self(self.0 & !VERSION | self.0.wrapping_add(1 << (3 * BITS)) & VERSION)
     }
 
-    /// What a frozen leaf's is when it is thawed: not what it was before.
+    /// Returns the status of a thawed leaf, which differs from the one before it was frozen.
     pub fn thawed(self) -> Self {
         Self(self.0 & !FROZEN).touch()
     }
 }
 
-/// The status after `version`, of an inner node; not frozen.
+/// Returns the status of an inner node after `version`, not frozen.
 pub(super) fn next_version(version: u64) -> u64 {
     (version + 1) & (FROZEN - 1)
 }
 
-/// How a record holds its value.
+/// Form in which a record holds its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Its bytes, which never change.
+    /// Bytes that never change.
     Inline = 0,
     /// A number below 2^61, in a word that swaps change.
     Word = 1,
@@ -139,10 +143,10 @@ const RESERVED: u64 = 1 << 59;
 
 impl Meta {
     pub const FREE: Self = Self(0);
-    /// An insertion that came too late, or was pushed aside.
+    /// An insertion that came too late, or was given up by another thread.
     pub const GIVEN_UP: Self = Self(1);
 
-    /// Visible.
+    /// Returns visible metadata.
     pub fn of(form: Form, offset: usize, key: usize, value: usize) -> Self {
         debug_assert!(offset < 1 << 18 && key < 1 << 17 && value < 1 << 22);
         Self(
@@ -166,13 +170,13 @@ impl Meta {
         Self(self.0 & !VISIBLE)
     }
 
-    /// With the record `by` words further on.
+    /// Returns the metadata with the record `by` words further on.
     pub fn moved(self, by: usize) -> Self {
         debug_assert!(self.offset() + by < 1 << 18);
         Self(self.0 + ((by as u64) << 39))
     }
 
-    /// Where the record begins, in words from the node's start.
+    /// Returns the start of the record, in words from the node's start.
     pub fn offset(self) -> usize {
         field(self.0, 39, 18)
     }
@@ -204,31 +208,31 @@ impl Meta {
         }
     }
 
-    /// Words of the record.
+    /// Returns the words of the record.
     pub fn words(self) -> usize {
         self.key_words() + self.value_words()
     }
 
-    /// Where the value begins, in words from the node's start.
+    /// Returns the start of the value, in words from the node's start.
     pub fn value_at(self) -> usize {
         self.offset() + self.key_words()
     }
 }
 
-/// A node that is there, as far as its header says.
+/// A node that exists as far as its header says.
 pub(super) struct Node<'a, M> {
     pm: &'a M,
     /// Its first word.
     at: *const PWord,
     pub off: u64,
-    /// In words.
+    /// Size in words.
     pub size: usize,
-    /// Entries in the order of keys, from 0; all of an inner node's.
+    /// Number of entries in the order of keys, from 0; all entries of an inner node.
     pub sorted: usize,
     pub level: u8,
 }
 
-// Derived, they would ask the same of `M`.
+// Derived impls would require them of `M`.
 impl<M> Clone for Node<'_, M> {
     fn clone(&self) -> Self {
         *self
@@ -246,23 +250,25 @@ impl<M> std::fmt::Debug for Node<'_, M> {
     }
 }
 
-/// The word at `at`, which is aligned and inside the pool.
+/// Returns the word at `at`, which is aligned and inside the pool.
 #[inline(always)]
 pub(super) fn word_at<M: Media>(pm: &M, at: u64) -> &PWord {
     debug_assert!(at.is_multiple_of(8) && at + 8 <= pm.len(), "{at:#x}");
-    // SAFETY: 1. inside the pool and 8-aligned: `Node::at` and `Tree::open` checked blocks, everything else is an index
-    // into one that is cut off at its end; 2. any bits are a valid PWord; 3. the mapping lives as long as `pm`.
+    // SAFETY: 1. the word is inside the pool and 8-aligned: `Node::at` and `Tree::open` checked
+    // blocks, and everything else is an index into a block that is clamped to its end; 2. any bits
+    // are a valid PWord; 3. the mapping lives as long as `pm`.
     unsafe { &*pm.base().wrapping_add(at as usize).cast_const().cast() }
 }
 
-/// The shape word of a node.
+/// Returns the shape word of a node.
 pub(super) fn shape(size: usize, sorted: usize, level: u8) -> u64 {
     debug_assert!(size <= MAX_WORDS && sorted < 1 << 12);
     size as u64 | (sorted as u64) << 20 | u64::from(level) << 32
 }
 
 impl<'a, M: Media> Node<'a, M> {
-    /// The node at `off`, which came from the pool's content; `None` if there can be none.
+    /// Returns the node at `off`, which came from the pool's content, or `None` if there can be
+    /// none.
     #[inline(always)]
     pub fn at(pm: &'a M, off: u64) -> Option<Self> {
         let len = pm.len();
@@ -272,7 +278,8 @@ impl<'a, M: Media> Node<'a, M> {
         {
             return None;
         }
-        // ORDERING: Relaxed; written before the word that led here was published, which was read with Acquire.
+        // ORDERING: Relaxed; written before the word that led here was published, which was read
+        // with Acquire.
         let shape = word_at(pm, off + SHAPE as u64 * 8).load(pm, Ordering::Relaxed);
         let size = field(shape, 0, 20);
         let sorted = field(shape, 20, 12);
@@ -296,11 +303,11 @@ impl<'a, M: Media> Node<'a, M> {
         self.level == 0
     }
 
-    /// Word `i` of the node.
+    /// Returns word `i` of the node.
     #[inline(always)]
     pub fn word(&self, i: usize) -> &'a PWord {
-        // SAFETY: 1. the node is whole words inside the pool (`Node::at`), and the index is cut off at its end; 2. any bits
-        // are a valid PWord; 3. the mapping lives as long as `'a`.
+        // SAFETY: 1. the node is whole words inside the pool (`Node::at`), and the index is clamped
+        // to its end; 2. any bits are a valid PWord; 3. the mapping lives as long as `'a`.
         unsafe { &*self.at.add(i.min(self.size - 1)) }
     }
 
@@ -317,32 +324,35 @@ impl<'a, M: Media> Node<'a, M> {
         self.word(HEADER + i)
     }
 
-    /// Metadata of a record of an inner node, which never change.
+    /// Returns the metadata of a record of an inner node, which never change.
     #[inline]
     pub fn fixed_meta(&self, i: usize) -> Meta {
         // ORDERING: Relaxed; written before the node was published.
         Meta(self.meta(i).load(self.pm, Ordering::Relaxed))
     }
 
-    /// True if a record is where records can be, behind the metadata that new nodes have.
+    /// Returns true if a record is in the part for records, behind the metadata that new nodes
+    /// have.
     pub fn holds(&self, meta: Meta) -> bool {
         meta.offset() >= HEADER + self.sorted && meta.offset() + meta.words() <= self.size
     }
 
-    /// Where the key of sorted entry 0 is, in words, if keys and values are numbers: two words an entry, in order, to
-    /// the node's end (an inner node's first key is left out, as if it were there). `None` in a damaged pool.
+    /// Returns the place of sorted entry 0's key, in words, if keys and values are numbers: two
+    /// words per entry, in order, to the node's end. (An inner node's first key is left out, but
+    /// its place is counted.) Returns `None` in a damaged pool.
     #[inline(always)]
     pub fn first_pair(&self) -> Option<usize> {
         self.size.checked_sub(2 * self.sorted)
     }
 
-    /// Words between metadata and records.
+    /// Returns the words between metadata and records.
     pub fn free(&self, status: Status) -> usize {
         self.size
             .saturating_sub(HEADER + status.entries() + status.records())
     }
 
-    /// `bytes` bytes from word `i` on, which no one writes; none if they are not in the node.
+    /// Returns `bytes` bytes from word `i` on, which no thread writes, or no bytes if they are not
+    /// in the node.
     #[inline]
     pub fn bytes(&self, i: usize, bytes: usize) -> &'a [u8] {
         if i * 8 + bytes > self.size * 8 {
@@ -356,15 +366,17 @@ impl<'a, M: Media> Node<'a, M> {
         if M::TRACED {
             self.pm.trace_load(at, bytes);
         }
-        // SAFETY: 1. inside the node, which is inside the pool; 2. a record does not change while a pinned thread can come
-        // to it (invariant 2), and any bytes are good here; 3. the mapping lives as long as `'a`.
+        // SAFETY: 1. the bytes are inside the node, which is inside the pool; 2. a record does not
+        // change while a pinned thread can reach it (invariant 2), and any bytes are valid; 3. the
+        // mapping lives as long as `'a`.
         unsafe { std::slice::from_raw_parts(at, bytes) }
     }
 
-    /// Word `i`, of a record, which no one writes.
+    /// Returns word `i` of a record, which no thread writes.
     #[inline]
     pub fn fixed(&self, i: usize) -> u64 {
-        // ORDERING: Relaxed; written before the metadata that led here were published, which were read with Acquire.
+        // ORDERING: Relaxed; written before the metadata that led here were published, which were
+        // read with Acquire.
         self.word(i).load(self.pm, Ordering::Relaxed)
     }
 }

@@ -1,8 +1,10 @@
-//! Consolidation and splits (sections 4.3, 4.4, 5.1, 5.2), and what is common to them and merges.
+//! Consolidation and splits (sections 4.3, 4.4, 5.1, 5.2), and the parts that merges share with
+//! them.
 //!
-//! Nothing is reshaped in place: a node is frozen, new ones are made of its records, and one swap puts them into
-//! the tree. Each step begins at the root again, with descriptors that were taken before, and whoever meets a
-//! frozen node takes the next one: after a crash too, so that a leaf that was left frozen is no trouble to anyone.
+//! Nothing is reshaped in place: a node is frozen, new ones are made of its records, and one swap
+//! puts them into the tree. Each step begins at the root again, with descriptors that were taken
+//! before. Any thread that meets a frozen node takes the next step, also after a crash, so that a
+//! leaf that was left frozen does no harm.
 //!
 //! | step | words that change in the tree | memory words |
 //! | --- | --- | --- |
@@ -12,23 +14,26 @@
 //! | split the root node N | the anchor's child word (N to R), its status (version) | N's own (0 to N'), O's (0 to O) |
 //! | thaw N under P | N's status (version), P's status (version) | |
 //!
-//! The anchor is to the root node what an inner node is to its children.
+//! The anchor is for the root node what an inner node is for its children.
 //!
-//! *The version.* The paper's status of an inner node says only whether it is frozen, and a replaced child leaves it as
-//! it was. Then P' could be made of children of which one is replaced before P is frozen, and come into the tree with a
-//! node that is gone. Here each replaced child changes the version, and so does a thaw: whoever installs what
-//! it made expects the version that it read before it looked at anything.
+//! *The version.* In the paper the status of an inner node says only whether it is frozen, and
+//! replacing a child leaves it unchanged. Then P' could be made of children of which one is
+//! replaced before P is frozen, and would bring that node back into the tree. Here each replaced
+//! child changes the version, and so does a thaw. A thread that installs a node expects the version
+//! that it read before anything else.
 //!
-//! *No room.* Who has no room for new nodes thaws the leaf that it came for and all that is frozen above it, whoever
-//! froze it, and fails: the paper's allocator never fails. A thaw is tried again where a sibling's change came in between.
-//! What stays frozen all the same (after a crash, or for want of a descriptor) is thawed by the next operation that
-//! meets it and has no room either; removals and replacements in place then go on.
+//! *No room.* A thread without room for new nodes thaws its leaf and everything frozen above it,
+//! whichever thread froze it, and fails; the paper's allocator never fails. A thaw is repeated if a
+//! sibling's change came in between. A node that stays frozen all the same (after a crash, or for
+//! want of a descriptor) is thawed by the next operation that meets it and has no room either.
+//! Removals and replacements in place then continue.
 
 use super::build::Image;
 use super::find::Step;
 use super::merge::Merged;
 use super::node::{FROZEN, HEADER, Meta, Node, Status, next_version};
-use super::{BzTree, FEW_TURNS, corrupt, no_room};
+use super::room::no_room;
+use super::{BzTree, FEW_TURNS, corrupt};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::pmwcas::{Descriptor, Policy, WordError};
 use bristlecone_pmem::sync::PATIENT_TURNS;
@@ -36,40 +41,40 @@ use bristlecone_pmem::{Media, POff, PWord, SpaceError};
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 
-/// Why a leaf is to be reshaped.
+/// Reason for reshaping a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Want {
-    /// It was met frozen.
+    /// The leaf was found frozen.
     Help,
-    /// A record is to be added, for which there is no room: its words, metadata included.
+    /// There is no room for a record of this number of words, metadata included.
     Room(usize),
-    /// Much of it is deleted.
+    /// Much of the leaf is deleted.
     Compact,
-    /// Little is left in it.
+    /// Little is left in the leaf.
     Merge,
 }
 
-/// How often thawing is tried: each time something was thawed, or another thread got on.
+/// How often thawing is tried. Each try thaws something, or another thread makes progress.
 const THAWS: u32 = 256;
 
-/// What leads to a node.
+/// The words that lead to a node.
 pub(super) struct Place<'a> {
     pub status: &'a PWord,
-    /// What the status was, before anything below was looked at.
+    /// The status before anything below was read.
     pub version: u64,
     pub child: &'a PWord,
 }
 
-/// How a step ended.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stepped {
-    /// The node is finished, or was by another thread.
+    /// The node was replaced, by this thread or another one.
     Finished,
-    /// Its parent has to be split first.
+    /// The parent must be split first.
     ParentFull,
 }
 
-/// Cancels blocks that were reserved, unless they went on.
+/// Reserved blocks, which are cancelled unless a swap takes them.
 pub(super) struct Reserved<'a, M: Media> {
     blocks: &'a bristlecone_pmem::heap::activated::Activated<M>,
     held: Vec<u64>,
@@ -80,12 +85,12 @@ impl<M: Media> Reserved<'_, M> {
         made.inspect(|block| self.held.push(*block))
     }
 
-    /// The last one that is held.
+    /// Returns the last block that is held.
     pub fn block(&self) -> Option<u64> {
         self.held.last().copied()
     }
 
-    /// From here on they are the swap's.
+    /// Passes the blocks to a swap.
     pub fn pass_on(&mut self) {
         self.held.clear();
     }
@@ -107,7 +112,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// What leads to the node after `path`; `None` if that is frozen.
+    /// Returns the words that lead to the node after `path`, or `None` if its parent is frozen.
     pub(super) fn place<'a>(&'a self, path: &[Step<'a, M>]) -> Option<Place<'a>> {
         let (status, child) = match path.last() {
             Some(step) => (step.node.status(), self.child_word(&step.node, step.slot)),
@@ -125,11 +130,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         self.swaps.read(node.status()) & FROZEN != 0
     }
 
-    /// Does what the leaf of `key` wants, one step after another.
+    /// Reshapes the leaf of `key` as wanted, one step after another.
     ///
     /// # Errors
-    /// No room for new nodes; the tree is as it was, and nothing on the way to the leaf is frozen, if no one else keeps
-    /// freezing it. No descriptors: what was frozen may stay so.
+    /// There is no room for new nodes. The tree is as before, and nothing on the path to the leaf
+    /// is frozen unless other threads keep freezing it. Or there are no descriptors, and a frozen
+    /// node may stay so.
     pub(super) fn reshape(&self, key: &K, want: Want) -> Result<(), SpaceError> {
         let done = self.reshape_frozen(key, want);
         if let Err(e) = &done
@@ -141,15 +147,15 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     }
 
     fn reshape_frozen(&self, key: &K, want: Want) -> Result<(), SpaceError> {
-        // The level of the node that comes next: a leaf, or an inner node that has to be split or merged.
+        // The level of the next node: a leaf, or an inner node that must be split or merged.
         let mut level = 0;
         let mut merging = want == Want::Merge;
-        // The highest level of which a node lost a child here.
+        // The highest level at which a node lost a child here.
         let mut shrunk = 0;
-        // The inner node that has to be split first.
+        // The inner node that must be split first.
         let mut full = 0;
         loop {
-            // So that blocks do not wait in descriptors that no one happens to take again.
+            // Otherwise blocks would wait in descriptors that no operation happens to take again.
             self.swaps.recycle_ready();
             let turns = match want {
                 Want::Help | Want::Room(_) => PATIENT_TURNS,
@@ -178,7 +184,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             }
             if merging && !self.frozen(&node) {
                 level = match self.merge(&path, &node, swaps)? {
-                    // Below, a node may have a neighbour now that it had not.
+                    // A node below may have a neighbour now.
                     Merged::Joined => {
                         shrunk = shrunk.max(level + 1);
                         0
@@ -198,7 +204,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                     level = 0;
                     continue;
                 }
-                // So that who has no room seldom freezes anything.
+                // So that a thread without room seldom freezes anything.
                 let probe = self.blocks.reserve(self.sizes.node as u64 * 8)?;
                 self.blocks.cancel(probe);
                 let mut freeze = swaps.0;
@@ -221,10 +227,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// True if there is still something to do to a node that is not frozen. `full`: the inner node that was to be split.
+    /// Returns true if a node that is not frozen still needs reshaping. `full` is the inner node to
+    /// be split.
     fn wants(&self, node: &Node<'_, M>, status: u64, want: Want, full: u64) -> bool {
         if !node.is_leaf() {
-            // Another one in its place is a half of it that someone else made.
+            // Any other node in its place is one of its halves, which another thread made.
             return node.off == full && self.splits_inner(node);
         }
         let status = Status(status);
@@ -236,13 +243,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// True for an inner node that is split, not copied, once it is frozen. By its content alone, so that all who help
-    /// do the same.
+    /// Returns true for an inner node that is split, and not copied, once it is frozen. This
+    /// depends on its content alone, so that all helpers do the same.
     fn splits_inner(&self, node: &Node<'_, M>) -> bool {
         node.sorted >= 4 && node.size > self.sizes.node / 2
     }
 
-    /// Takes the next step for a node that is frozen: puts new ones in its place.
+    /// Takes the next step for a frozen node: replaces it by new ones.
     fn finish(
         &self,
         path: &[Step<'_, M>],
@@ -257,7 +264,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         if self.swaps.read(place.child) != node.off || !self.frozen(node) {
             return Ok(Stepped::Finished);
         }
-        // A damaged node would fail each swap, or have blocks recycled that are not its own.
+        // A damaged node would fail every swap, or recycle blocks that are not its own.
         self.recyclable(node)?;
         let own = self.swaps.read(node.memory()) == node.off;
         if !own && self.swaps.read(place.status) == place.version {
@@ -321,7 +328,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 .map(|word| self.add_replacement(&mut swap, word))
         };
         let words = words?;
-        // Else the next attempt comes another way.
+        // Otherwise the next attempt does it.
         if !swap.is_empty() {
             held.pass_on();
             self.swap_of(words, swap)?;
@@ -329,7 +336,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         Ok(Stepped::Finished)
     }
 
-    /// Checks that records are where a node can have them, and no more of them than fit.
+    /// Checks that records are where a node can have them, and that no more are counted than fit.
     pub(super) fn plausible(
         &self,
         node: &Node<'_, M>,
@@ -348,7 +355,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         self.plausible(node, (0..node.sorted).map(|slot| node.fixed_meta(slot)))
     }
 
-    /// The words of a consolidation: `node` is replaced by what was made of it.
+    /// Adds the words of a consolidation, which replaces `node` by a copy.
     fn replace<'a>(
         &self,
         place: &Place<'a>,
@@ -373,7 +380,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         swap.add_word(r.status, r.version, next_version(r.version))
     }
 
-    /// True if the parent at the end of `path` has to be split before it takes one child more.
+    /// Returns true if the parent at the end of `path` must be split before it gets another child.
     fn parent_full(&self, path: &[Step<'_, M>], key: &K::Owned) -> bool {
         path.last().is_some_and(|step| {
             step.node.size + Self::child_words(key.borrow()) > self.sizes.node
@@ -381,8 +388,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         })
     }
 
-    /// Makes two nodes of a frozen one and a new parent of them, and adds the words that put them in.
-    #[allow(clippy::too_many_arguments)] // one place, with everything that a split has
+    /// Makes two nodes of a frozen one and a new parent for them, and adds the words that install
+    /// them.
+    #[allow(clippy::too_many_arguments)] // one split, with everything that it has
     fn add_split(
         &self,
         path: &[Step<'_, M>],
@@ -435,12 +443,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         Ok(words())
     }
 
-    /// A node that was just made.
+    /// Returns a node that was just made.
     pub(super) fn made(&self, off: u64) -> Result<Node<'_, M>, SpaceError> {
         Node::at(self.pm(), off).ok_or_else(corrupt)
     }
 
-    /// Copies entries of an inner node with their children as they are now.
+    /// Copies entries of an inner node with their current children.
     pub(super) fn copy_children(
         &self,
         image: &mut Image,
@@ -453,7 +461,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
     }
 
-    /// Lets all that is frozen on the way to the leaf of `key` be changed again, from above, leaf included.
+    /// Thaws all frozen nodes on the path to the leaf of `key`, from above, leaf included.
     fn thaw_way(&self, key: &K) -> Result<(), SpaceError> {
         for _ in 0..THAWS {
             let swap = self.descriptor()?;
@@ -473,7 +481,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         Ok(())
     }
 
-    /// Lets frozen nodes be changed again, if nothing came in between.
+    /// Thaws frozen nodes, if nothing came in between.
     pub(super) fn thaw(
         &self,
         place: &Place<'_>,
@@ -495,12 +503,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         self.swap_of(words(), swap).map(|_| ())
     }
 
-    /// The visible records of a leaf, in the order of keys.
+    /// Returns the visible records of a leaf, in the order of keys.
     pub(super) fn live_records(&self, leaf: &Node<'_, M>) -> Vec<Meta> {
         let entries = self.status(leaf).entries().min(leaf.size - HEADER);
         let metas = (0..entries).map(|i| Meta(self.swaps.read(leaf.meta(i))));
         let mut records: Vec<Meta> = metas.filter(|meta| meta.visible()).collect();
-        // Stable, and the first ones are in order: merge sort makes one run of them.
+        // The sort is stable, and the first records are in order, which merge sort uses as one run.
         records.sort_by(|a, b| {
             self.with_key(leaf, *a, |key| self.compare(leaf, *b, key).reverse())
                 .unwrap_or(std::cmp::Ordering::Equal)
@@ -516,7 +524,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         image
     }
 
-    /// A key above `left`'s and not above `right`'s: the shortest one, of byte strings.
+    /// Returns a key above `left`'s and not above `right`'s; the shortest one, for byte strings.
     fn separator(
         &self,
         leaf: &Node<'_, M>,
@@ -545,7 +553,8 @@ struct Replacement<'a> {
     version: u64,
 }
 
-/// How many records go to the left: half of the words, at least one record each.
+/// Returns how many records go to the left: half of the words, and at least one record on each
+/// side.
 fn split_point(records: &[Meta], data: usize) -> usize {
     let mut left = 0;
     let at = records.iter().position(|meta| {

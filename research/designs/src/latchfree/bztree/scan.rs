@@ -1,17 +1,20 @@
-//! Scans (section 4.2.6): leaf by leaf, a snapshot of each.
+//! Scans (section 4.2.6): leaf by leaf, with a snapshot of each.
 //!
-//! A scan goes from the root to the leaf of its bound, takes what is visible in it *at one moment*, visits that, and goes
-//! on with the bound that the separators on the way set to the leaf (the paper takes the largest key that it saw, which
-//! an emptied leaf does not have). So it visits each range of keys once, as one leaf had it at one time: a
-//! leaf that was split or merged meanwhile counts with the range that it had when the scan came to it. A key that is
-//! there for the whole scan is visited once; of changes in different leaves a later one may be seen and an
+//! A scan descends from the root to the leaf of its bound and visits the records that are visible
+//! there *at one moment*. It continues with the bound that the separators on the path set for the
+//! leaf (the paper takes the largest key that it saw, which an emptied leaf does not have). So it
+//! visits each range of keys once, as one leaf held it at one time: a leaf that was split or merged
+//! meanwhile counts with the range that it had when the scan came to it. A key that is present for
+//! the whole scan is visited once. Of changes in different leaves, a later one may be seen and an
 //! earlier one not.
 //!
-//! *The moment.* Metadata only go forward, and what replaces a value in its place changes the status. So what is read
-//! twice alike, status first and last, was there as a whole in between. It is read again until it is.
+//! *The moment.* Metadata only move forward, and a replacement in place changes the status. So if
+//! two reads are equal, with the status read first and last, the whole was there in between. The
+//! scan reads until they are equal.
 
 use super::BzTree;
 use super::node::{Form, HEADER, Meta, Node};
+use crate::range::{borrowed, is_after, is_before};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
@@ -26,45 +29,19 @@ struct Seen {
     word: u64,
 }
 
-/// A leaf with the range that it is for: from the first, to below the second; `None` for no bound.
+/// A leaf with its range: from the first key, to below the second; `None` is unbounded.
 pub(super) struct Ranged<'a, M, K> {
     pub leaf: Node<'a, M>,
     low: Option<K>,
     pub high: Option<K>,
-    /// Nodes on the way to it, itself included.
+    /// Number of nodes on the path, itself included.
     pub depth: u32,
-    /// How many of the inner ones it is the first leaf of.
+    /// Number of inner nodes on the path whose first leaf it is.
     pub first_of: u64,
 }
 
-/// True if `key` lies before a range that starts here.
-fn is_before<K: Ord + ?Sized>(key: &K, start: Bound<&K>) -> bool {
-    match start {
-        Bound::Included(start) => key < start,
-        Bound::Excluded(start) => key <= start,
-        Bound::Unbounded => false,
-    }
-}
-
-/// True if `key` lies after a range that ends here.
-fn is_after<K: Ord + ?Sized>(key: &K, end: Bound<&K>) -> bool {
-    match end {
-        Bound::Included(end) => key > end,
-        Bound::Excluded(end) => key >= end,
-        Bound::Unbounded => false,
-    }
-}
-
-fn borrowed<K: ToOwned + ?Sized>(bound: &Bound<K::Owned>) -> Bound<&K> {
-    match bound {
-        Bound::Included(key) => Bound::Included(key.borrow()),
-        Bound::Excluded(key) => Bound::Excluded(key.borrow()),
-        Bound::Unbounded => Bound::Unbounded,
-    }
-}
-
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
-    /// The leaf that a scan from `bound` begins in; downwards if `down`.
+    /// Returns the leaf in which a scan from `bound` begins; a downward scan if `down`.
     pub(super) fn leaf_from(
         &self,
         bound: Bound<&K>,
@@ -79,7 +56,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 Bound::Unbounded => 0,
                 Bound::Excluded(key) if down => {
                     let slot = self.child_of(&node, key);
-                    // What is below the key is in the child before, if the separator is the key.
+                    // If the separator is the key, smaller keys are in the child before.
                     let exact = slot > 0 && self.compare(&node, node.fixed_meta(slot), key).is_eq();
                     slot - usize::from(exact)
                 }
@@ -110,7 +87,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         })
     }
 
-    /// What is visible in a leaf at one moment, in the order of keys.
+    /// Reads the visible records of a leaf at one moment, in the order of keys.
     fn snapshot(&self, leaf: &Node<'_, M>, all: &mut Vec<u64>, seen: &mut Vec<Seen>) {
         loop {
             let status = self.status(leaf);
@@ -141,7 +118,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         });
     }
 
-    /// Visits a record of a snapshot that is in the range.
+    /// Visits a record of a snapshot if it is in the range.
     fn visit(
         &self,
         leaf: &Node<'_, M>,
@@ -156,7 +133,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             }
             match meta.form() {
                 Form::Inline => self.with_value(leaf, meta, |value| visit(key, value)),
-                // As it was at the moment of the snapshot; this thread is pinned since.
+                // The value at the moment of the snapshot, since when this thread has been pinned.
                 Form::Word | Form::Block => {
                     V::read(self.pm(), seen.word, |value| visit(key, value))
                 }

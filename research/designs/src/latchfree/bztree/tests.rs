@@ -1,4 +1,5 @@
-//! What the scenarios cannot see: words of each swap, and what others meet of operations that stopped half way.
+//! Tests that the scenarios cannot make: words of each swap, and operations that meet others that
+//! stopped half-way.
 
 use super::find::Step;
 use super::leaf::Mode;
@@ -29,7 +30,7 @@ pub(super) fn durable(folder: &TempDir) -> Tree<Mapped> {
     BzTree::create(&pool, "t", &SMALL).unwrap()
 }
 
-/// The tree that a crash now would leave, opened from a copy.
+/// Opens a copy of the tree as a crash would leave it now.
 pub(super) fn crashed(folder: &TempDir, n: u32) -> Tree<Mapped> {
     let copy = folder.path().join(format!("copy{n}"));
     std::fs::copy(folder.path().join("pool"), &copy).unwrap();
@@ -37,7 +38,7 @@ pub(super) fn crashed(folder: &TempDir, n: u32) -> Tree<Mapped> {
     BzTree::open(&pool, "t", &SMALL).unwrap()
 }
 
-/// Swaps and their words that `f` took, all of which succeeded.
+/// Returns the number of swaps of `f`, all of which succeed, and of their words.
 fn words<M: Media>(tree: &Tree<M>, f: impl FnOnce()) -> (u64, u64) {
     let before = tree.swap_counts();
     f();
@@ -50,7 +51,7 @@ pub(super) fn leaf<'a, M: Media>(tree: &'a Tree<M>, key: u64) -> Node<'a, M> {
     tree.leaf_of(&key).unwrap()
 }
 
-/// Freezes the leaf of `key`, and stops there.
+/// Freezes the leaf of `key` and stops there.
 pub(super) fn freeze<M: Media>(tree: &Tree<M>, key: u64) {
     let leaf = leaf(tree, key);
     let status = tree.swaps.read(leaf.status());
@@ -60,7 +61,7 @@ pub(super) fn freeze<M: Media>(tree: &Tree<M>, key: u64) {
     assert!(swap.execute().unwrap());
 }
 
-/// Reserves an entry for a pair of numbers, and stops there; its number.
+/// Reserves an entry for a pair of numbers and stops there. Returns the entry's index.
 pub(super) fn reserve<M: Media>(tree: &Tree<M>, key: u64) -> usize {
     let leaf = leaf(tree, key);
     let status = tree.status(&leaf);
@@ -82,7 +83,7 @@ fn swaps_have_the_words_of_table_1_and_memory_words() {
         words(&tree, || assert!(tree.upsert(&8, &3).unwrap())),
         (1, 3)
     );
-    // A number that swaps have no room for, there and back: a record more each time.
+    // A number that swaps have no room for, there and back: another record each time.
     assert_eq!(
         words(&tree, || tree.update(&8, &u64::MAX).unwrap()),
         (2, 2 + 3)
@@ -117,7 +118,7 @@ fn swaps_have_the_words_of_table_1_and_memory_words() {
     while tree.stats().leaves == 2 {
         key += 8;
         let took = words(&tree, || tree.insert(&key, &key).unwrap());
-        // A split under a parent: three words, the node's and its sibling's.
+        // A split under a parent: three words, and those of the node and its sibling.
         let expected = if tree.stats().leaves == 2 {
             (2, 4)
         } else {
@@ -131,7 +132,7 @@ fn swaps_have_the_words_of_table_1_and_memory_words() {
         let took = words(&tree, || assert!(tree.remove(&key).unwrap()));
         let now = tree.stats();
         if now.leaves < leaves && now.depth == depth {
-            // With the removal's own: both frozen; three words, L's and N's.
+            // With the removal's own words: both frozen, then three words, L's and N's.
             assert_eq!(took, (3, 2 + 2 + (3 + 2)), "a merge");
             merged.push(now.leaves);
         } else if now.leaves < leaves {
@@ -191,7 +192,7 @@ fn inner_nodes_that_were_left_frozen_are_finished() {
     frozen(&tree);
     for recovered in [None, Some(crashed(&folder, 0))] {
         let tree = recovered.as_ref().unwrap_or(&tree);
-        // Where the leaf itself has to be reshaped, so does what leads to it.
+        // If the leaf itself must be reshaped, its parents must be too.
         for key in 1_000..1_100 {
             tree.insert(&key, &key).unwrap();
         }
@@ -220,7 +221,7 @@ fn an_entry_that_was_reserved_before_a_crash_is_nobodys() {
     opened.insert(&5, &6).unwrap();
     assert_eq!(opened.get(&5), Some(6));
     assert_eq!(opened.verify().unwrap().entries, 2);
-    // The epoch counts on, however often a crash comes at once.
+    // The epoch is raised even if crashes follow each other.
     assert_eq!(crashed(&folder, 1).epoch, tree.epoch + 1);
 }
 
@@ -237,7 +238,7 @@ fn a_stopped_insertion_is_given_up_for() {
         Meta::GIVEN_UP,
         "pushed aside, not waited for for ever"
     );
-    // Its owner's completion cannot succeed any more.
+    // Its owner's completion can no longer succeed.
     assert_eq!(tree.put(&5, &5, Mode::Upsert).unwrap(), Done::Inserted);
     assert_eq!(tree.verify().unwrap().entries, 3);
 }
@@ -256,7 +257,7 @@ fn no_room_leaves_nothing_frozen() {
         }
     };
     assert!(matches!(refused, InsertError::Space(_)), "{refused}");
-    // Frozen by someone who stopped there: thawed, since nothing can be built.
+    // Frozen by a thread that stopped there: thawed, since nothing can be built.
     freeze(&tree, key - 1);
     assert!(tree.remove(&(key - 1)).unwrap());
     assert!(tree.update(&(key - 2), &1).is_ok());

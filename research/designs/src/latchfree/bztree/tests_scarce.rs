@@ -1,4 +1,4 @@
-//! What is met where something is short or damaged: room, descriptors, entries, words that contradict each other.
+//! Tests of shortage and damage: room, descriptors, entries, words that contradict each other.
 
 use super::node::{Form, Meta, Node};
 use super::reshape::Want;
@@ -6,11 +6,12 @@ use super::tests::{SMALL, crashed, durable, freeze, leaf, reserve, volatile};
 use super::*;
 use bristlecone_pmem::PoolOptions;
 use bristlecone_pmem::media::Dram;
+use bristlecone_pmem::sync::PATIENT_TURNS;
 use std::path::Path;
 
 const NODE: u64 = SMALL.node_bytes as u64;
 
-/// A pool of `bytes` bytes that does not grow.
+/// Returns a pool of `bytes` bytes that does not grow.
 fn pool_of(bytes: u64) -> Result<Arc<Pool<Dram>>, bristlecone_pmem::OpenError> {
     let mut options = PoolOptions::default();
     options.media.reserve = bytes;
@@ -21,7 +22,7 @@ fn small<V: Repr + ?Sized>() -> BzTree<u64, V, Dram> {
     BzTree::create(&pool_of(4 << 20).unwrap(), "t", &SMALL).unwrap()
 }
 
-/// Takes all blocks of `bytes` bytes, but for `left`.
+/// Takes all blocks of `bytes` bytes, except `left`.
 fn exhaust<V: Repr + ?Sized>(
     tree: &BzTree<u64, V, Dram>,
     bytes: u64,
@@ -50,7 +51,7 @@ fn give_all_back<V: Repr + ?Sized>(tree: &BzTree<u64, V, Dram>, taken: Vec<POff<
         .for_each(|block| tree.blocks.cancel(block));
 }
 
-/// The frozen nodes on the way to the leaf of `key`.
+/// Returns the number of frozen nodes on the path to the leaf of `key`.
 fn frozen_on_the_way(tree: &BzTree<u64, u64, Dram>, key: u64) -> usize {
     let _guard = epoch::pin();
     let (path, leaf) = tree.path_to(&key, 0).unwrap();
@@ -77,7 +78,7 @@ fn an_insertion_says_nothing_of_entries_in_a_frozen_leaf() {
     // The entry may become visible after a thaw.
     let said = tree.exists_before(&leaf, &5, entry + 1, &mut None).unwrap();
     assert_eq!(said, None);
-    // A swap that was made before is not to succeed after the thaw.
+    // A swap that was made before must not succeed after the thaw.
     let mut taken = Vec::new();
     exhaust(&tree, NODE, &mut taken, 0);
     tree.reshape(&5, Want::Help).unwrap_err();
@@ -175,7 +176,7 @@ fn writing_in_a_readers_callback_ends_in_an_error() {
     let (inserted, removed) = both.unwrap();
     assert!(matches!(inserted, Err(InsertError::Space(e)) if is_busy(&e)));
     assert!(matches!(removed, Err(crate::index::RemoveError::Space(e)) if is_busy(&e)));
-    // Once the reader has left, they do.
+    // Once the reader has left, they come back.
     tree.insert(&2, &2).unwrap();
     assert!(tree.remove(&1).unwrap());
     assert_eq!(tree.verify().unwrap().entries, 1);
@@ -240,7 +241,7 @@ fn threads_that_write_large_values_into_a_full_pool_get_room() {
             scope.spawn(move || {
                 let mut done = 0;
                 for n in 0..100 {
-                    // Others may have all blocks that come back for longer than is waited.
+                    // Other threads may have all blocks that come back for longer than the wait.
                     done += u32::from(tree.update(&(4 + thread), &value(n)).is_ok());
                 }
                 assert!(done > 0, "thread {thread}");
@@ -263,7 +264,7 @@ fn large_values_are_replaced_in_a_full_pool() {
     assert!(tree.remove(&0).unwrap());
     for n in 0..200 {
         let key = 1 + n % (keys - 1);
-        // Other tests' readers may keep the block for longer than is waited.
+        // Readers of other tests may keep the block for longer than the wait.
         let done = (0..1_000).any(|_| tree.update(&key, &value(n)).is_ok());
         assert!(done, "update {n}");
         assert_eq!(tree.get(&key).as_deref(), Some(&value(n)[..]));
@@ -324,7 +325,7 @@ fn no_room_to_create_is_an_error() {
             Err(e) => panic!("{e}"),
         }
     }
-    // Descriptors, anchor, leaf: one after another has no room.
+    // Descriptors, anchor, leaf: each in turn finds no room.
     assert!(
         refused.len() > 6 && refused.len() < all,
         "{refused:?} of {all}"
@@ -336,7 +337,7 @@ fn damaged_words_end_in_an_error() {
     let store = |tree: &BzTree<u64, u64, Dram>, word: &bristlecone_pmem::PWord, value: u64| {
         word.store(tree.pm(), value, Ordering::Relaxed);
     };
-    // An entry that is in use, and is not counted.
+    // An entry is in use and not counted.
     let tree = small::<u64>();
     tree.insert(&1, &1).unwrap();
     let at = leaf(&tree, 1);
@@ -344,7 +345,7 @@ fn damaged_words_end_in_an_error() {
     let refused = tree.insert(&2, &2);
     assert!(matches!(refused, Err(InsertError::Space(e)) if is_damage(&e)));
 
-    // Lengths that lead out of the node.
+    // Lengths lead out of the node.
     let tree = small::<u64>();
     tree.insert(&1, &1).unwrap();
     let at = leaf(&tree, 1);
@@ -353,7 +354,7 @@ fn damaged_words_end_in_an_error() {
     let refused = tree.reshape(&1, Want::Room(30));
     assert!(refused.is_err_and(|e| is_damage(&e)));
 
-    // A memory word that is not the node's own offset.
+    // A memory word is not the node's own offset.
     let tree = small::<u64>();
     (0..40).for_each(|key| tree.insert(&key, &key).unwrap());
     let at = leaf(&tree, 39);
@@ -361,7 +362,7 @@ fn damaged_words_end_in_an_error() {
     let refused = tree.reshape(&39, Want::Room(31));
     assert!(refused.is_err_and(|e| is_damage(&e)));
 
-    // A node that is larger than its block.
+    // A node is larger than its block.
     let tree = small::<u64>();
     tree.insert(&1, &1).unwrap();
     let at = leaf(&tree, 1);
@@ -404,7 +405,7 @@ fn any_word_may_say_that_a_load_was_under_way() {
 #[test]
 fn numbers_are_where_the_search_looks_for_them() {
     let tree = volatile();
-    // Values of both forms, in leaves that were made and in what was added since.
+    // Values of both forms, in new leaves and in entries added since.
     let value = |key: u64| {
         if key.is_multiple_of(3) {
             u64::MAX - key

@@ -1,7 +1,9 @@
-//! A thread stopped at any step of any operation: others do theirs, in a bounded number of steps each; then it goes on.
+//! A thread stops at any step of any operation. Others complete theirs in a bounded number of steps
+//! each. Then the stopped thread continues.
 //!
-//! On the simulated medium a *step* is an access to persistent memory, a flush or a fence. The threads are all this one:
-//! where one is to be stopped, the others' work is done before its next step.
+//! On the simulated medium a *step* is an access to persistent memory, a flush or a fence. One
+//! thread plays all: where it is to be stopped, the work of the others is done before its next
+//! step.
 
 use super::reshape::Want;
 use super::tests::SMALL;
@@ -15,10 +17,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::rc::Rc;
 
-/// Steps that an operation may take, whatever state others left: it may have to end what they have begun, and to reshape
-/// leaf and parent itself.
+/// Maximum number of steps of an operation, whatever state others left: it may have to finish what
+/// they began, and to reshape leaf and parent itself.
 const BOUND: u64 = 6_000;
-/// The key that everything is about; neighbours are a few below and above.
+/// The key of all operations; its neighbours are a few below and above.
 const KEY: u64 = 500;
 
 type Tree = BzTree<u64, u64, Sim>;
@@ -39,21 +41,22 @@ fn step() {
     }
 }
 
-/// What the stopped thread does to [`KEY`], and how many keys are around it first.
+/// An operation of the stopped thread on [`KEY`], and the keys around it.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     name: &'static str,
-    /// Keys far above, that were inserted first; keys below and above; how many of these were removed again.
+    /// Keys far above, which are inserted first; keys below and above; number of these that are
+    /// removed again.
     around: [u64; 3],
-    /// Whether the key is there.
+    /// True if the key is present.
     there: bool,
-    /// Leaves and inner nodes that it adds, if nothing stops it.
+    /// Leaves and inner nodes that the operation adds, if nothing stops it.
     adds: (i64, i64),
-    /// True if it did something to the key.
+    /// The operation. Returns true if it had an effect on the key.
     act: fn(&Tree) -> bool,
 }
 
-/// A tree as the case begins with.
+/// Returns a tree with which the case begins.
 fn tree_of(sim: &Simulation, case: &Case, name: &str) -> (Attached, Tree) {
     let attached = sim.attach();
     let pool = Pool::create(Path::new(name), &PoolOptions::default()).unwrap();
@@ -81,7 +84,8 @@ fn tree_of(sim: &Simulation, case: &Case, name: &str) -> (Attached, Tree) {
     (attached, tree)
 }
 
-/// What others do meanwhile, each operation with a bound; the key is there in the end, with the value 9.
+/// Executes the operations of the others, each with a bound. At the end the key is present with the
+/// value 9.
 fn others(sim: &Simulation, tree: &Tree, at: &str) {
     let bounded = |what: &str, f: &dyn Fn()| {
         let before = sim.steps();
@@ -118,7 +122,8 @@ fn stopped_everywhere(case: &Case) {
     let mut steps = 0;
     for at in 1.. {
         let sim = Simulation::new(1 << 24);
-        // As many descriptors as elsewhere: a thread that is stopped keeps what others use from coming back.
+        // As many descriptors as elsewhere, since a stopped thread keeps used ones from coming
+        // back.
         sim.set_tiny(false);
         let (_attached, tree) = tree_of(&sim, case, case.name);
         let tree = Rc::new(tree);
@@ -152,7 +157,7 @@ fn stopped_everywhere(case: &Case) {
         }
         let entries = tree.verify().unwrap().entries;
         let there = tree.get(&KEY);
-        // It came before the others, or after them; an insertion that came after them found the key.
+        // It took place before the others or after them; an insertion after them found the key.
         let removes = case.name.contains("removal");
         assert!(
             there == Some(9) || did && (removes && there.is_none() || there == Some(3)),
@@ -168,7 +173,8 @@ fn stopped_everywhere(case: &Case) {
     assert!(steps > 5, "{}: {steps} steps", case.name);
 }
 
-/// For each operation, alone in its leaf and where it has the leaf, or the root, split, merged or consolidated.
+/// Every operation, alone in its leaf and where it causes a split, merge or consolidation of the
+/// leaf or the root.
 #[test]
 fn others_go_on_whatever_step_a_thread_is_stopped_at() {
     fn insert(tree: &Tree) -> bool {
@@ -181,7 +187,7 @@ fn others_go_on_whatever_step_a_thread_is_stopped_at() {
         tree.update(&KEY, &3).is_ok()
     }
     fn update_record(tree: &Tree) -> bool {
-        // Neither comes to be seen if the key's last value is to be 9 or 3.
+        // Neither may be visible if the key's last value is to be 9 or 3.
         let there = tree.update(&KEY, &u64::MAX).is_ok();
         there && tree.update(&KEY, &3).is_ok()
     }

@@ -1,4 +1,4 @@
-//! Checking every invariant, and measuring. Both walk the tree, which nothing else has to.
+//! Checks of every invariant, and measurements. Only these walk the whole tree.
 
 use super::BzTree;
 use super::node::{FROZEN, Form, HEADER, Meta, Node};
@@ -10,18 +10,18 @@ use std::borrow::Borrow;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-/// What a walk counts.
+/// Counts of a walk.
 #[derive(Debug, Default)]
 pub(super) struct Walked {
     pub entries: u64,
     pub leaves: u64,
     pub inner_nodes: u64,
     pub depth: u32,
-    /// Words of leaves, and of their records that count; headers left out.
+    /// Words of leaves, and of their records that count, without headers.
     words: u64,
     live: u64,
     records: u64,
-    /// Blocks reached: nodes, values, the anchor.
+    /// The blocks that were reached: nodes, values, the anchor.
     pub blocks: BTreeSet<u64>,
     /// The root node.
     pub root: u64,
@@ -31,7 +31,7 @@ pub(super) struct Walked {
 type Wrong = String;
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
-    /// Walks the tree. `strict`: no one else works, so everything has to be right.
+    /// Walks the tree. If `strict`, no other thread works, so everything must be right.
     pub(super) fn walk(&self, strict: bool) -> Result<Walked, Wrong> {
         let _guard = epoch::pin();
         let mut walked = Walked::default();
@@ -44,7 +44,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         Ok(walked)
     }
 
-    /// Walks what is below a node whose keys are from `low` on, and below `high`.
+    /// Walks a node and everything below. Its keys are at least `low` and below `high`.
     fn walk_node(
         &self,
         node: &Node<'_, M>,
@@ -186,8 +186,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         Ok(())
     }
 
-    /// Checks the module's invariants, and that a block is active if and only if the tree, or a descriptor that is still
-    /// to recycle it, leads to it.
+    /// Checks the module's invariants, and that a block is active if and only if the tree leads to
+    /// it or a descriptor will recycle it.
     pub(super) fn check(&self) -> Result<VerifyReport, Violation> {
         let walked = self.walk(true).map_err(Violation::new)?;
         if self.swaps.read(self.root_status()) & FROZEN != 0 {
@@ -224,7 +224,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         })
     }
 
-    /// Counts leaf by leaf, as a scan goes, so that descriptors come back to who writes meanwhile.
+    /// Counts leaf by leaf, like a scan, so that descriptors come back for threads that write
+    /// meanwhile.
     fn count(&self) -> Walked {
         let mut counted = Walked::default();
         let mut from: Option<K::Owned> = None;

@@ -4,18 +4,20 @@
 //! P --> L --> N      becomes      P --> L' --> N      split:  P --> L1 --> L2 --> N
 //! ```
 //!
-//! The new leaves are written and fenced; one NAW of P's head (or of the head word) switches
-//! ([`crate::leaftree`]'s `replace.rs` has the protocol of locks). L stays as it was until no reader is in it.
+//! The new leaves are written and fenced, then one NAW of P's head (or of the head word) switches
+//! to them. `replace.rs` of [`crate::leaftree`] has the protocol of the locks. L stays as it was
+//! until its last reader has left.
 //!
 //! # Crash states
-//! Before the NAW: blocks that no walk reaches, and so are free. After it: L's block is such a one. Nothing
-//! leaks, without a record of the two addresses; the paper keeps one, since its allocator remembers by itself
-//! what it handed out.
+//! Before the NAW, the new blocks are free, because no walk reaches them. After it, L's block is
+//! free for the same reason. Nothing leaks, although no record keeps the two addresses. The paper
+//! keeps such a record because its allocator itself remembers which blocks it handed out.
 //!
 //! # Persist cost
-//! The new leaves' lines, 1 line; 2 fences. The position of a recorded leaf adds a line under the first, and one
-//! line and fence for recording the new one. Where leaves come from a general allocator
-//! ([`super::CrabOptions::self_managed`] off), 1 line and fence more for each leaf that is allocated or freed.
+//! A copy writes back the new leaves' lines and 1 more, with 2 fences. If the leaf is recorded as a
+//! position for recovery, removing that adds a line under the first fence, and recording the new
+//! leaf adds a line and a fence. With a general allocator ([`super::CrabOptions::self_managed`]
+//! off), each leaf that is allocated or freed adds a line and a fence.
 
 use super::leaf::{Head, Leaf, terminators_end};
 use super::{Crab, Event};
@@ -25,24 +27,25 @@ use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::cmp::Ordering as Order;
 
-/// What the allocation tag of a leaf in use holds.
+/// Allocation tag of a leaf in use.
 const IN_USE: u64 = 1;
 
-/// What came of an attempt to copy.
+/// Result of an attempt to copy.
 pub(super) enum Copied<'t> {
-    /// It is done, durably, and nothing is locked.
+    /// The change is made and durable, and nothing is locked.
     Done,
-    /// The key is there (insertion) or not (removal): nothing has changed, the leaf is still locked.
+    /// The key is there (insertion) or absent (removal). Nothing has changed, and the leaf is still
+    /// locked.
     Not(At<'t, super::CrabLeaf>, Option<Found>),
-    /// Another thread was in the way: nothing has changed, nothing is locked.
+    /// Another thread was in the way. Nothing has changed, and nothing is locked.
     Again,
-    /// There is no room for a copy, or nothing that could lead to it (a damaged pool): nothing has changed, the leaf is
-    /// still locked.
+    /// There is no room for a copy, or the pool is damaged and nothing leads to the leaf. Nothing
+    /// has changed, and the leaf is still locked.
     Cannot(At<'t, super::CrabLeaf>),
 }
 
 impl<'t> Copied<'t> {
-    /// What leads to the leaf is not to be had.
+    /// Returns the result for a leaf whose predecessor cannot be locked.
     fn blocked(at: At<'t, super::CrabLeaf>, blocked: Blocked) -> Self {
         match blocked {
             Blocked::Busy => {
@@ -55,11 +58,12 @@ impl<'t> Copied<'t> {
 }
 
 impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
-    /// A block for a leaf, which nothing leads to; by a general allocator, it is marked as in use.
+    /// Returns a new block for a leaf. A general allocator marks it as in use.
     pub(super) fn allocate_leaf(self) -> Result<u32, SpaceError> {
         let leaf = handle(self.0.new_leaf()?);
         if self.0.design.tags {
-            // PERSIST: (in `publish`) what a general allocator does for each block that it hands out.
+            // PERSIST: (in `publish`) the tag that a general allocator writes for each block that
+            // it hands out.
             self.view(self.0.leaf(leaf))
                 .tag()
                 .publish(self.0.pm(), IN_USE);
@@ -67,17 +71,18 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         Ok(leaf)
     }
 
-    /// Gives up a leaf that is out of the chain and of the inner index; by a general allocator, it is marked
+    /// Frees a leaf that is out of the chain and of the inner index. A general allocator marks it
     /// as free.
     pub(super) fn give_up_leaf(self, leaf: u32, guard: &Guard) {
         if self.0.design.tags {
-            // PERSIST: (in `publish`) what a general allocator does for each block that it gets back.
+            // PERSIST: (in `publish`) the tag that a general allocator writes for each block that
+            // it gets back.
             self.view(self.0.leaf(leaf)).tag().publish(self.0.pm(), 0);
         }
         self.0.retire_leaf(leaf, guard);
     }
 
-    /// Writes pairs into a leaf that nothing leads to. Flushed, not fenced.
+    /// Writes pairs into a leaf that nothing leads to. Flushes them and does not fence.
     pub(super) fn write_leaf(
         self,
         leaf: u32,
@@ -92,20 +97,20 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         }
         leaf.terminate(n, terminators_end(n, leaf.capacity()));
         leaf.set_head(Head { n, next });
-        // PERSIST: header, pairs and terminators; fenced before anything leads to the leaf.
+        // PERSIST: the header, pairs and terminators, fenced before anything leads to the leaf.
         leaf.flush_all();
         leaf
     }
 
-    /// Fences what was written and makes `before` lead to `new`, the first of the new leaves, in the place
-    /// of `old`, whose lock the caller holds.
+    /// Fences the new leaves and makes `before` lead to `new`, the first of them, instead of `old`.
+    /// The caller holds the lock of `old`.
     pub(super) fn switch(self, before: &Before<'_>, old: u32, new: u32) {
         let recorded = self.0.forget_position(old);
         if self.0.pm().planted("crabtree-link-first") {
             self.0.publish_link(before, offset(new));
         }
-        // PERSIST: the new leaves and their records, and that no position names the old one, before the chain
-        // goes through them.
+        // PERSIST: the new leaves, their records, and the removal of the old leaf's recovery
+        // position, before the chain goes through the new leaves.
         self.0.pm().fence();
         self.0.publish_link(before, offset(new));
         if recorded {
@@ -113,7 +118,8 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         }
     }
 
-    /// Inserts by copying: into slot `slot`, or if that is not known yet where the copying finds it to be.
+    /// Inserts by copying, into slot `slot`, or where the copying finds the place if there is no
+    /// slot yet.
     pub(super) fn insert_by_copy(
         self,
         at: At<'t, super::CrabLeaf>,
@@ -135,7 +141,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         };
         let (old, copy) = (self.view(at.leaf), self.view(self.0.leaf(new)));
         let (n, next) = (old.n(), old.head().next);
-        // Line 9 to 12: pairs, with the new one where it belongs.
+        // Lines 9 to 12: the pairs, with the new one in its place.
         let mut to = 0;
         let mut place = slot;
         for from in 0..n {
@@ -173,7 +179,8 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         Copied::Done
     }
 
-    /// Removes by copying: from slot `slot`, or if that is not known yet where the copying finds the key.
+    /// Removes by copying, from slot `slot`, or where the copying finds the key if there is no slot
+    /// yet.
     pub(super) fn remove_by_copy(
         self,
         at: At<'t, super::CrabLeaf>,
@@ -225,7 +232,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         Copied::Done
     }
 
-    /// Gives back a leaf that is not to be used after all.
+    /// Frees a leaf that is not needed after all.
     pub(super) fn abandon_leaf(self, leaf: u32) {
         if self.0.design.tags {
             // PERSIST: (in `publish`) as in `give_up_leaf`.
@@ -234,7 +241,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         self.0.free_leaf(leaf);
     }
 
-    /// Lines 13 to 21: from the pairs' having been copied to the old leaf's being free. Unlocks.
+    /// Lines 13 to 21: from the copied pairs to the freed old leaf. Unlocks.
     fn finish_copy(
         self,
         at: At<'_, super::CrabLeaf>,
@@ -247,7 +254,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         let copy = self.view(self.0.leaf(new));
         copy.terminate(head.n, terminators_end(head.n, copy.capacity()));
         copy.set_head(head);
-        // PERSIST: the whole copy, in one batch; fenced in `switch`, before anything leads to it.
+        // PERSIST: the whole copy, in one batch, fenced in `switch` before anything leads to it.
         copy.flush_all();
         self.switch(&before, at.handle, new);
         let replaced = self.0.inner.replace(at.handle, new, key, guard);
@@ -258,8 +265,8 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         at.locked.unlock();
     }
 
-    /// Splits a full leaf by copying it to two, the first with `m` of its pairs, and the new pair in slot
-    /// `slot` of what was one.
+    /// Splits a full leaf by copying it to two. The first gets `m` pairs. The new pair belongs in
+    /// slot `slot` of the old leaf.
     pub(super) fn split_by_copy(
         self,
         at: At<'t, super::CrabLeaf>,
@@ -303,7 +310,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         self.0.record_position(right);
         self.add_leaf(separator, right, key, guard);
         let below = old.key(0);
-        // Always routed to the old leaf, but in a pool that is corrupt under our hands.
+        // The inner index leads to the old leaf, unless the pool has become corrupt.
         K::read(self.0.pm(), below, |low| {
             self.0.inner.replace(at.handle, left, low, guard)
         });
@@ -315,20 +322,20 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         Copied::Done
     }
 
-    /// Tells the inner index of a leaf that a split made, whose smallest key is at word `separator`.
+    /// Adds a leaf that a split made to the inner index. Its smallest key is at word `separator`.
     pub(super) fn add_leaf(self, separator: u64, new: u32, key: &K, guard: &Guard) {
         if K::read(self.0.pm(), separator, |s| {
             self.0.inner.insert(s, new, guard)
         })
         .is_none()
         {
-            // The pool is corrupt under our hands: keep the leaf reachable.
+            // The pool has become corrupt: keep the leaf reachable.
             self.0.inner.insert(key, new, guard);
         }
         self.0.pm().interleave();
     }
 
-    /// What an insertion by copying comes to, in the terms of the tree.
+    /// Converts the result of an insertion by copying to the tree's terms.
     pub(super) fn attempted(copied: Copied<'t>) -> Result<Attempt<'t>, SpaceError> {
         match copied {
             Copied::Done => Ok(Attempt::Done),
@@ -338,7 +345,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
                 at.locked.unlock_unchanged();
                 Ok(Attempt::Again)
             }
-            // Callers have changed it in place instead.
+            // Callers have inserted in place instead.
             Copied::Cannot(at) => {
                 at.locked.unlock_unchanged();
                 Ok(Attempt::Again)

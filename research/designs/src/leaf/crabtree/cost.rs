@@ -1,8 +1,8 @@
-//! What a change costs in place and by copying: the choice of Algorithm 1, line 7.
+//! Cost of a change in place and by copying, for the choice in Algorithm 1, line 7.
 //!
-//! Both are counted out in line write-backs, fences, store fences and copied pairs, and weighed with what
-//! each of these takes on the medium, which is measured once in a process for each kind of medium. A
-//! simulated medium has no clock that the machine's could tell of: there the weights are [`Costs::PAPER`].
+//! Both costs are sums of line write-backs, fences, store fences and copied pairs, weighed with the
+//! time that each takes on the medium. The process measures these times once for each kind of
+//! medium. A simulated medium has no clock to measure by, so its weights are [`Costs::PAPER`].
 
 use super::leaf::{capacity, line_of, lines};
 use bristlecone_pmem::media::{LINE, MediumKind};
@@ -14,26 +14,27 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// What the parts of a change take, in picoseconds.
+/// Time that the parts of a change take, in picoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
     /// A line written back and fenced.
     pub flush_fence: u64,
-    /// A line more in a batch that is fenced once.
+    /// Another line of a batch that is fenced once.
     pub flush: u64,
     /// A store fence.
     pub store_fence: u64,
-    /// A pair read and stored, by two stores.
+    /// A pair that is read, and stored by two stores.
     pub pair: u64,
-    /// A pair read and stored, by one 16-byte store.
+    /// A pair that is read, and stored by one 16-byte store.
     pub wide_pair: u64,
-    /// What a copy takes besides: the leaf before, a block and its reclamation, the inner node.
+    /// The rest of a copy: the leaf before, a block and its reclamation, the inner node.
     pub swap: u64,
 }
 
 impl Costs {
-    /// In the proportions of the paper's Figure 2 on an ARMv8 processor: a batched line takes 1 / 3.5 of one
-    /// that is fenced alone; 126 store fences take about twice what 16 fenced lines do.
+    /// The proportions of the paper's Figure 2 on an ARMv8 processor: a batched line takes 1 / 3.5
+    /// of one that is fenced alone, and 126 store fences take about twice as long as 16 fenced
+    /// lines.
     pub const PAPER: Self = Self {
         flush_fence: 100_000,
         flush: 28_000,
@@ -43,7 +44,8 @@ impl Costs {
         swap: 150_000,
     };
 
-    /// Measures the medium under `heap`, once in a process for each kind of medium.
+    /// Returns the costs on the medium under `heap`, which the process measures once for each kind
+    /// of medium.
     pub(super) fn of<M: Media>(heap: &Heap<M>) -> Self {
         static KNOWN: Mutex<BTreeMap<&'static str, Costs>> = Mutex::new(BTreeMap::new());
         let pm = heap.pool().pm();
@@ -60,15 +62,15 @@ impl Costs {
         *lock(&KNOWN).entry(name).or_insert(costs)
     }
 
-    /// Tries all of it in a block of its own; `None` if the pool has no room for one.
+    /// Measures in a block of its own. Returns `None` if the pool has no room for one.
     fn measure<M: Media>(heap: &Heap<M>) -> Option<Self> {
         const BYTES: usize = 8192;
         const LINES: usize = BYTES / LINE;
         let pm = heap.pool().pm();
         let block = heap.alloc(BYTES as u64).ok()?;
         let at = pm.base().wrapping_add(block.get() as usize);
-        // SAFETY: 1. the block was just allocated: inside the pool, 8 KiB, aligned; 2. words are atomic; 3. the
-        // pool outlives the borrow.
+        // SAFETY: 1. the block was just allocated, so it is inside the pool, has 8 KiB and is
+        // aligned; 2. words are atomic; 3. the pool outlives the borrow.
         let words = unsafe { std::slice::from_raw_parts(at.cast::<PWord>(), BYTES / 8) };
         let mut value = 1;
         // ORDERING: Relaxed; no one else has the block.
@@ -79,7 +81,7 @@ impl Costs {
         let alone = least(LINES, || {
             for line in words.chunks_exact(LINE / 8) {
                 store(&line[0]);
-                // PERSIST: nothing; this is what is measured.
+                // PERSIST: nothing; this flush is measured.
                 pm.flush_of(&line[0]);
                 pm.fence();
             }
@@ -87,7 +89,7 @@ impl Costs {
         let batched = least(1, || {
             for line in words.chunks_exact(LINE / 8) {
                 store(&line[0]);
-                // PERSIST: nothing; this is what is measured.
+                // PERSIST: nothing; this flush is measured.
                 pm.flush_of(&line[0]);
             }
             pm.fence();
@@ -110,13 +112,13 @@ impl Costs {
         });
         let wide_pair = {
             use bristlecone_pmem::cell::PWord16;
-            // SAFETY: as above, and the block is 16-aligned.
+            // SAFETY: 1. to 3. as above; 4. the block is aligned to 16.
             let wide = unsafe { std::slice::from_raw_parts(at.cast::<PWord16>(), BYTES / 16) };
             let mut value = 1;
             least(wide.len(), || {
                 for word in wide {
                     value += 1;
-                    // A processor without it never shifts so.
+                    // A processor without the instruction never shifts in this way.
                     let _ = word.store(pm, value, Ordering::Relaxed);
                 }
             })
@@ -130,7 +132,7 @@ impl Costs {
                 }
             }
         });
-        // PERSIST: nothing; no flush of a block that is free is left for a later fence.
+        // PERSIST: nothing; a later fence must not pay for flushes of a block that is free by then.
         pm.fence();
         heap.free(block);
         let flush = batched.saturating_sub(alone) / (LINES as u64 - 1);
@@ -140,7 +142,7 @@ impl Costs {
             store_fence: fenced.saturating_sub(pair) / 2,
             pair,
             wide_pair,
-            // Two more searches of the inner nodes, a lock.
+            // Two more searches of the inner nodes, and a lock.
             swap: 2 * swap,
         })
     }
@@ -154,21 +156,21 @@ impl Costs {
         n as u64 * each
     }
 
-    /// An insertion in place into slot `at` of a leaf of `n` pairs.
+    /// Returns the cost of inserting in place into slot `at` of a leaf of `n` pairs.
     pub(super) fn insert(&self, n: usize, at: usize, wide: bool) -> u64 {
         let fences = line_of(n) - line_of(at) + 1;
         let more = u64::from(line_of(at) > 0);
         fences as u64 * self.flush_fence + more * self.flush + self.pairs(n - at + 1, wide)
     }
 
-    /// A removal in place from slot `at` of a leaf of `n` pairs.
+    /// Returns the cost of removing in place from slot `at` of a leaf of `n` pairs.
     pub(super) fn remove(&self, n: usize, at: usize, wide: bool) -> u64 {
         let fences = line_of(n - 1) - line_of(at) + 1;
         let more = u64::from(line_of(n - 1) > 0);
         fences as u64 * self.flush_fence + more * self.flush + self.pairs(n - 1 - at, wide)
     }
 
-    /// A leaf of `bytes` bytes written with `n` pairs, flushed but not fenced.
+    /// Returns the cost of writing a leaf of `bytes` bytes with `n` pairs, flushed and not fenced.
     pub(super) fn write(&self, n: usize, bytes: u64, self_managed: bool) -> u64 {
         let tags = if self_managed {
             0
@@ -178,13 +180,14 @@ impl Costs {
         lines(n, capacity(bytes)) as u64 * self.flush + n as u64 * self.pair + tags
     }
 
-    /// The rest of a copy, once leaves are written: two fences, the line that leads there.
+    /// Returns the rest of a copy's cost: two fences, and the line that leads to the written
+    /// leaves.
     pub(super) fn switch(&self) -> u64 {
         2 * self.flush_fence + self.swap
     }
 }
 
-/// The least time that `work` of `parts` parts took, for each part, in picoseconds.
+/// Returns the shortest time that one of `parts` parts of `work` took, in picoseconds.
 fn least(parts: usize, mut work: impl FnMut()) -> u64 {
     const TRIES: usize = 7;
     let mut least = u128::MAX;
@@ -215,7 +218,7 @@ mod tests {
             assert!(costs.remove(n, 0, false) > copy, "{bytes}");
             assert!(costs.remove(n, n - 1, false) < copy, "{bytes}");
         }
-        // One line and one fence in the header line, a line more elsewhere.
+        // In the header line one line and one fence, elsewhere another line.
         assert_eq!(costs.insert(2, 2, true), 100_000 + 35_000);
         assert_eq!(costs.remove(3, 2, true), 100_000);
         assert_eq!(costs.remove(4, 3, true), 128_000);

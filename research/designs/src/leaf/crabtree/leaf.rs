@@ -6,23 +6,24 @@
 //! ...    | four pairs a line, the key's word and the value's                    |
 //! ```
 //!
-//! Word 0, the *head*, has the number of pairs and, as its offset / 256, the right sibling. The paper has
-//! them in two words; in one, a split or a merge changes both by one store. Pairs are 16-aligned, none
-//! crosses a line. The allocation tag is written where leaves come from a general allocator (see
-//! [`super::CrabOptions::self_managed`]), and never read.
+//! Word 0, the *head*, holds the number of pairs and the right sibling's offset / 256. The paper
+//! has two words for them. In one word, a single store makes a split or a merge visible. Pairs are
+//! 16-aligned, and none crosses a line. The allocation tag is written where leaves come from a
+//! general allocator (see [`super::CrabOptions::self_managed`]), and is never read.
 //!
 //! # Invariants (whenever the leaf's lock is free)
 //! 1. `n <= capacity`; the keys of slots `0..n` ascend strictly.
-//! 2. *Terminators*: the key words of slots `n..end(n)` are null (0), but for slot 0. `end(n)` is behind the
-//!    first slot of the line after slot n's. What is behind may be anything.
+//! 2. *Terminators*: the key words of slots `n..end(n)` are null (0), except in slot 0. `end(n)` is
+//!    the second slot of the line after slot n's. Words behind that may hold anything.
 //!
-//! Null is no key that could be there: as a number it is smaller than all others, so it can be in slot 0
-//! alone; as a byte string's word it leads nowhere. The paper's null is a value; values are the user's,
-//! two may be equal and any may be 0. So here *keys* are the landmark, both the null and the duplicate:
-//! they are unique in a leaf, whatever the user stores.
+//! Null cannot be mistaken for a key: as a number it is smaller than all others, so only slot 0 can
+//! hold it; as the word of a byte string it leads nowhere. In the paper the null is a value. Here
+//! values belong to the user: two may be equal, and any may be 0. Therefore *keys* are the
+//! landmarks, both as nulls and as duplicates: they are unique in a leaf whatever the user stores.
 //!
-//! The paper flushes the nulls of the whole leaf when it is allocated. Two lines of them are enough:
-//! those that the next insertion in place relies on. They share a fence with it.
+//! The paper flushes the nulls of the whole leaf when it is allocated. Two lines of nulls are
+//! enough, those that the next insertion in place relies on. They share a fence with that
+//! insertion.
 
 use super::CrabLeaf;
 use bristlecone_pmem::cell::PWord16;
@@ -33,34 +34,34 @@ use std::sync::atomic::Ordering;
 
 /// Words before the first pair.
 pub(super) const HEADER_WORDS: usize = 2;
-/// Pairs in a line.
+/// Number of pairs in a line.
 pub(super) const PER_LINE: usize = 4;
-/// The key word of a slot that has no pair.
+/// Key word of a slot without a pair.
 pub(super) const NULL: u64 = 0;
 
 const _: () = assert!(HEADER_WORDS * 8 == 16 && PER_LINE * 16 == LINE);
 
-/// Pairs that a leaf of so many bytes has room for.
+/// Returns the number of pairs that a leaf of `bytes` bytes has room for.
 pub(super) const fn capacity(bytes: u64) -> usize {
     (bytes as usize / 8 - HEADER_WORDS) / 2
 }
 
-/// The line of a slot.
+/// Returns the line of a slot.
 pub(super) const fn line_of(slot: usize) -> usize {
     (slot + 1) / PER_LINE
 }
 
-/// True if no slot comes before this one in its line.
+/// Returns true if the slot is the first of its line.
 pub(super) const fn is_first(slot: usize) -> bool {
     (slot + 1).is_multiple_of(PER_LINE)
 }
 
-/// True if no slot comes after this one in its line.
+/// Returns true if the slot is the last of its line.
 pub(super) const fn is_last(slot: usize) -> bool {
     is_first(slot + 1)
 }
 
-/// Where the terminators of a leaf of `n` pairs end.
+/// Returns the end of the terminators in a leaf of `n` pairs.
 pub(super) fn terminators_end(n: usize, capacity: usize) -> usize {
     if n >= capacity {
         return capacity;
@@ -68,17 +69,17 @@ pub(super) fn terminators_end(n: usize, capacity: usize) -> usize {
     (PER_LINE * (line_of(n) + 1)).min(capacity)
 }
 
-/// Lines that a leaf of `n` pairs has something in: header, pairs, terminators.
+/// Returns the number of lines that a leaf of `n` pairs uses: header, pairs, terminators.
 pub(super) fn lines(n: usize, capacity: usize) -> usize {
     line_of(terminators_end(n, capacity) - 1) + 1
 }
 
-/// What word 0 holds.
+/// Content of word 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// Pairs.
+    /// Number of pairs.
     pub n: usize,
-    /// Handle of the right sibling; 0 for none.
+    /// Handle of the right sibling, or 0.
     pub next: u32,
 }
 
@@ -100,7 +101,7 @@ impl Head {
 pub(super) struct Leaf<'t, M> {
     pub(super) pm: &'t M,
     words: &'t [PWord],
-    /// Shift pairs by 16-byte stores.
+    /// True if pairs are shifted by 16-byte stores.
     wide: bool,
 }
 
@@ -113,26 +114,26 @@ impl<M> Clone for Leaf<'_, M> {
 impl<M> Copy for Leaf<'_, M> {}
 
 impl<'t, M: Media> Leaf<'t, M> {
-    /// `words`: all of the leaf's, 256-aligned. `wide` only where [`PWord16::supported`].
+    /// `words` are all words of the leaf, 256-aligned. `wide` requires [`PWord16::supported`].
     #[inline(always)]
     pub(super) fn new(pm: &'t M, words: &'t [PWord], wide: bool) -> Self {
         Self { pm, words, wide }
     }
 
-    /// Slots.
+    /// Returns the number of slots.
     #[inline(always)]
     pub(super) fn capacity(&self) -> usize {
         (self.words.len() - HEADER_WORDS) / 2
     }
 
-    /// Word 0.
+    /// Returns word 0.
     #[inline(always)]
     pub(super) fn head(&self) -> Head {
         // ORDERING: Acquire; pairs with the Release in `store_head`.
         Head::of(self.words[0].load(self.pm, Ordering::Acquire))
     }
 
-    /// Pairs; no more than there are slots, whatever the leaf says.
+    /// Returns the number of pairs, at most the number of slots whatever the leaf says.
     #[inline(always)]
     pub(super) fn n(&self) -> usize {
         self.head().n.min(self.capacity())
@@ -148,8 +149,8 @@ impl<'t, M: Media> Leaf<'t, M> {
         &self.words[1]
     }
 
-    // ORDERING, of pairs: Relaxed; readers are ordered by the head's Acquire and the validation of the leaf's
-    // version.
+    // ORDERING, of pairs: Relaxed; the head's Acquire and the validation of the leaf's version
+    // order readers.
 
     #[inline(always)]
     pub(super) fn key(&self, slot: usize) -> u64 {
@@ -161,7 +162,7 @@ impl<'t, M: Media> Leaf<'t, M> {
         &self.words[HEADER_WORDS + 2 * slot + 1]
     }
 
-    /// Key and value words of a slot.
+    /// Returns the key and value words of a slot.
     #[inline(always)]
     pub(super) fn pair(&self, slot: usize) -> (u64, u64) {
         let value = self.value_word(slot).load(self.pm, Ordering::Relaxed);
@@ -179,30 +180,31 @@ impl<'t, M: Media> Leaf<'t, M> {
             .store(self.pm, value, Ordering::Relaxed);
     }
 
-    /// Stores a pair into a leaf that nothing leads to, in whatever order.
+    /// Stores a pair into a leaf that nothing leads to, in any order.
     #[inline(always)]
     pub(super) fn set(&self, slot: usize, (key, value): (u64, u64)) {
         self.set_key(slot, key);
         self.set_value(slot, value);
     }
 
-    /// Stores a pair by one 16-byte store. It is whole in every image; what comes before what, from pair to
-    /// pair, is still to be said.
+    /// Stores a pair by one 16-byte store. Every image has the pair whole or not at all. The order
+    /// between pairs still needs store fences.
     #[inline(always)]
     fn set_wide(&self, slot: usize, (key, value): (u64, u64)) {
         let at =
             std::ptr::from_ref(&self.words[HEADER_WORDS + 2 * slot..HEADER_WORDS + 2 * slot + 2]);
-        // SAFETY: 1. the two words are inside the leaf (the slice is checked), and pairs are 16-aligned
-        // since leaves are 256-aligned; 2. all access to them is atomic; those who read 8 of the 16 bytes
-        // meanwhile use what they read only after the leaf's version was validated, and the 16-byte store
-        // is one instruction that the compiler does not look into.
+        // SAFETY: 1. the two words are inside the leaf (the slice is checked); 2. pairs are
+        // 16-aligned since leaves are 256-aligned; 3. all access to them is atomic: a reader of 8
+        // of the 16 bytes uses them only after it validated the leaf's version, and the 16-byte
+        // store is one instruction that the compiler does not look into.
         let wide = unsafe { &*at.cast::<PWord16>() };
         let both = u128::from(key) | u128::from(value) << 64;
         let stored = wide.store(self.pm, both, Ordering::Relaxed);
         debug_assert!(stored.is_ok(), "`wide` only where there is such a store");
     }
 
-    /// A store that must be durable before the next one to its line (Algorithm 1's `FENCE()`).
+    /// Makes the store before durable no later than the next one to its line (Algorithm 1's
+    /// `FENCE()`).
     #[inline(always)]
     #[track_caller]
     pub(super) fn then(&self) {
@@ -211,40 +213,40 @@ impl<'t, M: Media> Leaf<'t, M> {
         }
     }
 
-    /// Makes slot `slot` the pair, *value first*: for shifting up and for the new pair (lines 24, 25, 29, 30).
-    /// While the value is stored and the key is not, the key there is one that the slot above has too, with its
-    /// own value.
+    /// Stores the pair into slot `slot`, *value first*, for shifting up and for the new pair (lines
+    /// 24, 25, 29, 30). While the value is stored and the key is not, the slot above has the same
+    /// key with its own value.
     #[inline(always)]
     pub(super) fn raise(&self, slot: usize, pair: (u64, u64)) {
         if self.wide {
             self.set_wide(slot, pair);
         } else {
             self.set_value(slot, pair.1);
-            // The right value of what was here is above, under a key that is not overwritten yet.
+            // The slot above holds the overwritten value, under a key that is still here.
             self.then();
             self.set_key(slot, pair.0);
         }
-        // The slot below is about to be overwritten; its pair is to be here by then.
+        // The slot below is overwritten next, and its pair must be here by then.
         self.then();
     }
 
-    /// Makes slot `slot` the pair, *key first*: for shifting down. While the key is stored and the value is
-    /// not, the slot above has the key too, with its own value.
+    /// Stores the pair into slot `slot`, *key first*, for shifting down. While the key is stored
+    /// and the value is not, the slot above has the same key with its own value.
     #[inline(always)]
     pub(super) fn lower(&self, slot: usize, pair: (u64, u64)) {
         if self.wide {
             self.set_wide(slot, pair);
         } else {
             self.set_key(slot, pair.0);
-            // A key that stays must not get another's value.
+            // A key that stays must not get the value of another.
             self.then();
             self.set_value(slot, pair.1);
         }
-        // The slot above is about to be overwritten; its pair is to be here by then.
+        // The slot above is overwritten next, and its pair must be here by then.
         self.then();
     }
 
-    /// Stores nulls into the slots `from..to` but slot 0.
+    /// Stores nulls into the slots `from..to`, except slot 0.
     pub(super) fn terminate(&self, from: usize, to: usize) {
         for slot in from.max(1)..to {
             self.set_key(slot, NULL);
@@ -255,7 +257,7 @@ impl<'t, M: Media> Leaf<'t, M> {
     #[inline(always)]
     #[track_caller]
     pub(super) fn flush_line(&self, slot: usize) {
-        // PERSIST: the slot's pair, not fenced; each call says what it precedes.
+        // PERSIST: the slot's pair, not fenced; each caller says what it precedes.
         self.pm.flush_of(&self.words[HEADER_WORDS + 2 * slot]);
     }
 
@@ -263,27 +265,27 @@ impl<'t, M: Media> Leaf<'t, M> {
     #[track_caller]
     pub(super) fn flush_slots(&self, from: usize, to: usize) {
         if from < to {
-            // PERSIST: the slots' pairs, not fenced; each call says what they precede.
+            // PERSIST: the slots' pairs, not fenced; each caller says what they precede.
             self.pm
                 .flush_of(&self.words[HEADER_WORDS + 2 * from..HEADER_WORDS + 2 * to]);
         }
     }
 
-    /// Flushes all that a leaf of its number of pairs has something in.
+    /// Flushes every line that the leaf uses.
     #[track_caller]
     pub(super) fn flush_all(&self) {
         let words = lines(self.n(), self.capacity()) * LINE / 8;
-        // PERSIST: all that the leaf holds, not fenced; it precedes whatever leads to the leaf.
+        // PERSIST: everything in the leaf, not fenced; it precedes whatever leads to the leaf.
         self.pm.flush_of(&self.words[..words.min(self.words.len())]);
     }
 
-    /// The NAW of the head, which ends every change.
+    /// Makes the NAW of the head that ends every change.
     #[inline(always)]
     #[track_caller]
     pub(super) fn publish_head(&self, head: Head) {
         // ORDERING: Release; pairs with the Acquire in `head`.
         self.words[0].store(self.pm, head.word(), Ordering::Release);
-        // PERSIST: the counter, and the link; with them, what else is in the header line.
+        // PERSIST: the counter and the link, and with them the rest of the header line.
         self.pm.flush_of(&self.words[0]);
         self.pm.fence();
     }
@@ -294,7 +296,8 @@ impl<'t, M: Media> Leaf<'t, M> {
         self.words[0].store(self.pm, head.word(), Ordering::Release);
     }
 
-    /// Binary search of the slots `from..to`: where the key is, or where it would be.
+    /// Searches the slots `from..to`: `Ok` with the key's slot, or `Err` with the slot where it
+    /// would be.
     #[inline(always)]
     pub(super) fn position(
         &self,
@@ -315,7 +318,7 @@ impl<'t, M: Media> Leaf<'t, M> {
     }
 }
 
-// A leaf's type stands for its first 256 bytes.
+// The type of a leaf stands for its first 256 bytes.
 const _: () = assert!(size_of::<CrabLeaf>() == 256 && align_of::<CrabLeaf>() == 256);
 
 #[cfg(test)]

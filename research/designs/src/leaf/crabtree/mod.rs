@@ -1,53 +1,58 @@
-//! Crab-tree and Crab_opt: sorted leaves that are changed by shifting in place or by copying, whichever
-//! costs less.
+//! Crab-tree and Crab_opt: sorted leaves that are changed by shifting in place or by copying,
+//! whichever costs less.
 //!
-//! After Wang, Chattopadhyay, Brihadiswarn: "Crab-tree: A Crash Recoverable B+-tree Variant for Persistent
-//! Memory with ARMv8 Architecture" (ACM TECS 2020); section numbers are the paper's.
+//! After Wang, Chattopadhyay, Brihadiswarn: "Crab-tree: A Crash Recoverable B+-tree Variant for
+//! Persistent Memory with ARMv8 Architecture" (ACM TECS 2020); section numbers are the paper's.
 //!
 //! | file | holds | section |
 //! | --- | --- | --- |
 //! | `leaf` | layout, landmarks, store order of a pair | 4.1 |
-//! | `cost` | what either way costs on this medium | 4.2 |
+//! | `cost` | the cost of both ways on this medium | 4.2 |
 //! | `shift` | shifting in place (SIP) | 4.2, 4.4 |
 //! | `copy` | copy on write (COW) of one leaf, and of one to two | 4.2, 4.4 |
 //! | `reshape` | the choice, the approximate probe, splits, merge, redistribution | 4.2, 4.4, 5.2 |
 //! | `repair` | recovery of a leaf | 4.5 |
 //!
-//! Inner nodes are volatile, so all else is the [`LeafTree`]'s: routing, locks, rebuilding with threads,
-//! scans, bulk load, verification.
+//! Inner nodes are volatile. The [`LeafTree`] does the rest: routing, locks, rebuilding with
+//! threads, scans, bulk load, verification.
 //!
 //! # Invariants
 //! Besides the tree's, those of `leaf.rs`.
 //!
 //! # Concurrency
-//! A leaf's lock covers its pairs and its link. Copies also take the lock of the leaf before, merges those of
-//! the siblings; whoever holds a lock never waits for another: it gives back what it has and begins again, or
-//! leaves the leaf thin. Readers of a leaf that is copied meanwhile see what was there, and start again.
+//! A leaf's lock covers its pairs and its link. A copy also takes the lock of the leaf before, and
+//! a merge those of the siblings. A thread that holds a lock never waits for another: it releases
+//! its locks and starts again, or leaves the leaf thin. A reader of a leaf that is copied meanwhile
+//! sees the old content and starts again.
 //!
 //! # Crash states
-//! 1. *In place*: a prefix of the stores (`shift.rs`); `repair.rs` undoes an insertion and finishes a removal.
-//! 2. *Copy*, *redistribution*: the old leaf or leaves, or the new ones. Blocks of the others are free.
-//! 3. *Split in place*: before the NAW of the head as before; after it both halves, and pairs behind the lower
-//!    one's last, which recovery clears.
-//! 4. *Merge*: before the NAW of the head as before, with pairs behind the last; after it merged.
+//! 1. *In place*: a prefix of the stores (`shift.rs`); `repair.rs` undoes an insertion and finishes
+//!    a removal.
+//! 2. *Copy*, *redistribution*: either the old leaves or the new ones are reachable. The blocks of
+//!    the others are free.
+//! 3. *Split in place*: before the NAW of the head the leaf is as before. After it both halves are
+//!    there, with pairs behind the lower half's last one, which recovery clears.
+//! 4. *Merge*: before the NAW of the head the leaf is as before, with pairs behind its last. After
+//!    it the leaves are merged.
 //!
 //! # The three optimizations of Crab_opt (section 5)
-//! Each can be switched alone ([`CrabOptions`]).
+//! [`CrabOptions`] switches each of them.
 //!
-//! *Self-managed space.* On: leaves come from the heap's caches, refilled in bulk, without a persist for each.
-//! Off: each leaf that is allocated or given up costs one persisted word more (its tag): what a general
-//! allocator has to write at least, which remembers by itself which blocks are in use. Recovery does not
-//! need the tags, so they are never read, and not written where crash states are explored.
+//! *Self-managed space.* On, leaves come from the heap's caches, which are refilled in bulk without
+//! a persist for each leaf. Off, each leaf that is allocated or freed costs one more persisted
+//! word, its tag: the least that a general allocator has to write that itself remembers which
+//! blocks are in use. Recovery does not need the tags, so nothing reads them, and they are not
+//! written where crash states are explored.
 //!
-//! *Approximate probe.* On: who inserts or removes a key that is not above the middle one copies the leaf, and
-//! finds the place while copying. Byte strings are still searched, since comparing them means
-//! reading records.
+//! *Approximate probe.* On, an insertion or removal of a key that is not above the middle one
+//! copies the leaf and finds the place while copying. Byte strings are still searched, since
+//! comparing them means reading records.
 //!
-//! *16-byte stores.* On, and where the processor has such a store ([`PWord16::supported`]): SIP shifts key and
-//! value as one, without a store fence between. The failure-atomic unit is 16 bytes then, which is a declared
-//! assumption ([`CrabOptions::failure_unit`]). Elsewhere pairs are shifted by two stores, as if it were off. The
-//! paper has no fence from pair to pair either, since its compare-and-swap orders them; a store fence says it
-//! here, which on x86-64 is no instruction.
+//! *16-byte stores.* On, and where the processor has such a store ([`PWord16::supported`]), SIP
+//! shifts key and value as one, without a store fence between them. The failure-atomic unit is then
+//! 16 bytes, which is a declared assumption ([`CrabOptions::failure_unit`]). On other processors,
+//! two stores shift a pair, as if this were off. The paper has no fence between pairs either, since
+//! its compare-and-swap orders them. Here a store fence does, which on x86-64 is no instruction.
 
 mod copy;
 mod cost;
@@ -60,9 +65,10 @@ mod tests;
 
 pub use cost::Costs;
 
-use crate::index::TreeError;
+use crate::common::check_node_bytes;
+use crate::index::{IfPresent, TreeError};
 use crate::leaftree::{
-    At, Attempt, Found, IfPresent, LeafDesign, LeafLayout, LeafTree, Moved, Pair, Removal, UNIT,
+    At, Attempt, Found, LeafDesign, LeafLayout, LeafTree, Moved, Pair, Removal, UNIT,
 };
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::cell::PWord16;
@@ -79,27 +85,27 @@ pub const NODE_BYTES: &[u32] = &[256, 512, 1024, 2048, 4096, 8192];
 /// A Crab-tree. See the module's head.
 pub type CrabTree<K, V, M> = LeafTree<CrabDesign, K, V, M>;
 
-/// How a leaf is changed.
+/// Ways of changing a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Strategy {
-    /// In whichever way costs less (Crab-tree).
+    /// The way that costs less (Crab-tree).
     #[default]
     Choose,
-    /// By copying, as long as there is space to (COW-only, section 6.3).
+    /// Copying while there is space for it (COW-only, section 6.3).
     CopyOnWrite,
-    /// In place; only what goes to two leaves is copied (SIP-only, section 6.3).
+    /// Shifting in place; only splits and redistributions copy (SIP-only, section 6.3).
     ShiftInPlace,
 }
 
-/// How a Crab-tree is run. Only `leaf_bytes` is stored in the pool, and whether all three optimizations are
-/// on, as the design's name.
+/// Options of a Crab-tree. The pool stores `leaf_bytes`, and in the name of the design whether all
+/// three optimizations are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrabOptions {
     /// Bytes of a leaf, one of [`NODE_BYTES`].
     pub leaf_bytes: u32,
     /// Shifting or copying.
     pub strategy: Strategy,
-    /// What they cost; `None` to measure the medium.
+    /// Costs of both; `None` to measure the medium.
     pub costs: Option<Costs>,
     /// Self-managed space (section 5.1).
     pub self_managed: bool,
@@ -131,7 +137,8 @@ impl CrabOptions {
         ..Self::PLAIN
     };
 
-    /// Bytes that the medium has to write as one: 16 where pairs are shifted by 16-byte stores, else 8.
+    /// Returns how many bytes the medium has to write as one: 16 where pairs are shifted by 16-byte
+    /// stores, else 8.
     #[must_use]
     pub fn failure_unit(&self) -> u8 {
         if self.atomic16 && PWord16::supported() {
@@ -165,10 +172,10 @@ impl std::fmt::Debug for CrabLeaf {
     }
 }
 
-/// How often what was done.
+/// Counts of what was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrabStats {
-    /// Insertions by shifting, without those that a split ends with.
+    /// Insertions by shifting, without those that end a split.
     pub inserts_in_place: u64,
     /// Insertions by copying.
     pub inserts_by_copy: u64,
@@ -186,7 +193,7 @@ pub struct CrabStats {
     pub redistributions: u64,
 }
 
-/// What is counted, in the order of [`CrabStats`].
+/// Events that are counted, in the order of [`CrabStats`].
 #[derive(Clone, Copy, Debug)]
 enum Event {
     InsertInPlace,
@@ -200,33 +207,29 @@ enum Event {
 }
 
 const EVENTS: usize = 8;
-/// Threads count in so many places, so that they seldom meet.
+/// Number of counters of each event, so that threads seldom share one.
 const SHARDS: usize = 16;
 
 /// The leaf design of the Crab-tree.
 #[derive(Debug)]
 pub struct CrabDesign {
     options: CrabOptions,
-    /// Pairs in a full leaf.
+    /// Number of pairs in a full leaf.
     capacity: usize,
-    /// Pairs are shifted by 16-byte stores.
+    /// True if pairs are shifted by 16-byte stores.
     wide: bool,
-    /// Allocation tags are written: space is not self-managed. Not where crash states are explored: what is
-    /// never read has none, and each of its flushes and fences would be called a waste, as it is.
+    /// True if allocation tags are written, because space is not self-managed. They are not written
+    /// where crash states are explored: the explorer would report every flush and fence of a word
+    /// that nothing reads as waste, and rightly so.
     tags: bool,
-    /// Set when first asked for, if they are to be measured.
+    /// Empty until first needed if the costs are to be measured.
     costs: OnceLock<Costs>,
     counters: [CachePadded<[AtomicU64; EVENTS]>; SHARDS],
 }
 
 fn checked(options: &CrabOptions) -> Result<u64, TreeError> {
-    if NODE_BYTES.contains(&options.leaf_bytes) {
-        return Ok(options.leaf_bytes.into());
-    }
-    Err(TreeError::NodeBytes {
-        asked: options.leaf_bytes,
-        there: NODE_BYTES,
-    })
+    check_node_bytes(options.leaf_bytes, NODE_BYTES)?;
+    Ok(options.leaf_bytes.into())
 }
 
 impl CrabDesign {
@@ -246,19 +249,19 @@ impl CrabDesign {
         })
     }
 
-    /// What the parts of a change cost; known by the time that something is to be decided.
+    /// Returns the costs, which are known by the first decision.
     fn costs(&self) -> &Costs {
         self.costs.get().unwrap_or(&Costs::PAPER)
     }
 
-    /// A leaf written with `n` pairs.
+    /// Returns the cost of writing a leaf with `n` pairs.
     fn write(&self, n: usize) -> u64 {
         let bytes = u64::from(self.options.leaf_bytes);
         self.costs().write(n, bytes, self.options.self_managed)
     }
 }
 
-/// The calling thread's place to count in.
+/// Returns the calling thread's index into the counters.
 fn shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -269,7 +272,7 @@ fn shard() -> usize {
 }
 
 impl CrabDesign {
-    /// How often what was done since the tree was opened.
+    /// Returns how often each thing was done since the tree was opened.
     #[must_use]
     pub fn crab_stats(&self) -> CrabStats {
         let sum = |event: Event| {
@@ -291,14 +294,15 @@ impl CrabDesign {
         }
     }
 
-    /// True if pairs are shifted by 16-byte stores: asked for, and there on this processor.
+    /// Returns true if 16-byte stores shift pairs: the options ask for them, and the processor has
+    /// them.
     #[must_use]
     pub fn shifts_16_bytes(&self) -> bool {
         self.wide
     }
 }
 
-/// What only this design does with a tree.
+/// Operations on a tree that only this design has.
 struct Crab<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media>(&'t CrabTree<K, V, M>);
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Clone for Crab<'_, K, V, M> {
@@ -310,7 +314,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Clone for Crab<'_, K, V, M
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Copy for Crab<'_, K, V, M> {}
 
 impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
-    /// A leaf, in its whole length.
+    /// Returns a view of a leaf in its whole length.
     #[inline(always)]
     fn view(self, leaf: &'t CrabLeaf) -> Leaf<'t, M> {
         Leaf::new(self.0.pm(), self.0.words(leaf), self.0.design.wide)
@@ -321,7 +325,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         self.0.design.counters[shard()][event as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether to copy, by the strategy or by what shifting and copying cost.
+    /// Returns true to copy, by the strategy or by the costs of shifting and copying.
     #[inline]
     fn copies(self, costs: impl FnOnce(&CrabDesign) -> (u64, u64)) -> bool {
         match self.0.design.options.strategy {
@@ -349,7 +353,7 @@ where
     const NAME: &'static str = "crabtree";
     const CAPACITY: usize = capacity(8192);
     const SORTED: bool = true;
-    // The header and the pairs that a search comes to last are unknown lines apart.
+    // The header and the pairs that a search ends at are an unknown number of lines apart.
     const PREFETCH: u64 = UNIT;
 
     fn name(options: &CrabOptions) -> &'static str {
@@ -454,7 +458,7 @@ where
     }
 
     fn flush_filled(tree: &LeafTree<Self, K, V, M>, leaf: &CrabLeaf) {
-        // PERSIST: the whole leaf; the tree fences, before anything leads to it.
+        // PERSIST: the whole leaf; the tree fences it before anything leads to it.
         Crab(tree).view(leaf).flush_all();
     }
 
@@ -488,7 +492,7 @@ where
         // PERSIST: the nulls behind the lower half, before anyone inserts there.
         tree.pm().fence();
         if !goes_right {
-            // The split has fenced the pair's records.
+            // The split fenced the pair's records.
             let inserted = Self::insert(tree, leaf, pair, true);
             debug_assert!(inserted, "half the slots are empty");
         }
@@ -515,7 +519,7 @@ where
 
     fn unlink(tree: &LeafTree<Self, K, V, M>, before: &CrabLeaf, leaf: &CrabLeaf, flushed: bool) {
         if flushed {
-            // PERSIST: the forgotten position, before the leaf leaves the chain.
+            // PERSIST: the removed recovery position, before the leaf leaves the chain.
             tree.pm().fence();
         }
         Crab(tree).lead_past(before, leaf);

@@ -1,7 +1,7 @@
-//! Recovery of a leaf (section 4.5): what a crash cut short is undone or finished.
+//! Recovery of a leaf (section 4.5): a change that a crash cut short is undone or finished.
 //!
-//! The counter says n. The pairs that are there are counted by the null behind them, and a shift that was
-//! under way shows as a duplicate key:
+//! The counter says n. The null behind the pairs tells how many are there, and a shift under way
+//! shows as a duplicate key:
 //!
 //! | scenario | duplicate key | pairs there | what it was | repair |
 //! | --- | --- | --- | --- | --- |
@@ -11,18 +11,19 @@
 //! | 3 | yes | n | a removal that is shifting | shift down further, counter n - 1 |
 //! | 4 | no | more | a merge that wrote pairs behind n and did not count them, or a split that did not clear what it gave away | nulls behind n |
 //!
-//! Slot n + 1 is null while one pair is inserted (leaf.rs, invariant 2), which tells scenarios 1 and 2 from 4.
-//! In a leaf of no pairs (n = 0) nothing counts, whatever is in slot 0.
+//! Slot n + 1 is null while one pair is inserted (leaf.rs, invariant 2). This tells scenarios 1 and
+//! 2 from 4. In a leaf without pairs (n = 0) nothing counts, whatever slot 0 holds.
 //!
-//! Of two slots with the same key the upper has the right value, in scenario 2 as in 3, so one rule shifts
-//! both. Shifting down is what a removal does: a crash in it leaves the same scenario, so that it can be
-//! repeated. Copies (COW) need no repair.
+//! Of two slots with the same key the upper has the right value, in scenario 2 as in 3, so one rule
+//! shifts in both. A removal shifts down too, so a crash during the repair leaves the same
+//! scenario, and the repair can be repeated. Copies (COW) need no repair.
 
 use super::leaf::{Head, Leaf, NULL, is_last, terminators_end};
 use super::shift::{finish_removal, shift_down};
 use bristlecone_pmem::Media;
 
-/// Makes a leaf whole. Returns whether there was something to do, which is flushed, not all of it fenced.
+/// Makes a leaf whole. Returns true if anything was repaired. Repairs are flushed, and not all of
+/// them fenced.
 ///
 /// # Errors
 /// What is wrong with the leaf, in words.
@@ -37,7 +38,7 @@ pub(super) fn repair<M: Media>(leaf: &Leaf<'_, M>) -> Result<bool, String> {
     }
     let beyond = n < capacity && leaf.key(n) != NULL;
     if !beyond || n + 1 < capacity && leaf.key(n + 1) != NULL {
-        // Scenario 4, if anything is behind.
+        // Scenario 4, if there are pairs behind the last.
         let cleared = clear_behind(leaf, n);
         let there = if n > 1 && leaf.key(n - 1) == NULL {
             n - 1
@@ -61,27 +62,27 @@ pub(super) fn repair<M: Media>(leaf: &Leaf<'_, M>) -> Result<bool, String> {
         });
     }
     match duplicate(leaf, n + 1) {
-        // Scenario 2. What is shifted back is a removal from n + 1 pairs, but for the counter.
+        // Scenario 2. Shifting back is a removal from n + 1 pairs without the counter.
         Some(at) => {
             shift_down(leaf, at, n);
             leaf.set_key(n, NULL);
-            // PERSIST: the pairs as they were; nothing counts that did not.
+            // PERSIST: the pairs as they were; none counts that did not count before.
             leaf.flush_line(n);
         }
         // Scenario 1, an insertion.
         None => {
             leaf.set_head(Head { n: n + 1, ..head });
-            // PERSIST: the counter; fenced with all repairs. Whether the nulls come before it does not matter: without
-            // them, the next recovery finds scenario 4.
+            // PERSIST: the counter, fenced with all repairs. Its order with the nulls does not
+            // matter: without them, the next recovery finds scenario 4.
             leaf.pm.flush_of(leaf.head_word());
-            // The pair may have got here before the nulls behind it.
+            // The pair may have become durable before the nulls behind it.
             clear_behind(leaf, n + 1);
         }
     }
     Ok(true)
 }
 
-/// The lower of two neighbouring slots, of the first `n`, that have the same key.
+/// Returns the lower of two neighbouring slots with the same key, among the first `n`.
 fn duplicate<M: Media>(leaf: &Leaf<'_, M>, n: usize) -> Option<usize> {
     let mut below = leaf.key(0);
     (1..n).find_map(|slot| {
@@ -92,7 +93,7 @@ fn duplicate<M: Media>(leaf: &Leaf<'_, M>, n: usize) -> Option<usize> {
     })
 }
 
-/// Puts nulls back from slot `n` on. Returns whether some were missing.
+/// Stores the missing nulls from slot `n` on. Returns true if some were missing.
 fn clear_behind<M: Media>(leaf: &Leaf<'_, M>, n: usize) -> bool {
     let end = terminators_end(leaf.n(), leaf.capacity());
     if (n..end).all(|slot| leaf.key(slot) == NULL) {
@@ -102,8 +103,9 @@ fn clear_behind<M: Media>(leaf: &Leaf<'_, M>, n: usize) -> bool {
     true
 }
 
-/// Stores nulls from slot `n` on, where pairs were that are not the leaf's (any more): the first one
-/// before the others, so that what is left in a crash is no insertion. Flushed, not fenced.
+/// Stores nulls from slot `n` on, over pairs that are not the leaf's (any more). The first null is
+/// stored before the others, so that a crash leaves nothing that looks like an insertion. All are
+/// flushed, and not all fenced.
 pub(super) fn clear<M: Media>(leaf: &Leaf<'_, M>, n: usize) {
     let end = terminators_end(leaf.n(), leaf.capacity());
     leaf.set_key(n, NULL);
@@ -115,6 +117,6 @@ pub(super) fn clear<M: Media>(leaf: &Leaf<'_, M>, n: usize) {
         leaf.then();
     }
     leaf.terminate(n + 1, end);
-    // PERSIST: all the nulls; to be fenced before anyone inserts here.
+    // PERSIST: all the nulls; the caller fences them before anything is inserted here.
     leaf.flush_slots(n, end);
 }

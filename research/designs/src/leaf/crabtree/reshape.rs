@@ -1,5 +1,5 @@
-//! What an insertion or a removal does with its leaf: the choice between shifting and copying, split in
-//! place, merge and redistribution (sections 4.2 and 4.4).
+//! Insertions and removals in a leaf: the choice between shifting and copying, split in place,
+//! merge and redistribution (sections 4.2 and 4.4).
 //!
 //! ```text
 //! split         P --> L --> N             becomes   P --> L --> R --> N      L's upper half in R
@@ -7,50 +7,55 @@
 //! redistribute  P --> A --> B --> N                 P --> A' --> B' --> N    as many pairs in each
 //! ```
 //!
-//! *Split in place.* R is durable; one NAW of L's head takes away the upper half and leads to R; then the slots
-//! behind L's last pair are cleared. Where the paper changes counter and link one after the other, a crash
-//! between loses the upper half, or has it twice.
+//! *Split in place.* R is durable first. One NAW of L's head removes the upper half and leads to R.
+//! Then the slots behind L's last pair are cleared. The paper changes the counter and the link one
+//! after the other, so a crash in between loses the upper half or has it twice.
 //!
-//! *Merge.* B's pairs are written behind A's, where nothing counts, and one NAW of A's head takes them in and
-//! leads past B. The first of them gets its key last, so that the image before the NAW is no insertion
-//! ([`super::repair`], scenario 4); so B has two pairs or more. The left sibling is preferred, which takes the
-//! leaf's few pairs. *Redistribution* copies both leaves. The paper shifts pairs from leaf to leaf in place
-//! and does not say how: a pair on its way would be in both or in neither after a crash.
+//! *Merge.* B's pairs are written behind A's, where nothing counts. One NAW of A's head adds them
+//! and leads past B. The first of them gets its key last, so that the image before the NAW does not
+//! look like an insertion ([`super::repair`], scenario 4); therefore B must have at least two
+//! pairs. The left sibling is preferred, because then the leaf's own few pairs move.
+//! *Redistribution* copies both leaves. The paper shifts pairs from leaf to leaf in place and does
+//! not say how: after a crash, a pair on its way would be in both or in neither.
 //!
-//! Both want leaves below one level-1 node, and their locks without waiting: who does not get them leaves
-//! the leaf thin, for the next removal. An emptied leaf is always taken out.
+//! Both need leaves below one level-1 node, and try their locks without waiting. A thread that does
+//! not get them leaves the leaf thin for the next removal. An emptied leaf is always removed.
 //!
 //! # Persist cost
-//! Split in place: the new leaf's lines, 1, up to 2; 3 fences; then the insertion. Merge: the lines of B's pairs
-//! and terminators, 2; 3 fences. Redistribution: both new leaves' lines, 1; 2 fences.
+//! Split in place: the new leaf's lines, 1, and up to 2; 3 fences; then the insertion. Merge: the
+//! lines of B's pairs and terminators, and 2; 3 fences. Redistribution: both new leaves' lines, and
+//! 1; 2 fences.
 
 use super::copy::Copied;
 use super::leaf::{Head, Leaf, terminators_end};
 use super::repair::clear;
 use super::{Crab, CrabLeaf, CrabTree, Event, Strategy, shift};
+use crate::index::IfPresent;
 use crate::inner::Siblings;
-use crate::leaftree::{At, Attempt, Found, IfPresent, Moved, Pair, Removal, offset};
+use crate::leaftree::{At, Attempt, Found, Moved, Pair, Removal, offset};
 use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::Locked;
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::cmp::Ordering as Order;
 
-/// Leaves of fewer pairs are searched whole: the probe would copy what is in a line or two.
+/// Minimum number of pairs of a leaf that is probed. Smaller ones are searched whole, since the
+/// probe would copy a line or two.
 const LEAST_PROBED: usize = 4;
 
-/// What the approximate probe says (section 5.2).
+/// Result of the approximate probe (section 5.2).
 enum Probe {
-    /// The key is in the upper half, from this slot on, if it is there.
+    /// The key, if present, is in the upper half, from this slot on.
     Above(usize),
     /// The key is in the middle slot.
     Here(usize),
-    /// It is below the middle: copying is to find out where, or a search has.
+    /// The key is below the middle. Its place is known if a search found it; otherwise copying
+    /// finds it.
     Below(Option<Result<usize, usize>>),
 }
 
 impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
-    /// Compares with the middle key alone.
+    /// Compares the key with the middle one alone.
     fn probe(self, leaf: &Leaf<'_, M>, n: usize, key: &K) -> Probe {
         let options = &self.0.design.options;
         if !options.probe || options.strategy != Strategy::Choose || n < LEAST_PROBED {
@@ -60,7 +65,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         match self.0.compare_to_word(key, leaf.key(middle)) {
             Order::Greater => Probe::Above(middle + 1),
             Order::Equal => Probe::Here(middle),
-            // Comparing byte strings means reading records: half of them, rather than a few.
+            // Comparing byte strings means reading records, so only half of them are searched.
             Order::Less if K::RECORDS => Probe::Below(Some(self.position_in(leaf, 0, middle, key))),
             Order::Less => Probe::Below(None),
         }
@@ -76,13 +81,13 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         leaf.position(from, to, |word| self.0.compare_to_word(key, word))
     }
 
-    /// What is in a slot.
+    /// Returns the content of a slot.
     pub(super) fn found(leaf: &Leaf<'_, M>, slot: usize) -> Found {
         let (key, value) = leaf.pair(slot);
         Found { slot, key, value }
     }
 
-    /// Algorithm 1, from line 2 on.
+    /// Inserts or replaces a pair in a locked leaf: Algorithm 1, from line 2 on.
     pub(super) fn put_in(
         self,
         mut at: At<'t, CrabLeaf>,
@@ -93,7 +98,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         let leaf = self.view(at.leaf);
         let (n, full) = (leaf.n(), leaf.n() == leaf.capacity());
         let mut from = 0;
-        // A pair that is likely to be there is looked for first.
+        // If the key is likely to be there, look for it first.
         if present == IfPresent::Refuse && !full {
             match self.probe(&leaf, n, key) {
                 Probe::Above(slot) => from = slot,
@@ -123,7 +128,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
             )
         }) {
             match self.insert_by_copy(at, key, Some(slot), pair) {
-                // What cannot be copied is shifted.
+                // A leaf that cannot be copied is shifted.
                 Copied::Cannot(back) => at = back,
                 copied => return Self::attempted(copied),
             }
@@ -182,7 +187,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
                     at.locked.unlock_unchanged();
                     return Removal::NotThere;
                 }
-                // What cannot be copied is shifted.
+                // A leaf that cannot be copied is shifted.
                 Copied::Cannot(back) => at = back,
             }
         }
@@ -198,7 +203,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         done(Some((found, at.handle, left)))
     }
 
-    /// Splits a full leaf and inserts a pair into slot `slot` of what was one.
+    /// Splits a full leaf and inserts a pair, which belongs in slot `slot` of the full leaf.
     fn split_with(
         self,
         at: At<'t, CrabLeaf>,
@@ -214,14 +219,14 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
             let in_place =
                 right + 3 * costs.flush_fence + costs.insert(m, slot.min(m), design.wide);
             let copied = right + design.write(m + 1) + costs.switch();
-            // What goes to the larger half is copied with it, at no cost in the smaller one.
+            // A pair that goes to the larger half is copied with it, at no cost in the smaller one.
             (if goes_right { 0 } else { in_place }, copied)
         });
         if !by_copy {
             return self.split_in_place(at, key, slot, pair, m);
         }
         match self.split_by_copy(at, key, slot, pair, m) {
-            // One block may be there where two are not.
+            // There may be room for one block where there is none for two.
             Copied::Cannot(at) => self.split_in_place(at, key, slot, pair, m),
             copied => Self::attempted(copied),
         }
@@ -260,7 +265,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         let separator = self.view(self.0.leaf(right)).key(0);
         self.add_leaf(separator, right, key, guard);
         if !goes_right {
-            // The split has fenced the pair's records.
+            // The split fenced the pair's records.
             shift::insert(&leaf, slot, (pair.key, pair.value), true);
         }
         self.count_event(Event::SplitInPlace);
@@ -268,8 +273,8 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         Ok(Attempt::Done)
     }
 
-    /// Copies `upper`, the last of a leaf's pairs, to the leaf `right`, and `with` to where it belongs there;
-    /// one NAW leaves the others to the leaf and leads to `right`. Behind them, the leaf is to be cleared.
+    /// Copies `upper`, the last pairs of a leaf, and `with` to the leaf `right`. One NAW leaves the
+    /// other pairs to the leaf and leads to `right`. The caller then clears the leaf behind them.
     pub(super) fn halve(self, leaf: &Leaf<'_, M>, right: u32, upper: &[Moved], with: Option<Pair>) {
         let pm = self.0.pm();
         let Head { n, next } = leaf.head();
@@ -291,7 +296,8 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         leaf.publish_head(head);
     }
 
-    /// What a removal that left `left` pairs in `leaf` asks for: below half, merge or redistribution.
+    /// Merges or redistributes a leaf that a removal left with `left` pairs, if that is less than
+    /// half.
     pub(super) fn thin(self, leaf: u32, key: &K, left: usize) {
         if left > 0 && left >= self.0.design.capacity / 2 {
             return;
@@ -302,7 +308,8 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         }
     }
 
-    /// Merges a leaf that is less than half full with a sibling, or redistributes. True if it is empty.
+    /// Merges a leaf that is less than half full with a sibling, or redistributes their pairs.
+    /// Returns true if the leaf is empty.
     fn rebalance(self, handle: u32, key: &K, guard: &Guard) -> bool {
         let near = self.0.inner.find_siblings(key, guard);
         if near.located.leaf != handle {
@@ -341,7 +348,8 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         current && n == 0
     }
 
-    /// Merges `own`, or redistributes, with a sibling; all are locked. False if nothing has changed.
+    /// Merges `own` with a sibling, or redistributes their pairs; all are locked. Returns false if
+    /// nothing has changed.
     fn merge_or_share(
         self,
         own: u32,
@@ -363,7 +371,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         }
     }
 
-    /// Writes the pairs of `b` behind those of `a`, the leaf before it.
+    /// Writes the pairs of `b` behind those of `a`, the leaf before it, and removes `b`.
     fn merge(self, a: u32, b: u32, guard: &Guard) -> bool {
         let pm = self.0.pm();
         let (to, from) = (self.view(self.0.leaf(a)), self.view(self.0.leaf(b)));
@@ -372,7 +380,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
             return false;
         }
         let first = from.pair(0);
-        // The inner index first: whoever it leads to `a` now waits for the lock.
+        // The inner index changes first: a thread that it leads to `a` now waits for the lock.
         let absorbed = K::read(pm, first.0, |low| self.0.inner.absorb(a, b, low, guard));
         if absorbed != Some(true) {
             return false;
@@ -386,10 +394,11 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         if pm.planted("crabtree-merge-key-first") {
             to.set_key(n, first.0);
         }
-        // PERSIST: the pairs, but for the first one's key, which would make that one an insertion.
+        // PERSIST: the pairs, except the key of the first, with which it would look like an
+        // insertion.
         to.flush_slots(n, end);
         self.0.forget_position(b);
-        // PERSIST: those, and that no position names the leaf that goes.
+        // PERSIST: those pairs, and the removal of the recovery position of the leaf that goes.
         pm.fence();
         to.set_key(n, first.0);
         // PERSIST: the first pair whole, before the counter.
@@ -403,8 +412,8 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         true
     }
 
-    /// Copies `a` and `b`, the leaf after it, to two leaves of as many pairs each. `held`: leaves whose locks
-    /// the caller holds.
+    /// Copies `a` and `b`, the leaf after it, to two leaves with as many pairs each. The caller
+    /// holds the locks of the leaves in `held`.
     fn redistribute(self, a: u32, b: u32, held: &[u32], guard: &Guard) -> bool {
         let pm = self.0.pm();
         let (left, right) = (self.view(self.0.leaf(a)), self.view(self.0.leaf(b)));
@@ -434,7 +443,8 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         let upper = self.write_leaf(new_b, (all / 2..all).map(pair), right.head().next);
         self.write_leaf(new_a, (0..all / 2).map(pair), new_b);
         let boundary = upper.key(0);
-        // The inner index first: whoever it leads to the wrong one of the two waits for its lock.
+        // The inner index changes first: a thread that it leads to the wrong one of the two waits
+        // for its lock.
         let moved = K::read(pm, low_b, |low| {
             K::read(pm, boundary, |boundary| {
                 self.0.inner.move_boundary(a, b, low, boundary, guard)
@@ -464,7 +474,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         true
     }
 
-    /// Lets `before` lead past an empty leaf, for reclamation and recovery.
+    /// Makes `before` lead past an empty leaf, for reclamation and recovery.
     pub(super) fn lead_past(self, before: &CrabLeaf, leaf: &CrabLeaf) {
         let (before, leaf) = (self.view(before), self.view(leaf));
         let next = leaf.head().next;
@@ -478,7 +488,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
         }
     }
 
-    /// Offset of a leaf's right sibling.
+    /// Returns the offset of a leaf's right sibling.
     pub(super) fn next_of(self, leaf: &CrabLeaf) -> u64 {
         offset(self.view(leaf).head().next)
     }

@@ -9,45 +9,47 @@
 //! ```
 //!
 //! # Crash states
-//! Stores become durable in the order in which they are made: inside a line by the processor's order (total
-//! store order) or by store fences, from line to line by a flush and a fence. So an image holds a prefix
-//! of them, and is one of the rows above, or between two rows: one pair half stored, beside a slot with the
-//! same key and its right value. [`super::repair`] tells them apart by the counter, the null behind the
-//! pairs and the duplicate key.
+//! Stores become durable in the order in which they are made: inside a line by the processor's
+//! order (total store order) or by store fences, from line to line by a flush and a fence.
+//! Therefore an image holds a prefix of them. It is one of the rows above or lies between two of
+//! them, where one pair is half stored beside a slot with the same key and its right value.
+//! [`super::repair`] tells the images apart by the counter, the null behind the pairs and the
+//! duplicate key.
 //!
-//! The counter's line and that of the last pair to be stored share a fence (lines 31 and 33 have one each). If
-//! a crash keeps the counter and not the pairs, an insertion looks like a removal that is shifting, which
-//! recovery finishes: it was in flight, and is gone. A removal looks like an insertion likewise, and is undone
-//! from one pair fewer, which is to say made, or from as many, which is to say not.
+//! The counter's line and the line of the last stored pair share a fence (lines 31 and 33 have one
+//! each). If a crash keeps the counter and not the pairs, an insertion looks like a removal that is
+//! shifting. Recovery finishes that removal, so the insertion, which was in flight, is gone. In the
+//! same way a removal looks like an insertion. Recovery undoes it from one pair fewer, so that the
+//! removal is made, or from as many, so that it is not.
 //!
-//! The paper orders key and value the other way where it shifts down and for the new pair, since its
-//! landmark is the duplicate *value*.
+//! The paper stores key and value in the opposite order where it shifts down and for the new pair,
+//! since its landmark is the duplicate *value*.
 //!
 //! # Persist cost
-//! Each line from the slot to the end of the pairs, and the header line; a fence for each line that is
-//! crossed, and one. An insertion that begins a new line writes
-//! back two more lines (the terminators), under the same fences.
+//! Each line from the slot to the end of the pairs and the header line is written back, with a
+//! fence for each line that is crossed and one more. An insertion that begins a new line writes
+//! back two more lines (the terminators) under the same fences.
 
 use super::leaf::{Head, Leaf, NULL, is_first, is_last, line_of, terminators_end};
 use bristlecone_pmem::Media;
 
-/// Inserts a pair into slot `at` of a leaf that has room. Unless `fenced`, records that the pair leads to
-/// are flushed but not fenced yet.
+/// Inserts a pair into slot `at` of a leaf that has room. If `fenced` is false, the pair's records
+/// are flushed and not fenced yet.
 pub(super) fn insert<M: Media>(leaf: &Leaf<'_, M>, at: usize, pair: (u64, u64), mut fenced: bool) {
     let (pm, head) = (leaf.pm, leaf.head());
     let n = head.n;
     debug_assert!(at <= n && n < leaf.capacity(), "{at} of {n}");
     let end = terminators_end(n + 1, leaf.capacity());
     if is_last(n) && n + 2 < end {
-        // Slot n + 1 is null: the terminators of a leaf with one pair more, but for that.
+        // Slot n + 1 is null already. The other terminators of a leaf with one more pair follow.
         leaf.terminate(n + 2, end);
-        // PERSIST: the nulls that the next insertion relies on; by the fences of this one.
+        // PERSIST: the nulls that the next insertion relies on, under this insertion's fences.
         leaf.flush_slots(n + 2, end);
     }
     for slot in (at + 1..=n).rev() {
         leaf.raise(slot, leaf.pair(slot - 1));
         if is_first(slot) {
-            // PERSIST: this line, before what it was made of is overwritten in the line below.
+            // PERSIST: this line, before the line below overwrites the pairs that were copied here.
             leaf.flush_line(slot);
             pm.fence();
             fenced = true;
@@ -59,14 +61,14 @@ pub(super) fn insert<M: Media>(leaf: &Leaf<'_, M>, at: usize, pair: (u64, u64), 
     }
     leaf.raise(at, pair);
     if line_of(at) > 0 {
-        // PERSIST: the new pair, under the counter's fence: whichever of the two a crash keeps alone, recovery
-        // finds an insertion that is shifting, or a removal.
+        // PERSIST: the new pair, under the counter's fence. If a crash keeps only one of the two,
+        // recovery finds an insertion or a removal that is shifting.
         leaf.flush_line(at);
     }
     leaf.publish_head(Head { n: n + 1, ..head });
 }
 
-/// Removes the pair in slot `at`. Returns how many are left.
+/// Removes the pair in slot `at`. Returns how many pairs are left.
 pub(super) fn remove<M: Media>(leaf: &Leaf<'_, M>, at: usize) -> usize {
     let n = leaf.head().n.min(leaf.capacity());
     debug_assert!(at < n, "{at} of {n}");
@@ -75,26 +77,27 @@ pub(super) fn remove<M: Media>(leaf: &Leaf<'_, M>, at: usize) -> usize {
     n - 1
 }
 
-/// Makes slots `from..to` what the slots above them are.
+/// Copies the pair of each slot above to the slots `from..to`.
 pub(super) fn shift_down<M: Media>(leaf: &Leaf<'_, M>, from: usize, to: usize) {
     for slot in from..to {
         leaf.lower(slot, leaf.pair(slot + 1));
         if is_last(slot) {
-            // PERSIST: this line, before what it was made of is overwritten in the line above.
+            // PERSIST: this line, before the line above overwrites the pairs that were copied here.
             leaf.flush_line(slot);
             leaf.pm.fence();
         }
     }
 }
 
-/// The end of a removal that leaves `n` pairs: clears the last slot, which has nothing that is not below
-/// too, and counts.
+/// Ends a removal that leaves `n` pairs: clears the last slot, whose pair is also below, and
+/// counts.
 pub(super) fn finish_removal<M: Media>(leaf: &Leaf<'_, M>, n: usize) {
     if n > 0 {
         leaf.set_key(n, NULL);
         if line_of(n) > 0 {
-            // PERSIST: the null, and what was shifted in its line, under the counter's fence: whichever a crash
-            // keeps alone, recovery finds a removal or an insertion that is shifting.
+            // PERSIST: the null and the pairs shifted within its line, under the counter's fence.
+            // If a crash keeps only one of the two, recovery finds a removal or an insertion that
+            // is shifting.
             leaf.flush_line(n);
         }
     }

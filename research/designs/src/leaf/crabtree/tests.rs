@@ -1,4 +1,4 @@
-//! What is particular to this design; the shared scenarios are in `tests/`.
+//! Tests of this design alone; the scenarios that all designs share are in `tests/`.
 
 use super::leaf::{HEADER_WORDS, NULL};
 use super::*;
@@ -35,7 +35,7 @@ fn tree(leaf_bytes: u32, options: CrabOptions) -> Numbers {
     CrabTree::create(&pool, "t", &sized(leaf_bytes, options)).unwrap()
 }
 
-/// Every combination of the three optimizations.
+/// Returns every combination of the three optimizations.
 fn combinations() -> impl Iterator<Item = CrabOptions> {
     (0..8).map(|which| CrabOptions {
         self_managed: which & 1 != 0,
@@ -45,14 +45,14 @@ fn combinations() -> impl Iterator<Item = CrabOptions> {
     })
 }
 
-/// A bijection on u64 that looks random.
+/// Maps u64 one to one to numbers that look random.
 fn mix(x: u64) -> u64 {
     let x = (x ^ x >> 31).wrapping_mul(0x7FB5_D329_728E_A185);
     let x = (x ^ x >> 27).wrapping_mul(0x81DA_DEF4_BC2D_D44D);
     x ^ x >> 33
 }
 
-/// Lines and fences that `f` issues.
+/// Returns the lines and fences that `f` issues.
 fn cost(tree: &Numbers, f: impl FnOnce()) -> (u64, u64) {
     let before = tree.pm().counts();
     f();
@@ -150,7 +150,7 @@ fn options_are_checked_and_named() {
     assert!(opened.unwrap().recovery().clean);
 }
 
-/// All words of the first leaf.
+/// Returns all words of the first leaf.
 fn words_of(tree: &CrabTree<u64, u64, Sim>) -> (u64, Vec<u64>) {
     let guard = &crossbeam_epoch::pin();
     let leaf = tree.inner.find_first(guard).located.leaf;
@@ -166,7 +166,7 @@ fn pairs_of(words: &[u64]) -> Vec<(u64, u64)> {
     pairs.take((words[0] & 0xFFFF) as usize).collect()
 }
 
-/// Repairs a leaf outside the pool, twice.
+/// Repairs a leaf outside the pool, twice, and returns the result.
 fn repaired(tree: &CrabTree<u64, u64, Sim>, words: &[u64]) -> (bool, Vec<u64>) {
     let cells: Vec<PWord> = words.iter().map(|word| PWord::new(*word)).collect();
     let leaf = Leaf::new(tree.pm(), &cells, false);
@@ -181,8 +181,8 @@ fn repaired(tree: &CrabTree<u64, u64, Sim>, words: &[u64]) -> (bool, Vec<u64>) {
     (did, words.collect())
 }
 
-/// Repairs each image that the insertion into slot `at` of a leaf of `n` pairs leaves, or the removal from it;
-/// returns how many there were.
+/// Repairs each image that inserting into slot `at` of a leaf of `n` pairs, or removing from it,
+/// can leave. Returns how many images there were.
 fn images_of_a_change(n: u64, at: u64, removes: bool, value: u64) -> u64 {
     if removes && at == n || !removes && n == 15 {
         return 0;
@@ -196,7 +196,8 @@ fn images_of_a_change(n: u64, at: u64, removes: bool, value: u64) -> u64 {
         ..CrabOptions::PLAIN
     };
     let tree = CrabTree::<u64, u64, Sim>::create(&pool, "t", &options).unwrap();
-    // Even keys, the first of them 0 if that slot is not to be inserted into; the last may be the greatest.
+    // Even keys. The first is 0 unless something is inserted there; the last may be the greatest
+    // number.
     let key = |i: u64| match i {
         0 if at == 0 && !removes => 2,
         _ if i + 1 == n && n > 1 && (removes || at < n) => u64::MAX,
@@ -236,9 +237,9 @@ fn images_of_a_change(n: u64, at: u64, removes: bool, value: u64) -> u64 {
     images
 }
 
-/// What the crash of a change in place leaves, at each of its stores, is as it was before or as after; all
-/// values are the same, whether null or not, so no one can go by them. Keys are the smallest and the largest
-/// there can be, or others.
+/// A crash at any store of a change in place leaves the leaf as it was before or as it is after.
+/// All values are equal, null or not, so that repairs cannot go by them. Keys include the smallest
+/// and the greatest.
 #[test]
 fn equal_values_are_not_taken_for_an_interrupted_shift() {
     let mut images = 0;
@@ -253,7 +254,8 @@ fn equal_values_are_not_taken_for_an_interrupted_shift() {
     assert!(images > 5_000, "{images}");
 }
 
-/// The three inconsistent scenarios of section 4.5, and the fourth, in a leaf whose values are all the same.
+/// The three inconsistent scenarios of section 4.5, and the fourth, in a leaf whose values are all
+/// the same.
 #[test]
 fn the_inconsistent_scenarios() {
     let simulation = Simulation::new(4 << 20);
@@ -282,19 +284,19 @@ fn the_inconsistent_scenarios() {
     // 3: a duplicate, as many.
     assert_eq!(keys(4, &[2, 2, 3, 4]), (true, vec![2, 3, 4]));
     assert_eq!(keys(4, &[1, 3, 4, 4]), (true, vec![1, 3, 4]));
-    // 4: several that do not count.
+    // 4: several pairs that do not count.
     assert_eq!(keys(2, &[1, 2, 3, 4, 5]), (true, vec![1, 2]));
     assert_eq!(keys(2, &[1, 2, NULL, 4, 5]), (true, vec![1, 2]));
-    // No pairs: what is in slot 0 does not count, and key 0 there is a key.
+    // No pairs: slot 0 does not count, and a key 0 there is a key.
     assert_eq!(keys(0, &[5]), (false, vec![]));
     assert_eq!(keys(1, &[0]), (false, vec![0]));
     assert_eq!(keys(1, &[0, 0]), (false, vec![0]));
-    // What cannot be.
+    // States that no crash leaves.
     let cells: Vec<PWord> = leaf(16, &[]).into_iter().map(PWord::new).collect();
     assert!(repair::repair(&Leaf::new(tree.pm(), &cells, false)).is_err());
 }
 
-/// What changes in place cost: the lines from the slot to the end of the pairs, and the counter's.
+/// A change in place costs the lines from the slot to the end of the pairs, and the counter's.
 #[test]
 fn what_shifting_costs() {
     let options = CrabOptions {
@@ -302,7 +304,7 @@ fn what_shifting_costs() {
         ..CrabOptions::PLAIN
     };
     let tree = tree(256, options);
-    // Slots 0 to 2 are in the header line; a new line takes terminators in two.
+    // Slots 0 to 2 are in the header line; a new line needs terminators in two lines.
     assert_eq!(cost(&tree, || tree.insert(&10, &1).unwrap()), (1, 1));
     assert_eq!(cost(&tree, || tree.insert(&20, &1).unwrap()), (1, 1));
     assert_eq!(cost(&tree, || tree.insert(&30, &1).unwrap()), (3, 1));
@@ -322,7 +324,7 @@ fn what_shifting_costs() {
     assert_eq!(nothing, (0, 0));
 }
 
-/// A copy is its lines, the link's, two fences; by a general allocator, two tags more.
+/// A copy costs its lines, the link's line and two fences; with a general allocator, two tags more.
 #[test]
 fn what_copying_costs() {
     for (self_managed, tags) in [(true, 0), (false, 2)] {
@@ -349,7 +351,8 @@ fn what_copying_costs() {
     }
 }
 
-/// A split in place: the new leaf; the head; the nulls behind the lower half; then an insertion.
+/// A split in place costs the new leaf, the head, the nulls behind the lower half, and an
+/// insertion.
 #[test]
 fn what_splitting_costs() {
     let options = CrabOptions {
@@ -361,7 +364,7 @@ fn what_splitting_costs() {
     for i in 0..15 {
         tree.insert(&(i * 2), &i).unwrap();
     }
-    // Nine pairs, the new one among them: 4 lines; seven pairs and a null in the next line: 4 too.
+    // Nine pairs with the new one take 4 lines, and so do seven pairs with a null in the next line.
     assert_eq!(
         cost(&tree, || tree.insert(&29, &1).unwrap()),
         (4 + 1 + 2, 3)
@@ -382,8 +385,8 @@ fn what_splitting_costs() {
     assert_eq!(tree.design.crab_stats().splits_by_copy, 1);
 }
 
-/// The figures that the paper's section 6.2 has, in the leaf sizes that it has: fences for each insertion of a
-/// random key, and which part of the flushed bytes copying flushes (71.9 % or more there).
+/// The figures of the paper's section 6.2 in its leaf sizes: fences for each insertion of a random
+/// key, and the share of the flushed bytes that copying flushes (71.9 % or more there).
 #[test]
 fn random_insertions_copy_most_and_fence_seldom() {
     const KEYS: u64 = 60_000;
@@ -420,9 +423,10 @@ fn random_insertions_copy_most_and_fence_seldom() {
             let lines = all.0 as f64 / (KEYS / 2) as f64;
             println!("{name} {bytes}: {lines:.2} lines, {fences:.2} fences, {part:.3} by copying");
             assert!(part >= 0.70, "{name} {bytes}: {part}");
-            // FAST/FAIR shifts half of two thirds of a leaf: 8 KB, about 43 lines, a fence each.
+            // FAST/FAIR shifts half of a leaf that is two thirds full: about 43 lines of 8 KB, with
+            // a fence each.
             assert!(fences < 5.5, "{name} {bytes}: {fences}");
-            // Either way alone fences or flushes more.
+            // Copying or shifting alone takes more fences or flushes.
             if bytes == 8192 {
                 let alone = |strategy| {
                     let tree = self::tree(
@@ -451,7 +455,7 @@ fn random_insertions_copy_most_and_fence_seldom() {
     }
 }
 
-/// 16-byte stores where they are asked for, and the same tree without.
+/// A tree with 16-byte stores, where they are asked for, equals one without.
 #[test]
 fn pairs_are_shifted_by_16_byte_stores() {
     for atomic16 in [false, true] {
@@ -525,7 +529,7 @@ fn reopens_cleanly_and_from_a_crash_image() {
     }
 }
 
-/// Leaves that are copied stay recorded as places to begin recovery from, so that threads share it.
+/// Copied leaves stay recorded as positions for recovery, so that its threads share the work.
 #[test]
 fn recovery_is_shared_by_threads_after_all_leaves_were_copied() {
     let dir = tempfile::tempdir().unwrap();
@@ -553,7 +557,7 @@ fn recovery_is_shared_by_threads_after_all_leaves_were_copied() {
     assert_eq!(tree.verify().unwrap().entries, 24_000);
 }
 
-/// Many threads whose leaves are neighbours: copies want the lock of the leaf before.
+/// Many threads change neighbouring leaves, so that copies compete for the lock of the leaf before.
 #[test]
 fn threads_that_copy_neighbours_do_not_starve() {
     for options in [CrabOptions::PLAIN, CrabOptions::OPTIMIZED] {
@@ -581,8 +585,8 @@ fn threads_that_copy_neighbours_do_not_starve() {
     }
 }
 
-/// In a pool that was damaged under a clean close the chain need not lead where the inner nodes do, and no one will
-/// mend that: waiting for it would never end.
+/// In a pool that was damaged under a clean close, the chain need not lead where the inner nodes
+/// lead, and nothing will mend that. A thread that waited for it would never end.
 #[test]
 fn a_leaf_that_no_link_leads_to_is_changed_in_place() {
     for which in [CrabOptions::PLAIN, CrabOptions::OPTIMIZED] {

@@ -1,6 +1,7 @@
-//! Bulk load: logs built beside the tree, switched in by one NAW of the root's word that leads to the directory.
+//! Bulk load: the logs are built beside the tree, and one NAW of the root's word that leads to the
+//! directory switches to them.
 //!
-//! Persist cost: every line of the bases once, 3 lines and 1 fence for each segment, 2 fences.
+//! Persist cost: every line of the bases once, 3 lines and 1 fence for each segment, and 2 fences.
 
 use super::log::{DIRECTORY, Logs};
 use super::record::{Draft, Field};
@@ -15,13 +16,13 @@ use bristlecone_pmem::{Media, SpaceError};
 use std::borrow::Borrow;
 use std::sync::PoisonError;
 
-/// What is built beside the tree.
+/// Structures built beside the tree.
 struct Beside<K: ToOwned + ?Sized, M: Media> {
     logs: Logs<M>,
     table: Table<M::Dram>,
     /// The smallest key of each leaf; leaf numbers ascend from 0.
     lows: Vec<K::Owned>,
-    /// Long strings.
+    /// Blocks of long strings.
     keys: Vec<u64>,
     values: Vec<u64>,
     entries: u64,
@@ -88,9 +89,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             return Ok(0);
         }
         let pm = self.pm();
-        // PERSIST: the directory, all segments and long strings, before the root's word that leads to them.
+        // PERSIST: the directory, all segments and long strings, before the root's word that leads
+        // to them.
         pm.fence();
-        // PERSIST: (in `publish`) the loaded logs are the tree.
+        // PERSIST: (in `publish`) the root's word; the loaded logs are the tree.
         self.root().word(DIRECTORY_WORD).publish(pm, directory);
         self.inner = inner;
         self.table = beside.table;
@@ -169,7 +171,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         Ok(())
     }
 
-    /// The word of a number, or a block for a long string; 0 for a short one.
+    /// Returns the word of a number, or of the new block of a long string; 0 for a short string.
     fn make_for_load<T: Repr + ?Sized>(&self, value: &T) -> Result<u64, SpaceError> {
         if T::RECORDS && !self.is_long(value) {
             return Ok(0);
@@ -177,7 +179,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         value.make(&self.heap)
     }
 
-    /// All logs get their share, whoever loads.
+    /// Returns the log of a loaded leaf. All logs get their share, whichever thread loads.
     fn home_of_load(&self, lnid: u32) -> usize {
         lnid as usize % self.shape.logs
     }

@@ -1,26 +1,31 @@
-//! Garbage collection: the first segment of a log is emptied and becomes free.
+//! Garbage collection empties the first segment of a log and frees it.
 //!
-//! Of its records those that the mapping table leads to are live. A live record's whole chain is consolidated
-//! into a new base at the end of a log (the paper's way, which also makes chains short), or the record alone is moved.
-//! Then one NAW makes the log begin with the next segment.
+//! The live records of the segment are those that the mapping table leads to. Collection
+//! consolidates the whole chain of a live record into a new base at the end of a log (the paper's
+//! way, which also makes chains short), or moves the record alone. Then one NAW makes the log begin
+//! with the next segment.
 //!
 //! # Room
-//! In a pool that is full, a chain is consolidated only when it is its base's turn, and where the new base is not longer
-//! than the old. So nothing is written behind the place that it had in its segment: the rest of the log's last segment
-//! and one more, which the reserve has, are enough, and in return a segment comes back, into the reserve. That holds
-//! only if no one else writes there meanwhile: who makes room is alone, and others wait until there is some (`reserve`).
-//! Longer bases are written on credit, half a segment's worth for each segment while enough of the reserve is there:
-//! each saves twice as much in the segments that its deltas are in. Insertions leave to removals what these need,
-//! and removals to collection a segment or two. So collection never fails for want of room, and goes on as long
-//! as there is garbage.
+//! In a full pool, a chain is consolidated only when the base is the live record, and only if the
+//! new base is not longer than the old one. So a copy never lies further back than its record did
+//! in the segment: the rest of the log's last segment and one segment of the reserve are enough,
+//! and a whole segment comes back into the reserve. This holds only if no other thread appends
+//! meanwhile. Therefore the thread that makes room excludes the others, which wait until there is
+//! some (`reserve`).
 //!
-//! Insertions and updates are refused when the pool is full and some rounds make no room, and as long as too much
-//! of the reserve is missing, lest they fill segments that removals took out of it. Removals take from the reserve then,
-//! what they leave behind is what the next collection frees, and they are refused only when a round has found
-//! nothing more to consolidate.
+//! Longer bases are written on credit: half a segment's worth for each segment, while enough of the
+//! reserve is there. Each saves twice as much in the segments that hold its deltas. Insertions
+//! leave room for removals, and removals leave a segment or two for collection. So collection never
+//! lacks room while there is garbage.
+//!
+//! Insertions and updates are refused when the pool is full and some rounds make no room. They are
+//! also refused while too much of the reserve is missing, since they could fill segments that
+//! removals took from it. Removals then take segments from the reserve, and the next collection
+//! frees what they leave behind. A removal is refused only if a round has found nothing more to
+//! consolidate.
 
 use super::log::{LOGS, SEGMENT_HEADER, Segment};
-use super::record::{Draft, Field, HALF_LINE, Kind, MOST, Record};
+use super::record::{Draft, Field, HALF_LINE, Kind, MAX_RECORD, Record};
 use super::reserve::{Purpose, RESERVE, Refusal};
 use super::table::{Entry, Place};
 use super::{LsTree, count};
@@ -34,42 +39,42 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, TryLockError};
 
-/// Segments that who finds garbage collects at most.
+/// Maximum number of segments that a writer collects when it finds garbage.
 const STEPS: usize = 2;
-/// A pool is dense if less than one byte in so many is garbage.
+/// A pool is dense if less than one byte in this many is garbage.
 const DENSE: u64 = 8;
-/// Times that all segments are collected at most to make room for an insertion.
+/// Maximum number of times that all segments are collected to make room for an insertion.
 const ROUNDS: usize = 3;
-/// Tries to let readers leave; half of them take a millisecond.
+/// Number of times to wait for readers to leave; half of them take a millisecond.
 const PATIENCE: u32 = 400;
 
-/// What a consolidated chain may be longer than the chain was, where there is room.
+/// Bytes by which a consolidated chain may be longer than the chain was, where there is room.
 const SLACK: u64 = 128;
 
-/// How much room who collects has.
+/// The room that a collecting thread has.
 pub(super) struct Budget {
-    /// It is the reserve's, whose user is the only one.
+    /// True if the room is the reserve's, which this thread alone uses.
     pub(super) tight: bool,
-    /// Bytes by which what is copied may be more than what was there.
+    /// Bytes by which the copies may be longer than the originals.
     pub(super) credit: u64,
 }
 
-/// Bytes that a record may take in a segment, however it has to be aligned.
+/// Returns the bytes that a record may take in a segment, whatever its alignment.
 fn takes(draft: &Draft) -> u64 {
     draft.bytes().next_multiple_of(2 * HALF_LINE) + HALF_LINE
 }
 
-/// A live record of the segment, and whose it is.
+/// A live record of the segment, and its leaf.
 struct Live {
     lnid: u32,
     record: Record,
     place: Place,
 }
 
-/// A removal that waits for who makes room.
-pub(super) struct HeldUp<'t>(&'t AtomicUsize);
+/// A removal that waits for the thread that makes room.
+pub(super) struct WaitingRemoval<'t>(&'t AtomicUsize);
 
-impl Drop for HeldUp<'_> {
+impl Drop for WaitingRemoval<'_> {
     fn drop(&mut self) {
         // ORDERING: Relaxed; only the number matters.
         self.0.fetch_sub(1, Ordering::Relaxed);
@@ -77,7 +82,7 @@ impl Drop for HeldUp<'_> {
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
-    /// Called by who has changed a leaf and holds no lock.
+    /// Collects garbage if it is time. For a thread that has changed a leaf and holds no lock.
     #[inline]
     pub(super) fn after(&self, look: bool) {
         if look && self.options.writers_collect {
@@ -87,7 +92,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
 
     pub(super) fn is_due(&self) -> bool {
         let (garbage, live) = self.logs.garbage();
-        // On a simulated medium segments are small and so is this.
+        // On a simulated medium segments are small, and so is this.
         let least = if self.pm().tiny() {
             self.shape.segment
         } else {
@@ -96,12 +101,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         garbage > least.max(live / 100 * u64::from(self.options.garbage_percent))
     }
 
-    /// Collects up to `most` segments while there is more garbage than the options let be; how many. For a
-    /// thread of the program's own, if writers are not to do it.
+    /// Collects up to `most` segments while there is more garbage than the options allow. Returns
+    /// how many it collected. For a thread of the program, if writers are not to collect.
     pub fn collect_garbage(&self, most: usize) -> usize {
         let mut collected = 0;
         while collected < most && !self.read_only && self.is_due() {
-            // What the reserve misses comes first.
+            // The missing part of the reserve comes first.
             if self.logs.is_scarce() && !self.make_room(Purpose::Put) {
                 break;
             }
@@ -113,8 +118,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         collected
     }
 
-    /// Collects the first segment of a log; false if there is none that is sealed, someone else is at it, or there is
-    /// no room. Who makes room (one at a time) waits for others, uses the reserve, and has some `credit`.
+    /// Collects the first segment of a log. Returns false if the log has no sealed segment, another
+    /// thread collects it, or there is no room. A thread that makes room (one at a time) waits for
+    /// others, uses the reserve, and has some `credit`.
     fn collect(&self, log: usize, credit: Option<&mut u64>) -> bool {
         let of = self.logs.log(log);
         let _collecting = if credit.is_some() {
@@ -143,7 +149,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         if let Some(credit) = credit {
             *credit = budget.credit;
         }
-        // Searches of numbers are not held up by what becomes of the memory (`Pin`).
+        // Searches of numbers are not pinned and can read memory after it is freed (`Pin`).
         let guard = Self::RECORDS.then(epoch::pin);
         self.logs.drop_head(log, guard.as_ref(), || {
             for (lnid, n) in named {
@@ -154,16 +160,16 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         true
     }
 
-    /// Copies what is live of a log's first segment; how many of its records name a leaf, by leaf. The caller holds
-    /// `collecting`.
+    /// Copies the live records of a log's first segment. Returns for each leaf how many of the
+    /// segment's records name it. The caller holds `collecting`.
     pub(super) fn copy_out(
         &self,
         log: usize,
         segment: &Segment,
         budget: &mut Budget,
     ) -> Result<BTreeMap<u32, u64>, Refusal> {
-        // In order of number: the caller goes through the table in that order, and the same run has to touch the same
-        // lines in the same order, or the device model tells another time each time.
+        // The caller goes through the table in ascending order of leaves. Equal runs must touch
+        // equal lines in equal order, or the device model's times would differ.
         let mut named: BTreeMap<u32, u64> = BTreeMap::new();
         let mut records = Vec::new();
         self.each_record(segment, |record| {
@@ -177,7 +183,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         }
         let forgets = self.pm().planted("lstree-forget-early");
         for record in &records {
-            // What was moved when this fails is there twice, which does no harm.
+            // If this fails, the records that were moved are there twice, which does no harm.
             if self.rescue_both(log, record, budget)? {
                 continue;
             }
@@ -190,7 +196,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         Ok(named)
     }
 
-    /// Calls `f` with the records of a sealed segment, or of one that no one appends to meanwhile.
+    /// Calls `f` with the records of a segment that no thread appends to.
     pub(super) fn each_record(&self, segment: &Segment, mut f: impl FnMut(Record)) {
         let reader = self.reader();
         let salt = self.logs.salt_of(segment.generation);
@@ -201,20 +207,21 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                     f(record);
                     at += record.footprint();
                 }
-                // The second half of a line, where the next record did not fit.
+                // This is the second half of a line, where the next record did not fit.
                 None => at += HALF_LINE,
             }
         }
     }
 
-    /// The leaves that a record names.
+    /// Returns the leaves that a record names.
     pub(super) fn leaves_of(&self, record: &Record) -> impl Iterator<Item = u32> + use<K, V, M> {
         let right = self.reader().right_leaf(record);
         std::iter::once(record.lnid).chain(right)
     }
 
-    /// Where there is little room and both leaves of a split still need it: one record of both again, consolidated if
-    /// that is not longer or there is credit. (Two bases are longer.) False if that is not the case.
+    /// Moves the record of a split as one record, if room is scarce and both leaves still need it.
+    /// The new record is consolidated if it is not longer or there is credit for it. (Two bases
+    /// would be longer.) Returns false if the record does not qualify.
     fn rescue_both(
         &self,
         log: usize,
@@ -290,14 +297,16 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         Ok(true)
     }
 
-    /// True if a record may be written instead of `record`, where there is little room; takes from the credit.
+    /// Returns true if a record may be written in place of `record` while room is scarce. Takes the
+    /// difference from the credit.
     fn affords(&self, draft: &Draft, record: &Record, budget: &mut Budget) -> bool {
-        // Where no record is longer than the one whose turn it is, none comes to lie behind its old place.
+        // If no copy is longer than the record that it replaces, none lies further back than that
+        // did.
         if draft.bytes() <= record.bytes {
             return true;
         }
         let more = takes(draft).saturating_sub(record.footprint());
-        let fits = draft.bytes() <= MOST.min(self.shape.segment - SEGMENT_HEADER);
+        let fits = draft.bytes() <= MAX_RECORD.min(self.shape.segment - SEGMENT_HEADER);
         let affords = fits && more <= budget.credit;
         if affords {
             budget.credit -= more;
@@ -305,7 +314,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         affords
     }
 
-    /// Sees to it that a record is needed no more: copies what it says of a leaf to the end of a log, if it is live.
+    /// Makes a record superfluous: copies its content for a leaf to the end of a log, if it is
+    /// live.
     fn rescue(
         &self,
         log: usize,
@@ -328,7 +338,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         };
         let counts = entry.counts();
         if counts.live == 0 && !elsewhere(entry) {
-            // Nothing is left that it would have to contradict.
+            // The empty base has no record left to supersede.
             self.no_longer_live(lnid, place);
             entry.set_base(Place::NONE, 0);
             count(&self.counters.forgotten);
@@ -350,7 +360,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         result
     }
 
-    /// Where what is copied goes: the reserve is only for the log's own end.
+    /// Returns the log and purpose of a copy. The reserve is only for the end of the segment's own
+    /// log.
     fn target(&self, log: usize, lnid: u32, tight: bool) -> (usize, Purpose) {
         if tight {
             (log, Purpose::Collect)
@@ -359,7 +370,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         }
     }
 
-    /// Replaces a chain by one base, where that is to be; false if not.
+    /// Replaces a chain by one base, if that is worth it. Returns false if not.
     fn consolidate(
         &self,
         log: usize,
@@ -368,7 +379,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         budget: &mut Budget,
     ) -> Result<bool, Refusal> {
         let (pm, inline, reader, lnid) = (self.pm(), self.shape.inline, self.reader(), live.lnid);
-        // With little room only when it is the base's turn; see `affords`.
+        // While room is scarce, only when the base is the live record; see `affords`.
         if budget.tight && live.place != entry.base() {
             return Ok(false);
         }
@@ -400,7 +411,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         Ok(true)
     }
 
-    /// Copies what a record says of a leaf, with its sequence number.
+    /// Copies the part of a record that concerns a leaf, with its sequence number.
     fn relocate(
         &self,
         log: usize,
@@ -432,13 +443,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         Ok(())
     }
 
-    /// Makes room in a full pool for who appends for `purpose`, holding no lock; false if there is none to be made.
+    /// Makes room in a full pool for a thread that appends for `purpose` and holds no lock. Returns
+    /// false if no room can be made.
     pub(super) fn make_room(&self, purpose: Purpose) -> bool {
         if purpose != Purpose::Remove {
-            // Or those who insert again and again keep it from who has waited for them.
+            // Waiting removals come first. Otherwise repeated insertions could take their room.
             let backoff = Backoff::new();
             // ORDERING: Relaxed; only the number matters.
-            while self.held_up.load(Ordering::Relaxed) > 0 {
+            while self.waiting_removals.load(Ordering::Relaxed) > 0 {
                 wait(&backoff);
             }
         }
@@ -448,7 +460,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         }
         // ORDERING: Relaxed; an estimate.
         let appended = || self.logs.appended.load(Ordering::Relaxed);
-        // All is copied for what little is garbage: not for each insertion that is refused.
+        // In a dense pool, collecting copies everything for little garbage, so not every refused
+        // insertion does it.
         let (garbage, live) = self.logs.garbage();
         let dense = garbage < live / DENSE;
         if purpose == Purpose::Put
@@ -459,7 +472,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         }
         let _alone = self.logs.alone();
         if !self.reclaim() && purpose != Purpose::Remove {
-            // Not for insertions do others wait as long as readers stay.
+            // Only removals wait for as long as readers stay.
             return self.logs.has_room(purpose);
         }
         let mut goes_on = true;
@@ -481,29 +494,32 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                     spent |= credit < given;
                     starved |= given == 0;
                     if !self.reclaim() && purpose != Purpose::Remove {
-                        // As above.
+                        // Only removals wait, as above.
                         return self.logs.has_room(purpose);
                     }
                 }
             }
-            // No one writes meanwhile, so that chains to consolidate become fewer.
+            // No other thread writes meanwhile, so there are fewer chains to consolidate in each
+            // round.
             goes_on = spent || starved && round == 1;
             if !goes_on || round == ROUNDS && purpose != Purpose::Remove {
                 break;
             }
         }
         let made = self.logs.has_room(purpose);
-        // Where there was more to consolidate, who is refused next goes on.
+        // If there was more to consolidate, the next refused thread continues.
         *hopeless = (!goes_on).then(appended);
         made
     }
 
-    /// Bytes that may be written on credit where a segment is collected.
+    /// Returns how many bytes may be written on credit when a segment is collected.
     fn credit(&self, purpose: Purpose) -> u64 {
         let least = match purpose {
-            // As many as a segment and a half may need, if no two neighbours in it fit into one.
+            // The worst case is a segment and a half, if no two neighbouring records fit into one
+            // segment.
             Purpose::Remove => 3,
-            // So that removals find theirs; one may be missing, since what was saved need not be a whole one.
+            // Removals must find their part. One segment may be missing, since the saved bytes need
+            // not make up a whole one.
             _ => RESERVE - 1,
         };
         if self.logs.ready() >= least {
@@ -513,21 +529,21 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         }
     }
 
-    /// As long as it is there, only removals make room.
+    /// Registers a waiting removal. While there is one, only removals make room.
     #[cold]
-    pub(super) fn hold_up(&self) -> HeldUp<'_> {
+    pub(super) fn register_removal(&self) -> WaitingRemoval<'_> {
         // ORDERING: Relaxed; only the number matters.
-        self.held_up.fetch_add(1, Ordering::Relaxed);
-        HeldUp(&self.held_up)
+        self.waiting_removals.fetch_add(1, Ordering::Relaxed);
+        WaitingRemoval(&self.waiting_removals)
     }
 
-    /// Waits until who makes room is done.
+    /// Waits until the thread that makes room is done.
     #[cold]
     pub(super) fn await_room(&self) {
         drop(lock(&self.hopeless));
     }
 
-    /// Sees that what was retired so far is free; false if readers do not leave soon.
+    /// Frees what was retired so far. Returns false if readers do not leave soon.
     fn reclaim(&self) -> bool {
         if !Self::RECORDS {
             return true;

@@ -1,4 +1,5 @@
-//! The logs: queues of segments in the pool. Records are appended to the last segment; the first is collected.
+//! The logs: queues of segments in the pool. Records are appended to the last segment, and the
+//! first segment is collected.
 //!
 //! ```text
 //! directory | head of log 0, generation of log 0 | head of log 1, generation of log 1 | ...     32 logs
@@ -7,24 +8,29 @@
 //! link      | next segment / 256 (32) | records (16) | bytes used / 32 (16) |    0 in the last segment
 //! ```
 //!
-//! A segment is a block of the root's heap, aligned to its size: 64 KiB, a whole chunk. Collected ones are
-//! free at once, for this log or another: the logs go in circles through the pool, and pools grow.
+//! A segment is a block of the root's heap, aligned to its size of 64 KiB, a whole chunk. Collected
+//! segments are free at once, for this log or another. So the logs move through the pool in
+//! circles, and pools grow.
 //!
 //! # Invariants
-//! 1. The segments of a log are those that the directory's head and the links lead to. All but the last are
-//!    sealed: their link says how many records there are and where they end, so that damage is told from an end.
-//! 2. Generations are unique in a root: log *i* uses those that are *i* modulo 32, ascending, and the directory's
-//!    word is at least as large as any that was used.
-//! 3. All records before the end of a log are durable: appends hold the log's lock until they are. (One that
-//!    is not, behind which another is, could not be told from the end.)
+//! 1. The directory's head and the links lead to the segments of a log. All but the last are
+//!    sealed: their link has the number of records and their end, so that damage can be told from
+//!    an end.
+//! 2. Generations are unique in a root. Log *i* uses those that are *i* modulo 32, in ascending
+//!    order, and the directory's word is at least as large as any that was used.
+//! 3. All records before the end of a log are durable, since appends hold the log's lock until they
+//!    are. (A record that is not durable, with another one behind it, would look like the end.)
 //!
-//! Which segment an append may take, and when it has to wait, `reserve` says.
+//! `reserve` decides which segment an append may take, and when it has to wait.
 //!
 //! # Crash states
-//! 1. *Append*: a record that is whole, or not there. The next append overwrites it; see `clear_ends`.
-//! 2. *New segment*, before the link is durable: a block that nothing leads to, and a generation that is left out.
-//! 3. *Collected segment*, before the head's NAW: it is there still; what was copied out of it is there twice, with
-//!    equal sequence numbers. After it: a block that nothing leads to.
+//! 1. *Append*: the record is whole or not there. The next append overwrites a part of one; see
+//!    `clear_ends`.
+//! 2. *New segment*, before the link is durable: the block is free, because nothing leads to it.
+//!    Its generation is not used again.
+//! 3. *Collected segment*: before the head's NAW the log still has it, and the copied records are
+//!    there twice, with equal sequence numbers. After the NAW its block is free, because nothing
+//!    leads to it.
 
 use super::record::{Draft, HALF_LINE, Reader};
 use super::reserve::{Purpose, Refusal, Spares};
@@ -36,16 +42,16 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-/// Logs that a root has room for.
+/// Number of logs that a root has room for.
 pub(super) const LOGS: usize = 32;
 /// Bytes of the directory.
 pub(super) const DIRECTORY: u64 = LOGS as u64 * 16;
 /// Bytes before the first record of a segment.
 pub(super) const SEGMENT_HEADER: u64 = 64;
-/// Segments are at multiples of this, in which links count.
+/// Segments are at multiples of this, which is also the unit of links.
 pub(super) const UNIT: u64 = 256;
 
-/// Times that garbage is looked for while a segment fills.
+/// Number of times that writers look for garbage while a segment fills.
 const LOOKS: u64 = 16;
 
 const MAGIC: u64 = u32::from_le_bytes(*b"LSEG") as u64;
@@ -55,12 +61,12 @@ const MAGIC: u64 = u32::from_le_bytes(*b"LSEG") as u64;
 pub(super) struct Segment {
     pub(super) off: u64,
     pub(super) generation: u64,
-    /// Where its records end.
+    /// Where the segment's records end.
     pub(super) used: u64,
     pub(super) records: u64,
 }
 
-/// A segment's link.
+/// Link of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) next: u64,
@@ -73,7 +79,7 @@ impl Link {
         (self.next / UNIT) << 32 | self.records << 16 | (self.used / HALF_LINE)
     }
 
-    /// `None` in the last segment.
+    /// Returns `None` for the last segment.
     pub(super) fn unpack(word: u64) -> Option<Self> {
         (word != 0).then_some(Self {
             next: (word >> 32) * UNIT,
@@ -83,18 +89,18 @@ impl Link {
     }
 }
 
-/// What appends change.
+/// The part of a log that appends change.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) segments: VecDeque<Segment>,
     /// The generation used last.
     pub(super) generation: u64,
-    /// Bytes appended since someone looked for garbage.
+    /// Bytes appended since a writer last looked for garbage.
     unlooked: u64,
 }
 
 impl State {
-    /// Where a record of `bytes` goes in the last segment.
+    /// Returns the place of a record of `bytes` in the last segment, if it fits.
     fn place(&self, bytes: u64, segment: u64) -> Option<u64> {
         let tail = self.segments.back()?;
         let at = align(tail.used, bytes);
@@ -102,7 +108,7 @@ impl State {
     }
 }
 
-/// The first place from `used` on for a record of `bytes`.
+/// Returns the first place from `used` on for a record of `bytes`.
 pub(super) fn align(used: u64, bytes: u64) -> u64 {
     used.next_multiple_of(if bytes <= HALF_LINE {
         HALF_LINE
@@ -115,20 +121,20 @@ pub(super) fn align(used: u64, bytes: u64) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct Log {
     pub(super) state: Mutex<State>,
-    /// Held by who collects.
+    /// Held by the thread that collects.
     pub(super) collecting: Mutex<()>,
-    /// Segments that are sealed.
+    /// Number of sealed segments.
     pub(super) sealed: AtomicU64,
     /// Bytes of records that the mapping table leads to.
     pub(super) live: AtomicI64,
 }
 
-/// A record that was appended, and is durable.
+/// An appended, durable record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
     pub(super) off: u64,
     pub(super) log: usize,
-    /// It is time to look for garbage.
+    /// True if it is time to look for garbage.
     pub(super) look: bool,
 }
 
@@ -141,21 +147,22 @@ pub(super) struct Logs<M: Media> {
     pub(super) directory: u64,
     /// Bytes of a segment.
     pub(super) segment: u64,
-    /// What sets this tree's records apart from those that another left in the same memory.
+    /// Salt that sets this tree's records apart from those that another tree left in the same
+    /// memory.
     pub(super) salt: u64,
-    /// The directory of the logs that these are to replace: it too says which generations are used, since a crash may
-    /// come before they do.
+    /// Directory of the logs that these logs will replace. Used generations are recorded there too,
+    /// since a crash may come before the replacement.
     elder: Option<u64>,
     pub(super) spares: Mutex<Spares>,
-    /// Others than who makes room stand back.
+    /// True while a thread makes room; all others wait.
     pub(super) making_room: AtomicBool,
-    /// Too much of the reserve is missing for anyone to insert.
+    /// True if too much of the reserve is missing for insertions.
     pub(super) scarce: AtomicBool,
     /// Bytes of records appended since the tree was opened.
     pub(super) appended: AtomicU64,
 }
 
-/// What a segment's first word is.
+/// Returns the first word of a segment.
 fn magic(generation: u64, salt: u64) -> u64 {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&generation.to_le_bytes());
@@ -164,7 +171,7 @@ fn magic(generation: u64, salt: u64) -> u64 {
 }
 
 impl<M: Media> Logs<M> {
-    /// Logs without segments, whose next generations follow `generations`.
+    /// Returns logs without segments, whose next generations follow `generations`.
     pub(super) fn new(
         heap: &Heap<M>,
         directory: u64,
@@ -195,7 +202,7 @@ impl<M: Media> Logs<M> {
         }
     }
 
-    /// Logs that are to replace these.
+    /// Returns logs that will replace these.
     pub(super) fn replacement(&self, directory: u64) -> Self {
         let generations = std::array::from_fn(|log| lock(&self.log(log).state).generation);
         Self {
@@ -209,14 +216,14 @@ impl<M: Media> Logs<M> {
         }
     }
 
-    /// Takes note of the generations that `other`, which is discarded, has used.
+    /// Skips the generations that `other`, which is discarded, has used.
     pub(super) fn skip_generations_of(&self, other: &Self) {
         for log in 0..LOGS {
             lock(&self.log(log).state).generation = lock(&other.log(log).state).generation;
         }
     }
 
-    /// The salt of a segment's records.
+    /// Returns the salt of a segment's records.
     pub(super) fn salt_of(&self, generation: u64) -> u32 {
         if self.pm().planted("lstree-salt-of-the-tree") {
             return self.salt as u32;
@@ -224,7 +231,7 @@ impl<M: Media> Logs<M> {
         generation as u32 ^ self.salt as u32
     }
 
-    /// The generations before the first of each log.
+    /// Returns the generations before the first of each log.
     pub(super) fn no_generations() -> [u64; LOGS] {
         std::array::from_fn(|log| log as u64)
     }
@@ -245,21 +252,21 @@ impl<M: Media> Logs<M> {
         Reader::new(self.pm(), self.segment)
     }
 
-    /// Where the directory has the head of a log.
+    /// Returns where the directory has the head of a log.
     fn head_at(&self, log: usize) -> u64 {
         self.directory + log as u64 * 16
     }
 
-    /// Says that a log has used a generation; flushed.
-    fn use_up(&self, directory: u64, log: usize, generation: u64) {
+    /// Records that a log has used a generation. Flushes it.
+    fn record_generation(&self, directory: u64, log: usize, generation: u64) {
         let word = self.reader().cell(directory + log as u64 * 16 + 8);
         // ORDERING: Relaxed; read by recovery only.
         word.store(self.pm(), generation, Ordering::Relaxed);
-        // PERSIST: the generation is used, before a record has its salt: fenced by the caller.
+        // PERSIST: the used generation, before a record has its salt; the caller fences it.
         self.pm().flush_of(word);
     }
 
-    /// Writes a directory of logs without segments; flushed.
+    /// Writes a directory of logs without segments. Flushes it.
     pub(super) fn write_directory(&self) {
         let (pm, reader) = (self.pm(), self.reader());
         for log in 0..LOGS {
@@ -269,14 +276,14 @@ impl<M: Media> Logs<M> {
             let generation = lock(&self.log(log).state).generation;
             reader.cell(at + 8).store(pm, generation, Ordering::Relaxed);
         }
-        // PERSIST: the directory, fenced before the root's word that leads to it counts.
+        // PERSIST: the directory, fenced before the root's word that leads to it.
         pm.flush(
             pm.base().wrapping_add(self.directory as usize),
             DIRECTORY as usize,
         );
     }
 
-    /// Head and generation of a log as the directory has them.
+    /// Returns the head and generation of a log from the directory.
     pub(super) fn read_directory(&self, log: usize) -> (u64, u64) {
         let (pm, reader, at) = (self.pm(), self.reader(), self.head_at(log));
         // ORDERING (both): Relaxed; the tree is being opened or verified.
@@ -286,7 +293,7 @@ impl<M: Media> Logs<M> {
         )
     }
 
-    /// Generation and link of the segment at `off`; `None` if it is none.
+    /// Returns the generation and link of the segment at `off`, or `None` if there is no segment.
     pub(super) fn read_segment(&self, off: u64) -> Option<(u64, Option<Link>)> {
         let (pm, reader) = (self.pm(), self.reader());
         // ORDERING (all): Relaxed; the tree is being opened or verified.
@@ -295,11 +302,11 @@ impl<M: Media> Logs<M> {
         (word(0) == magic(generation, self.salt)).then(|| (generation, Link::unpack(word(2))))
     }
 
-    /// Appends a record to log `log`, or to another one if that takes a new segment and there is none. It is durable
-    /// when this returns (but for [`Purpose::Load`]).
+    /// Appends a record to log `log`, or to another one if that needs a new segment and there is
+    /// none. The record is durable when this returns (except for [`Purpose::Load`]).
     ///
     /// # Errors
-    /// [`Refusal`] when there is no room, or someone is making some; nothing has changed then.
+    /// [`Refusal`] when there is no room, or a thread is making some. Nothing has changed then.
     #[inline]
     pub(super) fn append(
         &self,
@@ -311,7 +318,7 @@ impl<M: Media> Logs<M> {
             Err(Refusal::Full(full)) => full,
             done => return done,
         };
-        // The others' last segments have room, perhaps.
+        // Another log's last segment may have room.
         for other in (0..LOGS).filter(|other| *other != log) {
             let state = lock(&self.log(other).state);
             if state.place(draft.bytes(), self.segment).is_some() {
@@ -334,10 +341,10 @@ impl<M: Media> Logs<M> {
         let of = self.log(log);
         let mut state = lock(&of.state);
         // ORDERING: Relaxed; the log's lock orders it, see `alone`.
-        if purpose.stands_back() && self.making_room.load(Ordering::Relaxed) {
+        if purpose.waits_for_room() && self.making_room.load(Ordering::Relaxed) {
             return Err(Refusal::Busy);
         }
-        if purpose.is_put_off() && self.is_scarce() {
+        if purpose.makes_no_room() && self.is_scarce() {
             let (wanted, capacity) = (pm.len() + self.segment, pm.capacity());
             return Err(SpaceError::Capacity { wanted, capacity }.into());
         }
@@ -354,11 +361,12 @@ impl<M: Media> Logs<M> {
         let off = tail.off + at;
         let to = pm.base().wrapping_add(off as usize);
         let record = draft.seal(pm, self.salt_of(tail.generation));
-        // SAFETY: 1. the segment is a block of the pool and the record fits into it, at a multiple of 32; 2. the
-        // log's lock is held and nothing leads to the record yet.
+        // SAFETY: 1. the segment is a block of the pool, and the record fits into it at a multiple
+        // of 32; 2. the log's lock is held, and nothing leads to the record yet.
         unsafe { bristlecone_pmem::cell::write_bytes(pm, to, record) };
-        // PERSIST: the record: the operation is durable. Before the mapping table leads to it (others must not see
-        // what a crash can undo), and before the log's lock is free (invariant 3).
+        // PERSIST: the record, which makes the operation durable, before the mapping table leads to
+        // it (other threads must not see what a crash can undo), and before the log's lock is
+        // released (invariant 3).
         pm.flush(to, bytes as usize);
         if purpose != Purpose::Load {
             pm.fence();
@@ -377,10 +385,11 @@ impl<M: Media> Logs<M> {
         Ok(Written { off, log, look })
     }
 
-    /// Gives the first logs their first segments; flushed, and fenced by who publishes the directory.
+    /// Gives the first logs their first segments. Flushes them; publishing the directory fences
+    /// them.
     ///
     /// # Errors
-    /// [`SpaceError`]; some have one then.
+    /// [`SpaceError`]. Some logs may then have a segment.
     pub(super) fn begin(&self, logs: usize) -> Result<(), SpaceError> {
         (0..logs).try_for_each(|log| {
             let mut state = lock(&self.log(log).state);
@@ -401,11 +410,11 @@ impl<M: Media> Logs<M> {
         cell(0).store(pm, magic(generation, self.salt), Ordering::Relaxed);
         cell(1).store(pm, generation, Ordering::Relaxed);
         cell(2).store(pm, 0, Ordering::Relaxed);
-        self.use_up(self.directory, log, generation);
+        self.record_generation(self.directory, log, generation);
         if let Some(elder) = self.elder {
-            self.use_up(elder, log, generation);
+            self.record_generation(elder, log, generation);
         }
-        // PERSIST: the segment's header, and that its generation is used, before anything leads to it.
+        // PERSIST: the segment's header and its used generation, before anything leads to it.
         pm.flush(cell(0).addr(), SEGMENT_HEADER as usize);
         pm.fence();
         let (leads, word) = match state.segments.back() {
@@ -421,14 +430,14 @@ impl<M: Media> Logs<M> {
         };
         // ORDERING: Relaxed; read by recovery only.
         leads.store(pm, word, Ordering::Relaxed);
-        // PERSIST: the segment is the log's; fenced with the record that it is for, or by who loads.
+        // PERSIST: the link to the segment, fenced with the first record in it, or by a bulk load.
         pm.flush_of(leads);
         if !state.segments.is_empty() {
             // ORDERING: Relaxed; an estimate.
             self.log(log).sealed.fetch_add(1, Ordering::Relaxed);
         }
         state.generation = generation;
-        // A whole segment more is sealed: who writes next looks for garbage.
+        // Another whole segment is sealed, so the next writer looks for garbage.
         state.unlooked = self.segment;
         state.segments.push_back(Segment {
             off,
@@ -439,8 +448,8 @@ impl<M: Media> Logs<M> {
         Ok(())
     }
 
-    /// Takes the collected first segment out of a log and puts it by, with a guard when readers have left. `left` is
-    /// called once that is durable. The caller holds `collecting`.
+    /// Removes the collected first segment from a log and keeps or frees it; with a guard, once
+    /// readers have left. Calls `left` when the removal is durable. The caller holds `collecting`.
     pub(super) fn drop_head(&self, log: usize, guard: Option<&Guard>, left: impl FnOnce()) {
         let (pm, reader) = (self.pm(), self.reader());
         let dropped = {
@@ -449,8 +458,8 @@ impl<M: Media> Logs<M> {
                 return;
             };
             let (head, next) = (head.off, next.off);
-            // PERSIST: (in `publish`) the log begins with the next segment, before this one's memory is used again.
-            // What was copied out of it is durable (`append`).
+            // PERSIST: (in `publish`) the log begins with the next segment, before this one's
+            // memory is used again. The copies of its records are durable (`append`).
             reader.cell(self.head_at(log)).publish(pm, next);
             state.segments.pop_front();
             head
@@ -458,10 +467,10 @@ impl<M: Media> Logs<M> {
         // ORDERING: Relaxed; an estimate.
         self.log(log).sealed.fetch_sub(1, Ordering::Relaxed);
         left();
-        self.put_by(dropped, guard);
+        self.keep_or_free(dropped, guard);
     }
 
-    /// Lets a log begin with its second segment, durably; for a fault that is planted.
+    /// Makes a log begin with its second segment, durably; for a planted fault.
     pub(super) fn pass_head(&self, log: usize) {
         let state = lock(&self.log(log).state);
         if let Some(next) = state.segments.get(1) {
@@ -470,9 +479,10 @@ impl<M: Media> Logs<M> {
         }
     }
 
-    /// Makes sure that what a crash left in part behind the ends of the logs stays in part: a record that is written over
-    /// it may have words in common with it, and in a second crash complete it. Its checksum is what it cannot do
-    /// without, and what no other record gives it.
+    /// Invalidates parts of records that a crash left behind the ends of the logs. A new record
+    /// written over such a part may have words in common with it, and a second crash could then
+    /// complete the old record. Without its checksum it stays incomplete, and no other record has
+    /// that checksum.
     pub(super) fn clear_ends(&self) {
         let (pm, reader) = (self.pm(), self.reader());
         let mut cleared = false;
@@ -481,7 +491,7 @@ impl<M: Media> Logs<M> {
             let Some(tail) = state.segments.back() else {
                 continue;
             };
-            // Where the next record begins, if it is a short one, and if it is not.
+            // The places of the next short record and the next long one.
             for bytes in [HALF_LINE, 2 * HALF_LINE] {
                 let at = align(tail.used, bytes);
                 if at + HALF_LINE > self.segment {
@@ -491,7 +501,8 @@ impl<M: Media> Logs<M> {
                 // ORDERING (both): Relaxed; the tree is being opened.
                 if word.load(pm, Ordering::Relaxed) != 0 {
                     word.store(pm, 0, Ordering::Relaxed);
-                    // PERSIST: what is there is no record, before another is written over it.
+                    // PERSIST: the cleared word; no record is there, before another is written over
+                    // it.
                     pm.flush_of(word);
                     cleared = true;
                 }
@@ -502,7 +513,7 @@ impl<M: Media> Logs<M> {
         }
     }
 
-    /// Takes over segments that recovery found.
+    /// Adopts segments that recovery found.
     pub(super) fn adopt(&mut self, log: usize, generation: u64, segments: VecDeque<Segment>) {
         let of = &mut self.logs[log];
         of.sealed = AtomicU64::new(segments.len().saturating_sub(1) as u64);
@@ -513,7 +524,8 @@ impl<M: Media> Logs<M> {
         });
     }
 
-    /// Frees all segments, spares and the directory, which nothing leads to; with a guard, once readers have left.
+    /// Frees all segments, spares and the directory, which nothing leads to; with a guard, once
+    /// readers have left.
     pub(super) fn discard(&self, guard: Option<&Guard>) {
         let mut blocks: Vec<u64> = std::mem::take(&mut *lock(&self.spares)).all().collect();
         for log in self.all() {
@@ -528,7 +540,7 @@ impl<M: Media> Logs<M> {
         }
     }
 
-    /// Sealed bytes less what is live, and the live bytes.
+    /// Returns the sealed bytes that are not live, and the live bytes.
     pub(super) fn garbage(&self) -> (u64, u64) {
         let (mut sealed, mut live) = (0, 0);
         for log in self.all() {
@@ -539,7 +551,7 @@ impl<M: Media> Logs<M> {
         (sealed.saturating_sub(live), live)
     }
 
-    /// The log with the most garbage that has a sealed segment.
+    /// Returns the log with the most garbage, among those with a sealed segment.
     pub(super) fn fullest(&self) -> Option<usize> {
         (0..LOGS)
             .filter(|log| self.log(*log).sealed.load(Ordering::Relaxed) > 0)

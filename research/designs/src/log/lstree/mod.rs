@@ -1,5 +1,5 @@
-//! The log-structured B+-tree, btree-LS (Ni, Chen, Lu, Litz, Pang, Miller, Wu, UCSC-CRSS-20-01, section 6.3):
-//! random writes become sequential ones.
+//! The log-structured B+-tree, btree-LS (Ni, Chen, Lu, Litz, Pang, Miller, Wu, UCSC-CRSS-20-01,
+//! section 6.3): random writes become sequential ones.
 //!
 //! ```text
 //! DRAM | inner nodes (`crate::inner`) --LNID--> mapping table --places--+
@@ -8,9 +8,10 @@
 //!      | log 1:  | segment |-->| segment: ...
 //! ```
 //!
-//! A leaf is a number (LNID) and a chain of records in the logs: a base, which holds all of the leaf, and the
-//! deltas after it. Every operation appends one record with one flush and one fence, and nothing else is
-//! persisted by it: a full chain is replaced by a new base, or by one record with the bases of two leaves.
+//! A leaf is a number (LNID) and a chain of records in the logs: a base, which holds all of the
+//! leaf, and the deltas after it. Every operation appends one record with one flush and one fence,
+//! and persists nothing else. A full chain is replaced by a new base, or by one record with the
+//! bases of two leaves.
 //!
 //! | file | holds | paper |
 //! | --- | --- | --- |
@@ -20,32 +21,36 @@
 //! | `read`, `scan` | searching a chain; scans | |
 //! | `write` | insertion, update, removal, splits, emptied leaves | |
 //! | `collect`, `reserve` | garbage collection, room in a full pool | GC tasks |
-//! | `recovery`, `verify` | replay of the logs, and holding it against the table | replay threads |
+//! | `recovery`, `verify` | replay of the logs, and comparison with the table | replay threads |
 //! | `bulk` | bulk load | |
 //!
 //! # Invariants
-//! 1. A leaf's content is what its record of the highest sequence number that holds the whole leaf says, and the
-//!    deltas with the numbers that follow, without a gap. The mapping table has the places of just these.
-//! 2. Keys of different leaves do not interleave; inner nodes are built from the smallest keys. So no record has
-//!    to say what a leaf's range is, and to take an emptied leaf out persists nothing.
-//! 3. What is gone stays gone: a leaf that has no keys has an empty base, newer than all its other records, for as
-//!    long as one of these is in a log.
+//! 1. A leaf's content is its newest record that holds the whole leaf (by sequence number), with
+//!    the deltas whose numbers follow without a gap. The mapping table has the places of exactly
+//!    these records.
+//! 2. Keys of different leaves do not interleave, and inner nodes are built from the smallest keys.
+//!    So no record needs a leaf's range, and unlinking an emptied leaf persists nothing.
+//! 3. A removed leaf does not come back: a leaf without keys has an empty base, newer than all its
+//!    other records, for as long as one of these is in a log.
 //!
 //! # Concurrency
-//! As in [`crate::leaftree`]: version locks by LNID; readers validate, writers lock, append, change the
-//! mapping table, unlock. Appends are durable before the table leads to them, so that no one acts on what
-//! a crash can undo. Lock order: leaf, log, spares, allocator; who collects holds the log's `collecting` first, and who
-//! makes room in a full pool `hopeless` before that. Two leaves are locked by who splits, which is the first to know of the
-//! second, and by who moves a split's record, in the order of their locks. Segments are freed through the epoch; trees of numbers read
-//! without pinning, as ADR 5 says.
+//! As in [`crate::leaftree`]: version locks by LNID; readers validate, and writers lock, append,
+//! change the mapping table and unlock. An append is durable before the table leads to it, so that
+//! no thread acts on what a crash can undo. Lock order: leaf, log, spares, allocator. A collecting
+//! thread takes the log's `collecting` first, and a thread that makes room in a full pool takes
+//! `hopeless` before that. Two leaves are locked by a split, which alone knows the second leaf, and
+//! by the move of a split's record, in the order of their locks. Segments are freed through the
+//! epoch. Trees of numbers read without pinning, as ADR 5 says.
 //!
 //! # Crash states
-//! 1. *Operation*: its record is whole or not there. A split is one record, so both leaves are there or neither.
+//! 1. *Operation*: its record is whole or not there. A split is one record, so both leaves are
+//!    there or neither.
 //! 2. *Emptied leaf*: its chain ends in an empty base, so that recovery leaves it out.
-//! 3. *Collection*: records that are there twice, with equal numbers; see `log`.
-//! 4. *Long strings*: blocks that no chain's newest content leads to, which recovery frees.
-//! 5. *Bulk load*, before the root's word: a directory and logs that nothing leads to.
-//! 6. *Create*, before the root is published: chunks of an unpublished root, freed at open.
+//! 3. *Collection*: some records are there twice, with equal numbers; see `log`.
+//! 4. *Long strings*: recovery frees the blocks that no chain's newest content leads to.
+//! 5. *Bulk load*, before the root's word: the new directory and logs are free, because nothing
+//!    leads to them.
+//! 6. *Create*, before the root is published: opening frees the chunks of an unpublished root.
 
 mod bulk;
 mod collect;
@@ -62,12 +67,13 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+use crate::common::{self, check_node_bytes, check_pair, check_value};
 use crate::forward::{forward, forward_impls};
 use crate::index::{
     DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
 };
 use crate::inner::{InnerIndex, NODE_SEPARATORS};
-use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::pool::{Root, RootKind};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError};
@@ -91,42 +97,44 @@ const SALT_WORD: usize = 2;
 
 /// Leaf sizes in bytes: 16 make an entry.
 pub const NODE_BYTES: &[u32] = &[256, 512, 1024];
-/// Most entries of a leaf.
+/// Maximum number of entries of a leaf.
 const MAX_ENTRIES: usize = 64;
 
-/// Which log a record is appended to.
+/// Choice of the log that a record is appended to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogChoice {
-    /// One that the leaf's number decides, as in the paper.
+    /// The leaf's number decides, as in the paper.
     #[default]
     Leaf,
-    /// One of the thread's own (threads share logs only if there are more of them).
+    /// Each thread has its own (threads share logs only if there are more threads than logs).
     Thread,
 }
 
-/// How a log-structured B+-tree is run. None of this but `leaf_bytes` is stored in the pool.
+/// Options of a log-structured B+-tree. The pool stores only `leaf_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LsOptions {
-    /// Bytes of a leaf, one of [`NODE_BYTES`]: a chain has an item for each 16 of them.
+    /// Bytes of a leaf, one of [`NODE_BYTES`]. A chain has an item for each 16 of them.
     pub leaf_bytes: u32,
-    /// Logs that are appended to, 1 to 32.
+    /// Number of logs that are appended to, 1 to 32.
     pub logs: u32,
-    /// Which log a record goes to.
+    /// Choice of a record's log.
     pub log_choice: LogChoice,
-    /// Deltas whose places the mapping table has room for; a longer chain is consolidated. 0 is half the leaf's
-    /// entries. More cost memory and make scans slower, and save writes where keys are updated.
+    /// Number of deltas whose places the mapping table has room for; a longer chain is
+    /// consolidated. 0 means half the leaf's entries. More deltas cost memory, make scans slower,
+    /// and save writes where keys are updated.
     pub cached_deltas: u32,
-    /// A search looks only at deltas whose cached tag is that of its key. Without, at all of them, from the newest
-    /// on, as in the paper.
+    /// If true, a search reads only the deltas whose cached tag matches its key. Otherwise it reads
+    /// all of them, newest first, as in the paper.
     pub tags: bool,
-    /// Garbage that is let be, in percent of what is live.
+    /// Garbage that is tolerated, in percent of the live bytes.
     pub garbage_percent: u32,
-    /// Garbage that is let be in any case, in bytes.
+    /// Garbage that is always tolerated, in bytes.
     pub garbage_bytes: u64,
-    /// Who writes collects garbage when there is more than that. Without, a thread of the program's has to call
-    /// [`LsTree::collect_garbage`] now and then; only in a full pool who writes collects all the same.
+    /// If true, writers collect garbage when there is more than that. Otherwise a thread of the
+    /// program has to call [`LsTree::collect_garbage`] now and then, and writers collect only in a
+    /// full pool.
     pub writers_collect: bool,
-    /// Threads that replay the logs.
+    /// Number of threads that replay the logs.
     pub recovery_threads: usize,
 }
 
@@ -146,7 +154,7 @@ impl Default for LsOptions {
     }
 }
 
-/// What a tree has done since it was opened.
+/// Counts since the tree was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LsStats {
     /// Deltas appended by operations.
@@ -155,7 +163,7 @@ pub struct LsStats {
     pub rewrites: u64,
     /// Splits.
     pub splits: u64,
-    /// Emptied leaves that were taken out.
+    /// Emptied leaves that were unlinked.
     pub unlinks: u64,
     /// Segments that were collected.
     pub collected: u64,
@@ -165,9 +173,9 @@ pub struct LsStats {
     pub moved: u64,
     /// Empty bases that were dropped with the last record of their leaf.
     pub forgotten: u64,
-    /// Bytes of records, by whomever they were appended.
+    /// Bytes of all appended records.
     pub appended_bytes: u64,
-    /// Sealed bytes that are not live, now (an estimate).
+    /// Current number of sealed bytes that are not live (an estimate).
     pub garbage_bytes: u64,
 }
 
@@ -188,24 +196,24 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What does not change while a tree is open.
+/// Dimensions that do not change while a tree is open.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
-    /// Items of a chain: pairs of its base and deltas.
+    /// Maximum number of items of a chain: pairs of its base, and deltas.
     entries: usize,
-    /// Deltas of a chain.
+    /// Maximum number of deltas of a chain.
     deltas: usize,
     /// Bytes of a segment, a power of two.
     segment: u64,
     /// Bytes of the longest string that is kept in records.
     inline: usize,
-    /// Logs appended to.
+    /// Number of logs that are appended to.
     logs: usize,
 }
 
-/// Bytes of a segment, and of the longest inline string, of a new tree.
+/// Returns the bytes of a segment, and of the longest inline string, of a new tree.
 ///
-/// On a simulated medium so few that some dozen operations fill several segments.
+/// On a simulated medium a few dozen operations fill several segments.
 fn new_shape(tiny: bool) -> (u64, usize) {
     if tiny { (1024, 32) } else { (64 << 10, 256) }
 }
@@ -227,11 +235,11 @@ impl Shape {
         }
     }
 
-    /// Whether a leaf and a pair more fit into a segment, in one record.
+    /// Returns true if a full leaf and another pair fit into a segment, in one record.
     fn fits(&self) -> bool {
         let pair = 16 + 2 * (8 + self.inline as u64).next_multiple_of(8);
         let most = record::HEADER + 8 + (self.entries as u64 + 1) * pair;
-        most <= record::MOST && most <= self.segment - SEGMENT_HEADER
+        most <= record::MAX_RECORD && most <= self.segment - SEGMENT_HEADER
     }
 
     fn word(&self) -> u64 {
@@ -244,7 +252,7 @@ type Inner<K, M> = InnerIndex<K, NODE_SEPARATORS, <M as bristlecone_pmem::media:
 
 /// A durable ordered index. See the module's head.
 pub struct LsTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
-    // The inner index first: it is dropped before the pool can be.
+    // The inner index comes first, so that it is dropped before the pool can be.
     inner: Inner<K, M>,
     locks: VersionLocks,
     table: Table<M::Dram>,
@@ -252,10 +260,11 @@ pub struct LsTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
     options: LsOptions,
     shape: Shape,
     counters: Counters,
-    /// Held by who makes room: bytes that had been appended when collecting everything did not.
+    /// Held by the thread that makes room: the bytes that had been appended when collecting
+    /// everything made none.
     hopeless: Mutex<Option<u64>>,
-    /// Removals that met someone who made room, and are not done yet.
-    held_up: AtomicUsize,
+    /// Number of removals that wait for a thread that makes room.
+    waiting_removals: AtomicUsize,
     read_only: bool,
     report: RecoveryReport,
     heap: Heap<M>,
@@ -274,26 +283,16 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> fmt::Debug for LsTree<K, V
     }
 }
 
-/// What the root table says of a tree of these types.
+/// Returns the entry of a tree of these types in the root table.
 fn root_kind<K: Repr + ?Sized, V: Repr + ?Sized>(
     options: &LsOptions,
 ) -> Result<RootKind, TreeError> {
     let bytes = options.leaf_bytes;
-    if !NODE_BYTES.contains(&bytes) {
-        return Err(TreeError::NodeBytes {
-            asked: bytes,
-            there: NODE_BYTES,
-        });
-    }
-    Ok(RootKind {
-        design: "lstree".into(),
-        keys: K::KIND,
-        values: V::KIND,
-        node_bytes: bytes,
-    })
+    check_node_bytes(bytes, NODE_BYTES)?;
+    Ok(common::root_kind::<K, V>("lstree", bytes))
 }
 
-/// This thread's number.
+/// Returns this thread's number.
 fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -318,17 +317,17 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     }
 
     fn root(&self) -> &Root<M> {
-        // `root` is taken by `close_now` only, after which the tree is gone.
+        // Only `close_now` takes `root`, after which the tree is not used.
         self.root
             .as_ref()
             .unwrap_or_else(|| unreachable!("the tree is open"))
     }
 
-    /// The log that a leaf's records go to.
+    /// Returns the log of a leaf's records.
     #[inline]
     fn home(&self, lnid: u32) -> usize {
         match self.options.log_choice {
-            // The high bits of a product with 2^32 divided by the golden ratio.
+            // The high bits of the product with 2^32 divided by the golden ratio.
             LogChoice::Leaf => {
                 let hash = u64::from(lnid.wrapping_mul(0x9E37_79B9));
                 ((hash * self.shape.logs as u64) >> 32) as usize
@@ -350,7 +349,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         self.pm().commit()
     }
 
-    /// What the tree has done since it was opened.
+    /// Returns counts since the tree was opened.
     pub fn ls_stats(&self) -> LsStats {
         // ORDERING: Relaxed; statistics.
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -370,22 +369,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     }
 
     fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        if self.read_only {
-            return Err(InsertError::ReadOnly);
-        }
-        if !key.fits() {
-            return Err(InsertError::KeyTooLong {
-                len: key.bytes(),
-                most: MAX_KEY,
-            });
-        }
-        if value.bytes() > MAX_VALUE {
-            return Err(InsertError::ValueTooLong {
-                len: value.bytes(),
-                most: MAX_VALUE,
-            });
-        }
-        Ok(())
+        check_pair(self.read_only, key, value)
     }
 
     /// Builds an empty tree in an unpublished root, and publishes it.
@@ -431,7 +415,7 @@ where
 {
     type Options = LsOptions;
 
-    /// The logs are read in sequence by whoever opens; what could be saved instead is nearly as long.
+    /// Opening reads the logs in sequence; a snapshot would be nearly as long.
     const SNAPSHOT: bool = false;
 
     fn create(pool: &Arc<Pool<M>>, name: &str, options: &LsOptions) -> Result<Self, TreeError> {
@@ -445,7 +429,8 @@ where
         debug_assert!(shape.fits(), "{shape:?}");
         let inner = InnerIndex::new(0, pool.pm().capacity()).map_err(TreeError::Memory)?;
         let directory = heap.alloc(DIRECTORY)?.get();
-        // Memory may hold what another tree left. (What a simulation does can be repeated.)
+        // Memory may hold records that another tree left. (A simulation must be repeatable, so its
+        // salt is fixed.)
         let salt = if M::TRACED {
             0x7A3C_59E1_0D62_B4F8
         } else {
@@ -504,7 +489,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             shape,
             counters: Counters::default(),
             hopeless: Mutex::new(None),
-            held_up: AtomicUsize::new(0),
+            waiting_removals: AtomicUsize::new(0),
             read_only: pool.pm().read_only(),
             report: RecoveryReport::default(),
             heap,
@@ -537,13 +522,7 @@ where
     }
 
     fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
-        if self.read_only {
-            return Err(UpdateError::ReadOnly);
-        }
-        let (len, most) = (value.bytes(), MAX_VALUE);
-        if len > most {
-            return Err(UpdateError::ValueTooLong { len, most });
-        }
+        check_value(self.read_only, value)?;
         if !self.write(key, value, Mode::Update)? {
             return Err(UpdateError::NotFound);
         }

@@ -12,27 +12,30 @@ use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 
-/// Keys that go down together.
+/// Keys of a batch that descend together.
 const TOGETHER: usize = 32;
 
-/// Keeps strings from being reused, where there are any. Numbers are read without: what is read is type-stable, and
-/// not used before the leaf's version has been validated (ADR 5).
+/// Keeps strings from being reused while a search follows words to them. Searches of numbers are
+/// not pinned: their reads are type-stable, and not used before the leaf's version has been
+/// validated (ADR 5).
 pub(super) struct Pin(Option<Guard>);
 
 impl Pin {
-    /// A guard for searching. Not for retiring: without a pin there is nothing to defer to.
+    /// Returns a guard for searching. It must not be used for retiring: without a pin it defers
+    /// nothing.
     #[inline(always)]
     pub(super) fn guard(&self) -> &Guard {
         match &self.0 {
             Some(guard) => guard,
-            // SAFETY: the guard is only handed to searches, which neither defer nor follow pointers where keys and
-            // values are numbers; what they read is type-stable, as this type's head says.
+            // SAFETY: 1. only searches get the guard, and they do not defer; 2. where keys and
+            // values are numbers, searches follow no pointers, and what they read is type-stable,
+            // as this type's head says.
             None => unsafe { epoch::unprotected() },
         }
     }
 }
 
-/// A key that is there: its word and its value's.
+/// A key that is present: its word and its value's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     pub(super) key: u64,
@@ -51,7 +54,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         M::Dram::touch(DramRegion::Locks, access, VersionLocks::place(lnid), 8);
     }
 
-    /// Looks for a key in a chain. Others may be changing it: then the answer is any, and does not validate.
+    /// Searches a chain for a key. If another thread changes the chain meanwhile, the result is
+    /// arbitrary and does not validate.
     #[inline]
     pub(super) fn search(
         &self,
@@ -97,7 +101,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     fn search_base(&self, pairs: &Pairs, key: &K, hash: u32) -> Option<u64> {
         let (pm, reader) = (self.pm(), self.reader());
         if K::RECORDS {
-            // The tag in the word tells most strings apart without a look at them.
+            // The tag in the word excludes most strings before they are read.
             return (0..pairs.n).find(|i| key.is_at(hash, pm, reader.key::<K>(pairs, *i)));
         }
         let (mut low, mut high) = (0, pairs.n);
@@ -112,7 +116,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         None
     }
 
-    /// Asks for the records of a chain.
+    /// Prefetches the records of a chain.
     #[inline]
     fn prefetch_deltas(&self, entry: Entry<'_, M::Dram>, deltas: usize) {
         for i in 0..deltas {
@@ -126,7 +130,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         M::Dram::touch(DramRegion::Pool, DramAccess::Prefetch, off, bytes as u64);
     }
 
-    /// Asks for what a search for a key with this hash will look at.
+    /// Prefetches what a search for a key with this hash will read.
     #[inline]
     fn prefetch_chain(&self, entry: Entry<'_, M::Dram>, hash: u32) {
         let deltas = entry.counts().deltas.min(entry.room());
@@ -167,7 +171,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         }
     }
 
-    /// The leaf of `key`, locked.
+    /// Returns the leaf of `key`, locked.
     #[inline]
     pub(super) fn lock_leaf(&self, key: &K, guard: &Guard) -> (u32, Locked<'_>) {
         loop {
@@ -184,7 +188,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         }
     }
 
-    /// A batch of look-ups: all go down together, then ask for their entries, then for their records.
+    /// Looks up a batch: all keys descend together, then prefetch their entries, then their
+    /// records.
     pub(super) fn get_batch<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
         out.clear();
         out.reserve(keys.len());
@@ -211,7 +216,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         }
     }
 
-    /// The value word of `key`, from the leaf at `at` if that still is the one.
+    /// Returns the value word of `key`, from the leaf at `at` if that is still the right one.
     #[inline]
     fn try_find_word(&self, key: &K, at: &Located, guard: &Guard) -> Option<u64> {
         if let Some(version) = self.locks.try_read(at.leaf)
@@ -225,8 +230,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         self.find_word(key, guard)
     }
 
-    /// The keys of a leaf, ascending, with their values' words. Others may be changing it: then the answer is any,
-    /// and does not validate.
+    /// Appends the keys of a leaf, ascending, with their values' words. If another thread changes
+    /// the leaf meanwhile, the result is arbitrary and does not validate.
     pub(super) fn contents(&self, entry: Entry<'_, M::Dram>, lnid: u32, all: &mut Vec<(u64, u64)>) {
         let reader = self.reader();
         let deltas = entry.counts().deltas.min(entry.room());
@@ -260,13 +265,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         }
     }
 
-    /// Order of two key words.
+    /// Returns the order of two key words.
     pub(super) fn compare_words(&self, a: u64, b: u64) -> Order {
         // A word that leads nowhere (a corrupt pool) sorts first.
         K::read(self.pm(), a, |a| self.compare_to_word(a, b)).unwrap_or(Order::Less)
     }
 
-    /// Order of a key and a key word.
+    /// Returns the order of a key and a key word.
     #[inline(always)]
     pub(super) fn compare_to_word(&self, key: &K, word: u64) -> Order {
         K::read(self.pm(), word, |other| key.cmp(other)).unwrap_or(Order::Greater)

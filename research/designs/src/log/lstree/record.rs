@@ -1,4 +1,4 @@
-//! Records: what the logs hold, and nothing else is persisted by an operation.
+//! Records, the content of the logs. An operation persists one record and nothing else.
 //!
 //! ```text
 //! word 0 | CRC-32C of all that follows it, salted (32) | LNID (32)
@@ -12,22 +12,24 @@
 //! string | length (u32) | CRC-32C of the bytes (u32) | bytes, zeros to the next word |
 //! ```
 //!
-//! A number is its word. A byte string is *inline* if it is short: its word is then its place in the record, with
-//! the tag of [`crate::repr`] above, and becomes that module's word by adding the record's offset: what reads
-//! and compares byte strings there reads them here. A longer one is a record of that module, and the word
-//! its. (Places are below 64 KiB and no block of a pool is, so that the two are told apart.)
+//! A number is its word. A byte string is *inline* if it is short. Its word is then its place in
+//! the record, with the tag of [`crate::repr`] above it. Adding the record's offset gives that
+//! module's word, so that the same code reads and compares strings here and there. A longer string
+//! is a record of that module, with that module's word. (Places are below 64 KiB and no block of a
+//! pool is, so that the two can be told apart.)
 //!
-//! Why inline: what a delta costs is its lines, and a key or value of a few bytes in a block of its own is a line
-//! of its own, at a random place, which is what log-structuring is to avoid. Why not all: who is collected is
-//! copied, and what fills media lines by itself gains nothing by being written beside others.
+//! Short strings are inline because a delta costs its lines: a key or value of a few bytes in a
+//! block of its own would be another line at a random place, which log-structuring is meant to
+//! avoid. Long strings are not, because collection copies records, and a string that fills media
+//! lines by itself gains nothing from being written beside others.
 //!
 //! # Invariants
-//! 1. A record that fits into half a line starts at a half, any other at a line: none touches more lines than it has
-//!    to, and none is in two segments.
-//! 2. Sequence numbers of a leaf ascend; a delta's is one more than that of the delta or base before it. A
-//!    record that was only moved keeps its number.
-//! 3. The salt is of the tree and the segment's generation. So what an earlier round left in the same memory does not
-//!    pass: equal bytes have different sums under different salts.
+//! 1. A record that fits into half a line starts at a half, and any other at a line. So none
+//!    touches more lines than necessary, and none is in two segments.
+//! 2. Sequence numbers of a leaf ascend. A delta's number is one more than that of the delta or
+//!    base before it. A record that was only moved keeps its number.
+//! 3. The salt depends on the tree and the segment's generation. Therefore a record that was left
+//!    in the memory before does not pass: equal bytes have different sums under different salts.
 
 use crate::repr::Repr;
 use bristlecone_pmem::media::LINE;
@@ -39,14 +41,14 @@ use std::sync::atomic::Ordering;
 pub(super) const HEADER: u64 = 16;
 /// Records begin at multiples of this.
 pub(super) const HALF_LINE: u64 = 32;
-/// Longest record in bytes.
-pub(super) const MOST: u64 = (1 << 13) * 8 - 8;
+/// Maximum length of a record in bytes.
+pub(super) const MAX_RECORD: u64 = (1 << 13) * 8 - 8;
 
 const OFFSET_BITS: u32 = 48;
 const OFFSET: u64 = (1 << OFFSET_BITS) - 1;
 const SEQUENCE_SHIFT: u32 = 16;
 
-/// What a record is.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Put = 1,
@@ -73,7 +75,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Bytes that it takes in its segment.
+    /// Returns the bytes that the record takes in its segment.
     pub(super) fn footprint(&self) -> u64 {
         self.bytes.next_multiple_of(HALF_LINE)
     }
@@ -91,7 +93,7 @@ pub(super) struct Pairs {
 #[derive(Debug)]
 pub(super) struct Reader<'p, M> {
     pm: &'p M,
-    /// Bytes of a segment, to whose multiples segments are aligned.
+    /// Bytes of a segment, which is also a segment's alignment.
     segment: u64,
 }
 
@@ -108,25 +110,26 @@ impl<'p, M: Media> Reader<'p, M> {
         Self { pm, segment }
     }
 
-    /// The persistent word at `off`.
+    /// Returns the persistent word at `off`.
     #[inline(always)]
     pub(super) fn cell(&self, off: u64) -> &'p PWord {
         debug_assert!(off.is_multiple_of(8) && off < self.pm.capacity());
-        // SAFETY: 1. callers pass places inside a segment (or the directory), which is inside the mapping, as
-        // memory that was one is; 2. 8-aligned; 3. every bit pattern is a valid PWord; 4. the mapping lives
-        // as long as the medium.
+        // SAFETY: 1. callers pass places inside a segment (or the directory), which is inside the
+        // mapping, as is memory that once was a segment; 2. the place is 8-aligned; 3. every bit
+        // pattern is a valid PWord; 4. the mapping lives as long as the medium.
         unsafe { &*self.pm.base().wrapping_add(off as usize).cast::<PWord>() }
     }
 
     #[inline(always)]
     fn word(&self, off: u64) -> u64 {
-        // ORDERING: Relaxed; a record is stored before the version that its reader read, or the reader's validation
-        // fails.
+        // ORDERING: Relaxed; a record is stored before the version that its reader read, or the
+        // reader's validation fails.
         self.cell(off).load(self.pm, Ordering::Relaxed)
     }
 
-    /// The record at `off`, a place inside a segment; `None` if there can be none. Whoever reads memory that may
-    /// have become another segment's gets some record that is inside the segment's memory.
+    /// Returns the record at `off`, a place inside a segment, or `None` if there can be none. If
+    /// the memory may have become another segment's, the result is some record inside that
+    /// segment's memory.
     #[inline(always)]
     pub(super) fn record(&self, off: u64) -> Option<Record> {
         let room = self.segment - (off & (self.segment - 1));
@@ -158,18 +161,20 @@ impl<'p, M: Media> Reader<'p, M> {
         })
     }
 
-    /// The whole record at `at` of the segment at `segment`, which has this salt. No one writes there meanwhile.
+    /// Returns the whole record at `at` of the segment at `segment`, which has this salt. No thread
+    /// writes there meanwhile.
     pub(super) fn record_at(&self, segment: u64, at: u64, salt: u32) -> Option<Record> {
         if at + HALF_LINE > self.segment {
             return None;
         }
         let record = self.record(segment + at)?;
-        // What does not fit into half a line begins at a line.
+        // A record that does not fit into half a line begins at a line.
         let aligned = record.bytes <= HALF_LINE || at.is_multiple_of(2 * HALF_LINE);
         (aligned && self.is_whole(&record, salt)).then_some(record)
     }
 
-    /// True if the record is whole and of a segment with this salt. No one writes there meanwhile.
+    /// Returns true if the record is whole and of a segment with this salt. No thread writes there
+    /// meanwhile.
     fn is_whole(&self, record: &Record, salt: u32) -> bool {
         let at = self
             .pm
@@ -180,12 +185,14 @@ impl<'p, M: Media> Reader<'p, M> {
         if M::TRACED {
             self.pm.trace_load(at, bytes);
         }
-        // SAFETY: 1. the record is inside its segment, which is inside the pool; 2. no one writes meanwhile.
+        // SAFETY: 1. the record is inside its segment, which is inside the pool; 2. no thread
+        // writes there meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts(at, bytes) };
         sum(self.pm, salt, bytes) == u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
 
-    /// What a record says of a leaf. `None` if it does not say anything of it, or contradicts itself.
+    /// Returns a record's pairs of a leaf, or `None` if it has nothing of the leaf or is
+    /// inconsistent.
     #[inline(always)]
     pub(super) fn pairs(&self, record: &Record, lnid: u32) -> Option<Pairs> {
         let off = record.off;
@@ -216,25 +223,25 @@ impl<'p, M: Media> Reader<'p, M> {
         })
     }
 
-    /// The leaf on the right of a split.
+    /// Returns the leaf on the right of a split.
     pub(super) fn right_leaf(&self, record: &Record) -> Option<u32> {
         (record.kind == Kind::Split).then(|| (self.word(record.off + HEADER) >> 32) as u32)
     }
 
-    /// The key's word of pair `i`.
+    /// Returns the key word of pair `i`.
     #[inline(always)]
     pub(super) fn key<K: Repr + ?Sized>(&self, pairs: &Pairs, i: u64) -> u64 {
         resolve::<K>(self.word(pairs.first + i * 16), pairs.record)
     }
 
-    /// The value's word of pair `i`; there is none in a removal.
+    /// Returns the value word of pair `i`; a removal has none.
     #[inline(always)]
     pub(super) fn value<V: Repr + ?Sized>(&self, pairs: &Pairs, i: u64) -> u64 {
         resolve::<V>(self.word(pairs.first + i * 16 + 8), pairs.record)
     }
 
-    /// Checks that a word of a record, as it is stored, is a number, leads out of the log, or leads to a string of up
-    /// to `inline` bytes that lies inside the record.
+    /// Checks that a stored word of a record is a number, leads out of the log, or leads to a
+    /// string of up to `inline` bytes inside the record.
     fn check_word<T: Repr + ?Sized>(
         &self,
         record: &Record,
@@ -256,7 +263,8 @@ impl<'p, M: Media> Reader<'p, M> {
         Ok(())
     }
 
-    /// Checks all words of what a record says of a leaf, whose strings in the record have up to `inline` bytes.
+    /// Checks all words of a record's pairs of a leaf. Strings inside the record have up to
+    /// `inline` bytes.
     ///
     /// # Errors
     /// What is wrong, in words.
@@ -286,7 +294,7 @@ fn resolve<T: Repr + ?Sized>(word: u64, record: u64) -> u64 {
     }
 }
 
-/// The checksum of a record, in whose first four bytes it is.
+/// Returns the checksum of a record, which its first four bytes hold.
 fn sum<M: Media>(pm: &M, salt: u32, bytes: &[u8]) -> u32 {
     let covered = if pm.planted("lstree-sum-of-a-line") {
         bytes.len().min(LINE)
@@ -299,9 +307,9 @@ fn sum<M: Media>(pm: &M, salt: u32, bytes: &[u8]) -> u32 {
 /// A key or value that goes into a record.
 #[derive(Debug)]
 pub(super) enum Field<'a, T: ?Sized> {
-    /// It is in the pool.
+    /// One in the pool.
     Word(u64),
-    /// It is the caller's; `word` is the number's, or that of a record that was made for a long string.
+    /// One of the caller's. `word` is the number's, or that of the record made for a long string.
     New { given: &'a T, word: u64 },
 }
 
@@ -320,7 +328,7 @@ impl<T: Repr + ?Sized> Field<'_, T> {
         }
     }
 
-    /// Calls `f` with it; `None` if the word leads nowhere (a corrupt pool).
+    /// Calls `f` with the key or value. Returns `None` if the word leads nowhere (a corrupt pool).
     pub(super) fn with<M: Media, R>(&self, pm: &M, f: impl FnOnce(&T) -> R) -> Option<R> {
         match self {
             Self::Word(word) => T::read(pm, *word, f),
@@ -329,11 +337,11 @@ impl<T: Repr + ?Sized> Field<'_, T> {
     }
 }
 
-/// A record that is being put together.
+/// A record under construction.
 #[derive(Debug)]
 pub(super) struct Draft {
     bytes: Vec<u8>,
-    /// Where the next word goes.
+    /// Index of the next word.
     next: usize,
 }
 
@@ -350,24 +358,24 @@ impl Draft {
         }
     }
 
-    /// An insertion or update: a key and a value are to be pushed.
+    /// Begins an insertion or update: a key and a value follow.
     pub(super) fn put(lnid: u32, sequence: u64) -> Self {
         Self::start(Kind::Put, lnid, sequence, 2)
     }
 
-    /// A removal: a key is to be pushed.
+    /// Begins a removal: a key follows.
     pub(super) fn remove(lnid: u32, sequence: u64) -> Self {
         Self::start(Kind::Remove, lnid, sequence, 1)
     }
 
-    /// A leaf: `n` keys and values are to be pushed.
+    /// Begins a leaf: `n` keys and values follow.
     pub(super) fn base(lnid: u32, sequence: u64, n: usize) -> Self {
         let mut draft = Self::start(Kind::Base, lnid, sequence, 1 + 2 * n);
         draft.push_word(n as u64);
         draft
     }
 
-    /// Two leaves: the keys and values of both are to be pushed.
+    /// Begins two leaves: the keys and values of both follow.
     pub(super) fn split(lnid: u32, sequence: u64, n: usize, right: u32, m: usize) -> Self {
         let mut draft = Self::start(Kind::Split, lnid, sequence, 1 + 2 * (n + m));
         draft.push_word(n as u64 | (m as u64) << 16 | u64::from(right) << 32);
@@ -379,7 +387,7 @@ impl Draft {
         self.next += 8;
     }
 
-    /// Adds a key or value; a string of up to `inline` bytes is copied.
+    /// Adds a key or value. A string of up to `inline` bytes is copied.
     pub(super) fn push<M: Media, T: Repr + ?Sized>(
         &mut self,
         pm: &M,
@@ -397,7 +405,7 @@ impl Draft {
         self.push_word(copied.flatten().unwrap_or(field.word()));
     }
 
-    /// Adds the pairs that a record has, as they are: what they lead to outside of it may be gone.
+    /// Adds the pairs of a record unread, since what they lead to outside of it may be gone.
     pub(super) fn push_pairs<M: Media, K: Repr + ?Sized, V: Repr + ?Sized>(
         &mut self,
         reader: &Reader<'_, M>,
@@ -429,7 +437,7 @@ impl Draft {
         self.push_word(copied.flatten().unwrap_or(word));
     }
 
-    /// Copies a string to the end; its word.
+    /// Copies a string to the end. Returns its word.
     fn push_string(&mut self, string: &[u8]) -> u64 {
         let place = self.bytes.len() as u64;
         let crc = crc32c::crc32c(string);
@@ -440,15 +448,15 @@ impl Draft {
         place | u64::from(crc >> 16) << OFFSET_BITS
     }
 
-    /// Its length.
+    /// Returns the record's length.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
 
-    /// The record as a segment with this salt has it.
+    /// Completes the record for a segment with this salt, and returns its bytes.
     pub(super) fn seal<M: Media>(&mut self, pm: &M, salt: u32) -> &[u8] {
         let words = self.bytes.len() as u64 / 8;
-        debug_assert!(words * 8 <= MOST, "a record of {words} words");
+        debug_assert!(words * 8 <= MAX_RECORD, "a record of {words} words");
         let mut second = [0; 8];
         second.copy_from_slice(&self.bytes[8..16]);
         let second = u64::from_le_bytes(second) & !(0x1FFF << 3) | words << 3;

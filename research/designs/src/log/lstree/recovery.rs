@@ -1,15 +1,18 @@
-//! Opening: replay of the logs.
+//! Opening replays the logs.
 //!
-//! Threads share out the logs, then the leaves. Each log is read in the order in which it was written, and every
-//! record noted by leaf and sequence number; of each leaf the newest base counts, and the deltas with the numbers after
-//! it. Keys and values are read of these only: what superseded records lead to may be gone.
+//! Threads share out the logs, then the leaves. Each log is read in the order in which it was
+//! written, and every record is noted by leaf and sequence number. Of each leaf, the newest base
+//! counts with the deltas whose numbers follow. Only their keys and values are read, because
+//! superseded records may lead to freed blocks.
 //!
-//! What is read is checked: segments are blocks of this root that nothing else reached, with generations that were
-//! used; a sealed segment has as many whole records as its link says, and they end where it says; strings
-//! are inside their records; numbers follow without a gap; keys ascend, in leaves and from leaf to leaf. Only the end of
-//! a log, the first record of the last segment that is not whole, cannot be told from a crash.
+//! Everything read is checked: segments are blocks of this root that nothing else reached, with
+//! generations that were used; a sealed segment has as many whole records as its link says, and
+//! they end where it says; strings are inside their records; numbers follow without a gap; keys
+//! ascend, in leaves and from leaf to leaf. Only the end of a log, the first record of the last
+//! segment that is not whole, cannot be told from a crash.
 //!
-//! Nothing has to be repaired. What is behind the ends of the logs is made no record for good (`Logs::clear_ends`).
+//! Nothing has to be repaired. `Logs::clear_ends` invalidates what is behind the ends of the logs
+//! for good.
 
 use super::log::{LOGS, Logs, SEGMENT_HEADER, Segment};
 use super::record::{HALF_LINE, Kind};
@@ -27,16 +30,16 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// How full recovery leaves inner nodes.
+/// Fill of inner nodes after recovery.
 pub(super) const INNER_FILL: Fill = match Fill::percent(85) {
     Some(fill) => fill,
     None => Fill::FULL,
 };
 
-/// Chains that a thread takes at a time.
+/// Number of chains that a thread takes at a time.
 const AT_A_TIME: usize = 256;
 
-/// What a record says of a leaf.
+/// A record's part that concerns a leaf.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     lnid: u32,
@@ -46,7 +49,7 @@ pub(super) struct Part {
     kind: Kind,
 }
 
-/// What a log holds.
+/// Content of a log.
 #[derive(Debug, Default)]
 pub(super) struct Replayed {
     pub(super) generation: u64,
@@ -54,18 +57,18 @@ pub(super) struct Replayed {
     pub(super) parts: Vec<Part>,
 }
 
-/// A leaf's records that count.
+/// The records of a leaf that count.
 #[derive(Debug)]
 pub(super) struct Chain {
     pub(super) lnid: u32,
-    /// Records that name the leaf.
+    /// Number of records that name the leaf.
     pub(super) records: u64,
     pub(super) base: Part,
     pub(super) deltas: Vec<Part>,
 }
 
 impl Chain {
-    /// The newest record's number.
+    /// Returns the newest record's number.
     pub(super) fn sequence(&self) -> u64 {
         self.deltas.last().unwrap_or(&self.base).sequence
     }
@@ -80,7 +83,7 @@ struct Leaf<K: ToOwned + ?Sized> {
 }
 
 impl<M: Media> Logs<M> {
-    /// Walks a log. `reached` is called with each segment's offset before it is looked into.
+    /// Walks a log. Calls `reached` with each segment's offset before reading it.
     ///
     /// # Errors
     /// What is wrong, in words.
@@ -166,8 +169,9 @@ impl<M: Media> Logs<M> {
     }
 }
 
-/// The chains of the leaves whose number is `rest` modulo `of`, in the order of their numbers. `by_number`: a
-/// leaf's records are in the order of their sequence numbers; else (a fault that is planted) in that of the logs.
+/// Returns the chains of the leaves whose number is `rest` modulo `of`, in the order of their
+/// numbers. If `by_number`, a leaf's records are in the order of their sequence numbers; otherwise
+/// (a planted fault) in that of the logs.
 ///
 /// # Errors
 /// What is wrong, in words.
@@ -182,7 +186,7 @@ pub(super) fn chains(
         .copied()
         .collect();
     if by_number {
-        // Equals stay as they are in their log.
+        // Records with equal numbers stay in the order of their log.
         parts.sort_by_key(|part| (part.lnid, part.sequence));
     } else {
         parts.sort_by_key(|part| part.lnid);
@@ -203,8 +207,9 @@ pub(super) fn chains(
         };
         for part in &of_leaf[base + 1..] {
             let newest = chain.sequence();
-            // What was being moved is there twice. The copy counts, as it does of bases, so that who empties the
-            // segment again need not copy it again: in a full pool there may be no room to.
+            // A record that was being moved is there twice. The copy counts, as it does for bases,
+            // so that collecting the segment again need not copy it again: in a full pool there may
+            // be no room for that.
             if part.sequence == newest
                 && part.kind == chain.newest_kind()
                 && let Some(last) = chain.deltas.last_mut()
@@ -295,7 +300,7 @@ where
     tree.heap.finish_recovery();
     if !tree.read_only {
         tree.logs.clear_ends();
-        // As many as there are; who finds too few makes room.
+        // As many as the pool has. A thread that finds too few makes room.
         tree.logs.fill_reserve();
     }
     tree.report.elapsed = started.elapsed();
@@ -303,7 +308,7 @@ where
     Ok(tree)
 }
 
-/// Calls `work` with the numbers below `n`, on threads that share them out.
+/// Calls `work` with the numbers below `n`, on threads that share them.
 fn shared<M: Media, R: Send>(
     pm: &M,
     threads: usize,
@@ -391,7 +396,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         Ok(report)
     }
 
-    /// Says which LNIDs are free. (Of a damaged pool, whose numbers may be far apart, not all of them.)
+    /// Sets which LNIDs are free. (In a damaged pool numbers may be far apart, and then not all of
+    /// them are set.)
     fn number_leaves(&self, mut live: Vec<u32>) {
         live.sort_unstable();
         let (mut free, mut next) = (Vec::new(), 0);
@@ -401,12 +407,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             free.extend(gap);
             next = lnid + 1;
         }
-        // The lowest first.
+        // The lowest comes first.
         free.reverse();
         self.table.set_numbers(next, free);
     }
 
-    /// Makes the entry of a chain, whose records are checked; the leaf, if it has keys, and how many.
+    /// Makes the entry of a chain and checks its records. Returns the leaf, if it has keys, and
+    /// their number.
     fn adopt(&self, chain: &Chain) -> Result<(Option<Leaf<K>>, u64), String> {
         let (reader, lnid) = (self.reader(), chain.lnid);
         let entry = self.table.entry(lnid);
@@ -471,7 +478,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         Ok((Some(leaf), words.len() as u64))
     }
 
-    /// Marks the block that a word of a chain leads to, if it leads to one.
+    /// Marks the block of a word of a chain, if the word leads to one.
     fn mark_long<T: Repr + ?Sized>(
         &self,
         word: u64,
@@ -486,7 +493,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         T::mark(&self.heap, word, &epoch::pin())
     }
 
-    /// True if a word leads into one of the chain's records, whose strings have been checked.
+    /// Returns true if a word leads into one of the chain's records, whose strings have been
+    /// checked.
     pub(super) fn is_in_chain<T: Repr + ?Sized>(
         &self,
         word: u64,

@@ -1,4 +1,4 @@
-//! The reserve: segments that are kept for when the pool is full, and who may take which.
+//! The reserve: segments that are kept for a full pool, and rules for using them.
 //!
 //! ```text
 //! collected segment --readers have left--> reserve: ready | leaving --> a log's next segment
@@ -7,20 +7,23 @@
 //! ```
 //!
 //! # Invariants
-//! 1. [`RESERVE`] segments are ready or leaving, or the pool is full. What becomes free fills the reserve first: a
-//!    collected segment does not leave the tree as long as one is missing, and no append takes a chunk of the
-//!    pool before all are there. So what collection took in advance it gets back, whoever else looks for room.
-//! 2. Who inserts or copies takes none of them, who removes half; the others are for who makes room: see `collect`.
-//! 3. Room at the end of a log whose segment came out of the reserve is the reserve's too. While someone makes room
-//!    no one else appends: who would waits, holding no lock. While more than one segment is missing, no one
-//!    inserts: what room there is removals have taken for themselves.
+//! 1. [`RESERVE`] segments are ready or leaving, or the pool is full. Freed segments fill the
+//!    reserve first: a collected segment does not leave the tree while one is missing, and no
+//!    append takes a chunk of the pool before all are there. Therefore collection gets back what it
+//!    took in advance, whichever other thread looks for room.
+//! 2. Insertions and copies take none of them, and removals take half. The others are for the
+//!    thread that makes room: see `collect`.
+//! 3. Room at the end of a log whose segment came from the reserve also belongs to the reserve.
+//!    While a thread makes room, no other appends: the others wait and hold no lock. While more
+//!    than one segment is missing, no thread inserts, because removals have taken the room that
+//!    there is.
 //!
 //! # Concurrency
-//! The lock of the spares comes after a log's and before the allocator's. A segment that is handed out here did not go
-//! through the allocator since it was last used, so that its fence is issued here (ADR 5).
+//! The lock of the spares comes after a log's and before the allocator's. A segment that is reused
+//! here did not go through the allocator, so that its fence is issued here (ADR 5).
 //!
 //! # Crash states
-//! Spare segments, ready or leaving, are blocks that nothing leads to.
+//! Spare segments, ready or leaving, are free blocks, because nothing leads to them.
 
 use super::log::{Logs, UNIT};
 use bristlecone_pmem::sync::lock;
@@ -29,27 +32,27 @@ use crossbeam_epoch::Guard;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// Segments that are kept for when the pool is full.
+/// Number of segments that are kept for a full pool.
 pub(super) const RESERVE: usize = 6;
 
-/// What a record is appended for, which says how much of the reserve it may take.
+/// Purpose of a record, which determines how much of the reserve it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Insertion or update.
     Put,
     /// Removal: it makes room in the end.
     Remove,
-    /// Collection beside others, while there is room.
+    /// Collection beside other threads, while there is room.
     Copy,
-    /// Collection by who makes room in a full pool.
+    /// Collection by the thread that makes room in a full pool.
     Collect,
-    /// Bulk load: nothing leads to the log yet, so that one fence at the end does.
+    /// Bulk load: nothing leads to the log yet, so that one fence at the end is enough.
     Load,
 }
 
 impl Purpose {
-    /// Spare segments that it leaves alone.
-    fn leaves(self) -> usize {
+    /// Returns how many spare segments it leaves.
+    fn spares_left(self) -> usize {
         match self {
             Self::Put | Self::Copy | Self::Load => RESERVE,
             Self::Remove => RESERVE / 2,
@@ -57,28 +60,28 @@ impl Purpose {
         }
     }
 
-    /// True for what waits while someone makes room. What is loaded is in logs of its own.
-    pub(super) fn stands_back(self) -> bool {
+    /// Returns true if the append waits while a thread makes room. A bulk load has logs of its own.
+    pub(super) fn waits_for_room(self) -> bool {
         matches!(self, Self::Put | Self::Remove | Self::Copy)
     }
 
-    /// True for what makes no room.
-    pub(super) fn is_put_off(self) -> bool {
+    /// Returns true if the append makes no room.
+    pub(super) fn makes_no_room(self) -> bool {
         matches!(self, Self::Put | Self::Copy)
     }
 
-    /// True for an operation of the program's.
+    /// Returns true for an operation of the program.
     pub(super) fn is_operation(self) -> bool {
         matches!(self, Self::Put | Self::Remove)
     }
 }
 
-/// Why a record was not appended; nothing has changed then.
+/// Reason why a record was not appended. Nothing has changed.
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// There is no room.
     Full(SpaceError),
-    /// Someone is making room.
+    /// Another thread is making room.
     Busy,
 }
 
@@ -89,7 +92,7 @@ impl From<SpaceError> for Refusal {
 }
 
 impl Refusal {
-    /// The error of who does not stand back.
+    /// Returns the error for a thread that does not wait.
     pub(super) fn into_error(self) -> SpaceError {
         match self {
             Self::Full(full) => full,
@@ -102,18 +105,18 @@ impl Refusal {
 #[derive(Debug, Default)]
 pub(super) struct Spares {
     ready: Vec<u64>,
-    /// Collected ones, each with what becomes true when readers have left it.
+    /// Collected segments, each with a flag that becomes true when readers have left it.
     leaving: Vec<(u64, Arc<AtomicBool>)>,
 }
 
 impl Spares {
-    /// All of them.
+    /// Returns all of them.
     pub(super) fn all(&self) -> impl Iterator<Item = u64> {
         let leaving = self.leaving.iter().map(|(off, _)| *off);
         self.ready.iter().copied().chain(leaving)
     }
 
-    /// Frees `n` that are ready, so that as many are missing.
+    /// Frees `n` ready segments, so that as many are missing.
     #[cfg(test)]
     pub(super) fn forget_ready<M: Media>(&mut self, heap: &bristlecone_pmem::Heap<M>, n: usize) {
         let kept = self.ready.len() - n;
@@ -125,7 +128,8 @@ impl Spares {
     fn settle(&mut self) {
         let ready = &mut self.ready;
         self.leaving.retain(|(off, left)| {
-            // ORDERING: Acquire; pairs with the Release in `put_by`: the readers' last loads come before.
+            // ORDERING: Acquire; pairs with the Release in `keep_or_free`: the readers' last loads
+            // come before.
             let free = left.load(Ordering::Acquire);
             if free {
                 ready.push(*off);
@@ -135,28 +139,29 @@ impl Spares {
     }
 }
 
-/// As long as it is there, others stand back.
+/// While this exists, other threads wait.
 pub(super) struct Alone<'l>(&'l AtomicBool);
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
-        // ORDERING: Relaxed; who was refused meanwhile looks again when it has had the lock of who makes room.
+        // ORDERING: Relaxed; a thread that was refused meanwhile looks again after it has taken the
+        // lock of the thread that makes room.
         self.0.store(false, Ordering::Relaxed);
     }
 }
 
 impl<M: Media> Logs<M> {
-    /// Makes others stand back: their appends are refused. For one at a time.
+    /// Refuses the appends of other threads while the result exists. For one thread at a time.
     pub(super) fn alone(&self) -> Alone<'_> {
-        // ORDERING: Relaxed; who collects takes a log's lock before it relies on the room there, and who appends
-        // looks under that lock.
+        // ORDERING: Relaxed; a collecting thread takes a log's lock before it relies on the room
+        // there, and an appending one reads this under that lock.
         self.making_room.store(true, Ordering::Relaxed);
         Alone(&self.making_room)
     }
 
-    /// More than one segment of the reserve is missing, and the pool has none.
+    /// Returns true if more than one segment of the reserve is missing and the pool has none.
     pub(super) fn is_scarce(&self) -> bool {
-        // ORDERING: Relaxed; one record that slips through is little.
+        // ORDERING: Relaxed; one record more does no harm.
         self.scarce.load(Ordering::Relaxed)
     }
 
@@ -178,7 +183,7 @@ impl<M: Media> Logs<M> {
         Ok(off.get())
     }
 
-    /// Sees that there are `most` ready, as far as the pool has them.
+    /// Makes `most` segments ready, as far as the pool has them.
     fn fill(&self, spares: &mut Spares, most: usize) -> Result<(), SpaceError> {
         spares.settle();
         let filled = loop {
@@ -194,62 +199,63 @@ impl<M: Media> Logs<M> {
         filled
     }
 
-    /// A segment to append to.
+    /// Returns a segment to append to.
     ///
     /// # Errors
-    /// [`SpaceError`] when there is none for this purpose.
+    /// [`SpaceError`] when there is no segment for this purpose.
     pub(super) fn take_segment(&self, purpose: Purpose) -> Result<u64, SpaceError> {
         if purpose == Purpose::Load {
             return self.new_segment();
         }
         let mut spares = lock(&self.spares);
         let filled = self.fill(&mut spares, RESERVE + 1);
-        let taken = (spares.ready.len() > purpose.leaves())
+        let taken = (spares.ready.len() > purpose.spares_left())
             .then(|| spares.ready.pop())
             .flatten();
         self.note(&spares);
         match (taken, filled) {
             (Some(off), _) => {
-                // ORDERING: Release; pairs with the Acquire fence with which a reader validates a version: one that
-                // came too late and sees a store of the new content also sees the version that says so.
+                // ORDERING: Release; pairs with the Acquire fence with which a reader validates a
+                // version: a late reader that sees a store of the new content also sees the version
+                // that excludes it.
                 fence(Ordering::Release);
                 Ok(off)
             }
             (None, Err(full)) => Err(full),
-            // As many as were asked for are more than any purpose leaves.
+            // More were asked for than any purpose leaves.
             (None, Ok(())) => self.new_segment(),
         }
     }
 
-    /// Fills the reserve; false if the pool is full.
+    /// Fills the reserve. Returns false if the pool is full.
     pub(super) fn fill_reserve(&self) -> bool {
         let mut spares = lock(&self.spares);
         self.fill(&mut spares, RESERVE).is_ok()
     }
 
-    /// True if who appends for `purpose` will find a segment. The reserve is filled first.
+    /// Returns true if an append for `purpose` will find a segment. Fills the reserve first.
     pub(super) fn has_room(&self, purpose: Purpose) -> bool {
         let mut spares = lock(&self.spares);
-        let most = purpose.leaves() + 1;
+        let most = purpose.spares_left() + 1;
         let filled = self.fill(&mut spares, most.max(RESERVE));
         filled.is_ok() || spares.ready.len() >= most
     }
 
-    /// Spare segments that are ready.
+    /// Returns the number of ready spare segments.
     pub(super) fn ready(&self) -> usize {
         let mut spares = lock(&self.spares);
         spares.settle();
         spares.ready.len()
     }
 
-    /// Takes a segment that no log has any more: into the reserve if that is not full, else it is freed; with a guard
-    /// when readers have left.
-    pub(super) fn put_by(&self, off: u64, guard: Option<&Guard>) {
+    /// Takes a segment that no log has any more. It goes into the reserve if that is not full, and
+    /// is freed otherwise; with a guard, once readers have left.
+    pub(super) fn keep_or_free(&self, off: u64, guard: Option<&Guard>) {
         let left = Arc::new(AtomicBool::new(false));
         let kept = {
             let mut spares = lock(&self.spares);
-            // ORDERING: Relaxed; who makes room calls this itself. What it needs besides the reserve stays here,
-            // where no other tree takes it.
+            // ORDERING: Relaxed; the thread that makes room calls this itself. The segment that it
+            // needs besides the reserve stays here, where no other tree takes it.
             let more = usize::from(self.making_room.load(Ordering::Relaxed));
             let missing = spares.all().count() < RESERVE + more;
             if missing {
@@ -269,12 +275,12 @@ impl<M: Media> Logs<M> {
             None => self.heap.free(POff::new(off)),
         }
         if let Some(guard) = guard {
-            // Or it waits among what this thread has retired for more of that.
+            // Without this, the closure would wait until this thread has retired more.
             guard.flush();
         }
     }
 
-    /// Frees what is ready besides the reserve.
+    /// Frees the ready segments that exceed the reserve.
     pub(super) fn free_extra_spares(&self) {
         let extra = {
             let mut spares = lock(&self.spares);

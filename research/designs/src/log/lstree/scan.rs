@@ -1,22 +1,24 @@
-//! Scans in both directions, a snapshot of each leaf.
+//! Scans in both directions, with a snapshot of each leaf.
 //!
-//! A scan goes from leaf to leaf through the inner index, by the ends of their ranges, and of each leaf takes only
-//! keys of the range that led there: so keys come in strict order whatever is split or taken out meanwhile.
+//! A scan goes from leaf to leaf through the inner index, by the ends of their ranges. It takes
+//! only those keys of a leaf that lie in the range that led there. Therefore keys come in strict
+//! order whatever is split or unlinked meanwhile.
 
 use super::LsTree;
 use crate::index::Direction;
 use crate::inner::Ranged;
+use crate::range::{has_none_below, is_after};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
-/// Leaves that a scan visits before it lets memory be reclaimed.
+/// Number of leaves that a scan visits before it lets memory be reclaimed.
 const LEAVES_PER_PIN: u32 = 64;
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
-    /// The leaf's keys and values; false if it changed, or was not the one to read.
+    /// Reads the leaf's keys and values. Returns false if the leaf changed or is not the right one.
     fn snapshot(&self, ranged: &Ranged<K>, words: &mut Vec<(u64, u64)>) -> bool {
         let lnid = ranged.located.leaf;
         let version = self.locks.read(lnid);
@@ -36,11 +38,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             Bound::Included(key) | Bound::Excluded(key) => self.inner.find_range(key, guard),
             Bound::Unbounded => self.inner.find_first(guard),
         };
-        let beyond = |high: &K| match range.end_bound() {
-            Bound::Included(end) => high > end,
-            Bound::Excluded(end) => high >= end,
-            Bound::Unbounded => false,
-        };
+        let beyond = |high: &K| is_after(high, range.end_bound());
         self.walk(
             Direction::Up,
             start,
@@ -60,10 +58,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             Bound::Excluded(end) => self.inner.find_below(end, guard),
             Bound::Unbounded => self.inner.find_last(guard),
         };
-        let beyond = |low: &K| match range.start_bound() {
-            Bound::Included(start) | Bound::Excluded(start) => low <= start,
-            Bound::Unbounded => false,
-        };
+        let beyond = |low: &K| has_none_below(low, range.start_bound());
         self.walk(
             Direction::Down,
             start,
@@ -73,8 +68,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         );
     }
 
-    /// Goes from leaf to leaf, beginning where `start` says, until the end of a leaf's range is `beyond` what is
-    /// wanted.
+    /// Visits leaf after leaf from `start` on, until the end of a leaf's range is `beyond` the
+    /// scan's range.
     fn walk(
         &self,
         direction: Direction,
@@ -85,7 +80,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     ) {
         let mut guard = epoch::pin();
         let mut words = Vec::with_capacity(2 * self.shape.entries);
-        // Everything up to here (exclusive upwards, inclusive downwards) has been visited.
+        // Everything up to this key (exclusive upwards, inclusive downwards) has been visited.
         let mut done: Option<K::Owned> = None;
         let mut ranged = start(&guard);
         let mut leaves = 0;
@@ -128,7 +123,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         }
     }
 
-    /// The leaf that a scan goes on with once everything up to `done` has been visited.
+    /// Returns the leaf with which a scan continues after everything up to `done`.
     fn resume(
         &self,
         direction: Direction,
@@ -152,7 +147,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         wanted: impl Fn(&K) -> bool,
         visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        // The leaf may hold more than the range that led to it.
+        // The leaf may hold keys outside the range that led to it.
         let (low, high) = match direction {
             Direction::Up => (done, ranged.high.as_ref()),
             Direction::Down => (ranged.low.as_ref(), done),

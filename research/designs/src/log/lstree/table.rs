@@ -1,24 +1,25 @@
-//! The mapping table: from a leaf's number (LNID) to the places of its records. In DRAM; recovery rebuilds it.
+//! The mapping table leads from a leaf's number (LNID) to the places of its records. It is in DRAM,
+//! and recovery rebuilds it.
 //!
 //! ```text
 //! entry | sequence number | live keys:16 pairs in the base:16 deltas:16 | records in the logs | base | delta 0 | ... |
 //! place | tag of the key (11) | log (5) | offset (48) |      deltas from the oldest to the newest
 //! ```
 //!
-//! The paper keeps the head of the chain here and caches the places of the newest few deltas behind it. Here
-//! all places are here, a chain is no longer than the entry has room for (the parameter), and nothing in a
-//! record leads to another record: so what is collected can be moved record by record, which needs no more
-//! room than the segment that it comes from, and a full pool can always be collected.
+//! The paper keeps the head of the chain here and caches the places of the newest few deltas behind
+//! it. Here the table has all places, a chain is at most as long as the entry has room for (an
+//! option), and no record leads to another record. Therefore collection can move record by record,
+//! which needs no more room than the segment itself, and a full pool can always be collected.
 //!
 //! # Invariants
-//! 1. An entry is changed under its leaf's lock, but for the number of its records.
-//! 2. The records in the logs that name a leaf are counted. A leaf that is gone keeps an empty base until it is the
-//!    only one, since it is what says that the others count no more.
+//! 1. An entry is changed under its leaf's lock, except its number of records.
+//! 2. The number of records in the logs that name a leaf is counted. A removed leaf keeps an empty
+//!    base until that is the only one, since the base says that the others no longer count.
 //!
-//! What is read and written of an entry is reported as of a table in one piece (`DramTrace`).
+//! Accesses to an entry are reported as if the table were one piece (`DramTrace`).
 //!
 //! # Concurrency
-//! Words are atomics, read under the leaf's version like a leaf's own.
+//! Words are atomics, read under the leaf's version like the leaf's own words.
 
 use crate::version_lock::{Locked, VersionLocks};
 use bristlecone_pmem::SpaceError;
@@ -28,9 +29,9 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-/// Entries in a block of the table.
+/// Number of entries in a block of the table.
 const BLOCK: usize = 256;
-/// Blocks below a branch, and branches.
+/// Number of blocks below a branch, and of branches.
 const FAN: usize = 1024;
 /// LNIDs are below this.
 pub(super) const LNIDS: u32 = (BLOCK * FAN * FAN) as u32;
@@ -45,14 +46,14 @@ const BASE: usize = 3;
 const OFFSET_BITS: u32 = 48;
 const LOG_BITS: u32 = 5;
 
-/// Where a record is; 0 is nowhere.
+/// Place of a record; 0 for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place(u64);
 
 impl Place {
     pub(super) const NONE: Self = Self(0);
 
-    /// The record at `off` of log `log`; `hash` is its key's.
+    /// Returns the place of the record at `off` of log `log`, whose key has the hash `hash`.
     pub(super) fn new(off: u64, log: usize, hash: u32) -> Self {
         Self(
             off | (log as u64) << OFFSET_BITS
@@ -64,7 +65,7 @@ impl Place {
         hash & ((1 << (64 - OFFSET_BITS - LOG_BITS)) - 1)
     }
 
-    /// The same record, moved.
+    /// Returns the place of the same record after a move.
     pub(super) fn moved(self, off: u64, log: usize) -> Self {
         Self(
             self.0 >> (OFFSET_BITS + LOG_BITS) << (OFFSET_BITS + LOG_BITS)
@@ -81,7 +82,7 @@ impl Place {
         (self.0 >> OFFSET_BITS) as usize & ((1 << LOG_BITS) - 1)
     }
 
-    /// False if the record is of another key.
+    /// Returns false if the record is of another key.
     #[inline(always)]
     pub(super) fn may_be(self, hash: u32) -> bool {
         (self.0 >> (OFFSET_BITS + LOG_BITS)) as u32 == Self::tag_of(hash)
@@ -92,14 +93,14 @@ impl Place {
     }
 }
 
-/// How many keys and records a leaf has.
+/// Numbers of keys and records of a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Keys that are there.
+    /// Number of live keys.
     pub(super) live: usize,
-    /// Pairs in the base.
+    /// Number of pairs in the base.
     pub(super) pairs: usize,
-    /// Deltas after it.
+    /// Number of deltas after it.
     pub(super) deltas: usize,
 }
 
@@ -119,7 +120,7 @@ impl<D> Clone for Entry<'_, D> {
 
 impl<D> Copy for Entry<'_, D> {}
 
-// ORDERING (all of it): Relaxed; the leaf's version orders them, see `crate::version_lock`.
+// ORDERING (all here): Relaxed; the leaf's version orders them, see `crate::version_lock`.
 impl<D: DramTrace> Entry<'_, D> {
     #[inline(always)]
     fn report(&self, access: DramAccess, word: usize, words: usize) {
@@ -139,7 +140,7 @@ impl<D: DramTrace> Entry<'_, D> {
         self.words[word].store(value, Ordering::Relaxed);
     }
 
-    /// Deltas that there is room for.
+    /// Returns the number of deltas that there is room for.
     pub(super) fn room(&self) -> usize {
         self.words.len() - FIXED
     }
@@ -158,7 +159,7 @@ impl<D: DramTrace> Entry<'_, D> {
         Counts {
             live: (counts & 0xFFFF) as usize,
             pairs: (counts >> 16 & 0xFFFF) as usize,
-            // Whoever reads while it is changed stays inside all the same.
+            // A reader that meets a change stays inside the entry all the same.
             deltas: (counts >> 32 & 0xFFFF) as usize,
         }
     }
@@ -197,7 +198,7 @@ impl<D: DramTrace> Entry<'_, D> {
         });
     }
 
-    /// The leaf is this base of `pairs` pairs now.
+    /// Sets the leaf to this base of `pairs` pairs.
     pub(super) fn set_base(&self, place: Place, pairs: usize) {
         self.set(BASE, place.0);
         self.set_counts(Counts {
@@ -207,7 +208,7 @@ impl<D: DramTrace> Entry<'_, D> {
         });
     }
 
-    /// All places, the base's first.
+    /// Returns all places, the base's first.
     pub(super) fn places(&self) -> impl Iterator<Item = Place> {
         let counts = self.counts();
         let deltas = counts.deltas.min(self.room());
@@ -216,7 +217,7 @@ impl<D: DramTrace> Entry<'_, D> {
             .chain((0..deltas).map(|i| self.delta(i)))
     }
 
-    /// Puts a record's new place where its old one is; false if it is not there.
+    /// Replaces a record's old place by its new one. Returns false if the old place is not there.
     pub(super) fn replace(&self, old: Place, new: Place) -> bool {
         let deltas = self.counts().deltas;
         let word = (BASE..FIXED + deltas).find(|word| Place(self.get(*word)) == old);
@@ -226,12 +227,12 @@ impl<D: DramTrace> Entry<'_, D> {
         word.is_some()
     }
 
-    /// The place of the record at `off`, if it is one of the leaf's.
+    /// Returns the place of the record at `off`, if it is one of the leaf's.
     pub(super) fn place_of(&self, off: u64) -> Option<Place> {
         self.places().find(|place| place.off() == off)
     }
 
-    /// Records in the logs that name the leaf.
+    /// Returns the number of records in the logs that name the leaf.
     pub(super) fn records(&self) -> u64 {
         self.get(RECORDS)
     }
@@ -247,7 +248,7 @@ impl<D: DramTrace> Entry<'_, D> {
         debug_assert!(before >= fewer, "{fewer} of {before} records");
     }
 
-    /// Asks for the entry to be brought near.
+    /// Prefetches the entry.
     pub(super) fn prefetch(&self) {
         cpu::prefetch(self.words.as_ptr().cast(), size_of_val(self.words));
         self.report(DramAccess::Prefetch, 0, self.words.len());
@@ -258,7 +259,7 @@ type Block = OnceLock<Box<[AtomicU64]>>;
 
 #[derive(Debug, Default)]
 struct Numbers {
-    /// LNIDs from here on were never used.
+    /// LNIDs from here on have never been used.
     next: u32,
     free: Vec<u32>,
 }
@@ -267,7 +268,7 @@ struct Numbers {
 #[derive(Debug)]
 pub(super) struct Table<D> {
     branches: Box<[OnceLock<Box<[Block]>>]>,
-    /// Words of an entry.
+    /// Number of words of an entry.
     stride: usize,
     numbers: Mutex<Numbers>,
     blocks: AtomicU32,
@@ -279,7 +280,7 @@ fn none<T>(n: usize) -> Box<[OnceLock<T>]> {
 }
 
 impl<D: DramTrace> Table<D> {
-    /// An empty table, whose entries have room for `deltas` deltas.
+    /// Returns an empty table, whose entries have room for `deltas` deltas.
     pub(super) fn new(deltas: usize) -> Self {
         Self {
             branches: none(FAN),
@@ -290,7 +291,7 @@ impl<D: DramTrace> Table<D> {
         }
     }
 
-    /// The entry of a leaf; made if there is none. The LNID is below [`LNIDS`].
+    /// Returns the entry of a leaf, which is made if there is none. The LNID is below [`LNIDS`].
     #[inline]
     pub(super) fn entry(&self, lnid: u32) -> Entry<'_, D> {
         let at = lnid as usize;
@@ -310,10 +311,11 @@ impl<D: DramTrace> Table<D> {
         }
     }
 
-    /// An LNID for a leaf that no one leads to; its lock too, unless it shares that of `held`, which the caller holds.
+    /// Returns an LNID for a leaf that nothing leads to, and its lock, unless it shares the lock of
+    /// `held`, which the caller holds.
     ///
     /// # Errors
-    /// [`SpaceError`] when there is no number left.
+    /// [`SpaceError`] when no number is left.
     pub(super) fn take<'l>(
         &self,
         locks: &'l VersionLocks,
@@ -338,7 +340,7 @@ impl<D: DramTrace> Table<D> {
             if held.is_some_and(|held| VersionLocks::same_slot(held, lnid)) {
                 break Ok((lnid, None));
             }
-            // Not waited for: who holds it may be waiting for the caller's.
+            // The lock is not waited for: its holder may be waiting for the caller's.
             let locked = locks
                 .try_read(lnid)
                 .and_then(|version| locks.try_lock_at(lnid, version));
@@ -351,27 +353,27 @@ impl<D: DramTrace> Table<D> {
         taken
     }
 
-    /// Gives back the LNID of a leaf that no one leads to any more.
-    pub(super) fn give_back(&self, lnid: u32) {
+    /// Frees the LNID of a leaf that nothing leads to any more.
+    pub(super) fn release(&self, lnid: u32) {
         lock(&self.numbers).free.push(lnid);
     }
 
-    /// Says which LNIDs are not in use: `free`, and all from `next` on.
+    /// Sets the LNIDs that are not in use: `free`, and all from `next` on.
     pub(super) fn set_numbers(&self, next: u32, free: Vec<u32>) {
         *lock(&self.numbers) = Numbers { next, free };
     }
 
-    /// LNIDs that were ever used are below this.
+    /// Returns a bound below which all LNIDs lie that were ever used.
     pub(super) fn used(&self) -> u32 {
         lock(&self.numbers).next
     }
 
-    /// LNIDs that are free.
+    /// Returns the free LNIDs.
     pub(super) fn free(&self) -> Vec<u32> {
         lock(&self.numbers).free.clone()
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory.
     pub(super) fn bytes(&self) -> u64 {
         // ORDERING: Relaxed; a statistic.
         let blocks = u64::from(self.blocks.load(Ordering::Relaxed));

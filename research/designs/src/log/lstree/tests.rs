@@ -1,4 +1,4 @@
-//! What is particular to this design; the shared scenarios are in `tests/`.
+//! Tests of this design alone; the scenarios that all designs share are in `tests/`.
 
 use super::*;
 use bristlecone_pmem::media::{Counting, Dram};
@@ -21,7 +21,7 @@ fn options(reserve: u64) -> PoolOptions {
     }
 }
 
-/// A bijection on u64 that looks random.
+/// Maps u64 one to one to numbers that look random.
 fn mix(x: u64) -> u64 {
     let x = (x ^ x >> 31).wrapping_mul(0x7FB5_D329_728E_A185);
     let x = (x ^ x >> 27).wrapping_mul(0x81DA_DEF4_BC2D_D44D);
@@ -78,7 +78,7 @@ fn every_size_grows_and_shrinks() {
     }
 }
 
-/// What no longer counts is given back, down to a segment or so of each log.
+/// Superseded records are freed, down to a segment or so of each log.
 #[test]
 fn an_emptied_tree_is_small() {
     let tree = filled(LsOptions::default(), 50_000);
@@ -99,7 +99,7 @@ fn an_emptied_tree_is_small() {
     }
 }
 
-/// Without writers that collect, garbage stays until someone else does.
+/// If writers do not collect, garbage stays until another thread collects it.
 #[test]
 fn garbage_is_collected_by_whom_it_is_left_to() {
     let options = LsOptions {
@@ -132,7 +132,8 @@ fn garbage_is_collected_by_whom_it_is_left_to() {
     assert!((0..20_000).all(|i| tree.get(&mix(i)) == Some(7)));
 }
 
-/// A log's choice, the number of logs, the length of chains may differ from one opening to the next.
+/// The choice of logs, their number and the length of chains may differ from one opening to the
+/// next.
 #[test]
 fn options_may_change() {
     let pool = Pool::<Medium>::create(Path::new("dram"), &options(1 << 30)).unwrap();
@@ -165,8 +166,8 @@ fn options_may_change() {
     assert!(refused.contains("300"), "{refused}");
 }
 
-/// A leaf that was emptied stays so when the record that says so has come to the end of its log, while older ones
-/// of the leaf are in another.
+/// An emptied leaf stays empty when the record that says so has come to the front of its log while
+/// another log has older ones of the leaf.
 #[test]
 fn what_is_gone_stays_gone() {
     let pool = Pool::<Medium>::create(Path::new("dram"), &options(1 << 30)).unwrap();
@@ -175,7 +176,7 @@ fn what_is_gone_stays_gone() {
         ..LsOptions::default()
     };
     let tree = Numbers::create(&pool, "t", &ls).unwrap();
-    // This thread's log gets the insertions, another's the removals and what collects them.
+    // This thread's log gets the insertions; another thread's log gets the removals and the copies.
     for i in 0..4_000 {
         tree.insert(&i, &i).unwrap();
     }
@@ -198,8 +199,9 @@ fn what_is_gone_stays_gone() {
     assert_eq!(tree.get(&(1 << 40)), Some(29_999));
 }
 
-/// A power cut when the first segment of a log was copied by who makes room, and has not left yet: recovery finds nothing
-/// in it that is still needed. In a full pool there may be no room to copy it again.
+/// A power cut comes after the first segment of a log was copied to make room, and before the log
+/// has dropped it. Recovery needs nothing in that segment: in a full pool there may be no room to
+/// copy it again.
 #[test]
 fn what_was_copied_before_a_power_cut_is_not_copied_again() {
     let pool = Pool::<Medium>::create(Path::new("dram"), &options(1 << 30)).unwrap();
@@ -217,7 +219,7 @@ fn what_was_copied_before_a_power_cut_is_not_copied_again() {
         keys += 1;
     };
     let segment = lock(&tree.logs.log(log).state).segments[0];
-    // Records of the segment that leaves need, deltas of them.
+    // Returns the records of the segment that leaves need, and how many of them are deltas.
     let needed = |tree: &Numbers| {
         let (mut all, mut deltas) = (0, 0);
         tree.each_record(&segment, |record| {
@@ -246,7 +248,7 @@ fn what_was_copied_before_a_power_cut_is_not_copied_again() {
     assert!((0..keys).all(|i| tree.get(&mix(i)) == Some(i)));
 }
 
-/// Another tree's records in memory that is used again do not count.
+/// Another tree's records in reused memory do not count.
 #[test]
 fn records_of_another_tree_are_no_records() {
     let pool = Pool::<Medium>::create(Path::new("dram"), &options(64 << 20)).unwrap();
@@ -263,7 +265,7 @@ fn records_of_another_tree_are_no_records() {
     }
 }
 
-/// Long and short strings change into each other, and their blocks go with them.
+/// Long and short strings replace each other, and their blocks are freed.
 #[test]
 fn strings_of_all_lengths() {
     let pool = Pool::<Medium>::create(Path::new("dram"), &options(1 << 30)).unwrap();
@@ -299,7 +301,7 @@ fn strings_of_all_lengths() {
     );
 }
 
-/// Inserts until the pool is full; how many keys went in.
+/// Inserts until the pool is full. Returns how many keys went in.
 fn fill(tree: &Numbers) -> u64 {
     let mut n = 0;
     loop {
@@ -311,7 +313,7 @@ fn fill(tree: &Numbers) -> u64 {
     }
 }
 
-/// What becomes free in a full pool is the reserve's, as long as that is not full.
+/// Segments freed in a full pool go to the reserve until that is full.
 #[test]
 fn the_reserve_is_filled_first() {
     let tree = tree(4 << 20, LsOptions::default());
@@ -324,11 +326,11 @@ fn the_reserve_is_filled_first() {
     }
     assert!(logs.take_segment(Purpose::Remove).is_err());
     for (free, off) in (1..).zip(taken) {
-        // To the pool, or as a collected segment.
+        // Frees it to the pool, or as a collected segment.
         if free % 2 == 0 {
             tree.heap.free(POff::new(off));
         } else {
-            logs.put_by(off, None);
+            logs.keep_or_free(off, None);
         }
         assert!(logs.take_segment(Purpose::Put).is_err());
         assert_eq!(logs.ready(), free);
@@ -343,7 +345,7 @@ fn the_reserve_is_filled_first() {
     tree.verify().unwrap();
 }
 
-/// A collected segment is spare when readers have left it.
+/// A collected segment becomes a spare once readers have left it.
 #[test]
 fn readers_leave_a_segment_before_it_is_spare() {
     let tree = tree(64 << 20, LsOptions::default());
@@ -352,8 +354,8 @@ fn readers_leave_a_segment_before_it_is_spare() {
     // The pool has free chunks, so that the reserve is whole again: make room in it.
     lock(&logs.spares).forget_ready(&tree.heap, 2);
     let reader = epoch::pin();
-    logs.put_by(taken[0], Some(&epoch::pin()));
-    logs.put_by(taken[1], None);
+    logs.keep_or_free(taken[0], Some(&epoch::pin()));
+    logs.keep_or_free(taken[1], None);
     assert_eq!(logs.ready(), RESERVE - 1);
     tree.verify().unwrap();
     drop(reader);
@@ -368,7 +370,7 @@ fn readers_leave_a_segment_before_it_is_spare() {
     tree.verify().unwrap();
 }
 
-/// Who makes room is alone: others wait, and go on when it is done.
+/// The thread that makes room excludes others. They wait, and continue when it is done.
 #[test]
 fn others_wait_for_who_makes_room() {
     let tree = tree(64 << 20, LsOptions::default());
@@ -397,7 +399,7 @@ fn others_wait_for_who_makes_room() {
     assert_eq!((tree.get(&1), tree.get(&2)), (None, Some(2)));
 }
 
-/// Threads insert what may be refused, and remove what must not be, all the time.
+/// Threads insert, which may be refused, and remove, which must not be, all the time.
 fn removes_beside_insertions<K, V>(
     options: &LsOptions,
     key: impl Fn(u64) -> K::Owned + Sync,

@@ -1,9 +1,10 @@
-//! Checking every invariant, and measuring.
+//! Checks of every invariant, and measurements.
 
 use super::log::LOGS;
 use super::recovery::{Chain, chains};
 use super::table::Entry;
 use super::{DIRECTORY_WORD, LsTree};
+use crate::common::check_leaks;
 use crate::index::{IndexStats, VerifyReport, Violation};
 use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::VersionLocks;
@@ -13,7 +14,7 @@ use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-/// Blocks that were reached.
+/// The blocks that were reached.
 struct Blocks(HashSet<u64>);
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
@@ -26,13 +27,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         )))
     }
 
-    /// Replays the logs and holds what a crash now would find against the mapping table; checks leaves, and that
-    /// every block that is live is reached and every block that is reached is live, once.
+    /// Replays the logs and compares the mapping table with what a crash now would find. Checks the
+    /// leaves, and that every live block is reached exactly once, and no other block.
     pub(super) fn check(&self) -> Result<VerifyReport, Violation> {
         self.inner.verify()?;
         let mut report = VerifyReport::default();
         let mut blocks = Blocks(HashSet::new());
-        // ORDERING: Relaxed; no one writes meanwhile.
+        // ORDERING: Relaxed; no thread writes meanwhile.
         let directory = self
             .root()
             .word(DIRECTORY_WORD)
@@ -86,16 +87,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             )));
         }
         let (live, reached) = (self.heap.live_blocks(), blocks.0.len() as u64);
-        if live != reached {
-            return Err(Violation::leak(format!(
-                "{live} blocks are in use but {reached} are reached: {} leaked",
-                live.abs_diff(reached)
-            )));
-        }
+        check_leaks(live, reached)?;
         Ok(report)
     }
 
-    /// Holds the records that count, by the logs, against those that count by the mapping table.
+    /// Compares the records that count by the logs with those that count by the mapping table.
     fn check_entry(&self, entry: Entry<'_, M::Dram>, chain: &Chain) -> Result<(), Violation> {
         let broken = |what: String| Violation::new(format!("leaf {}: {what}", chain.lnid));
         let known: Vec<u64> = entry.places().map(|place| place.off()).collect();
@@ -103,7 +99,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             .chain(&chain.deltas)
             .map(|part| part.off)
             .collect();
-        // An empty base that no other record needs may be forgotten already, and what was being moved is there twice.
+        // An empty base that no other record needs may be forgotten already, and a record that was
+        // being moved is there twice.
         let forgotten = known.is_empty() && found.len() == 1;
         if known.len() != found.len() && !forgotten {
             return Err(broken(format!(
@@ -188,7 +185,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         Ok(())
     }
 
-    /// Checks the block that a word leads to, if it leads to one.
+    /// Checks the block of a word, if the word leads to one.
     fn check_long<T: Repr + ?Sized>(
         &self,
         word: u64,
@@ -210,7 +207,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     pub(super) fn measure(&self) -> IndexStats {
         let mut guard = crossbeam_epoch::pin();
         let (mut entries, mut leaves) = (0, 0);
-        // From range to range, since others may write meanwhile.
+        // By ranges, since other threads may write meanwhile.
         let mut ranged = self.inner.find_first(&guard);
         loop {
             leaves += 1;

@@ -1,8 +1,9 @@
-//! Insertion, update, removal: one record each, whatever becomes of the chain.
+//! Insertion, update, removal: each appends one record, whatever becomes of the chain.
 //!
-//! Persist cost: the lines of the record (1 for a delta of numbers), 1 fence. A full chain costs the lines of a base,
-//! or of two in one record, instead of the delta's, and 1 fence too. A string that is too long to be inline adds
-//! its lines and 1 fence. A new segment (in 2,000 deltas of numbers) adds 3 lines and 1 fence.
+//! Persist cost: the lines of the record (1 for a delta of numbers), 1 fence. If the chain is full,
+//! the lines of a base, or of two in one record, instead of the delta's, and also 1 fence. A string
+//! that is too long to be inline adds its lines and 1 fence. A new segment (every 2,000 deltas of
+//! numbers) adds 3 lines and 1 fence.
 
 use super::read::Found;
 use super::record::{Draft, Field, Kind};
@@ -17,17 +18,17 @@ use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::sync::atomic::Ordering;
 
-/// Times that an insertion for which room was made may find it taken by others.
+/// Number of times that an insertion may find the room that was made for it taken by others.
 const REFUSALS: usize = 100;
 
-/// What is to be done with a key that is there, or is not.
+/// Behaviour for a key that is present or absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Nothing, if it is there.
+    /// Does nothing if the key is present.
     Insert,
-    /// It gets the value in any case.
+    /// Sets the value in any case.
     Upsert,
-    /// Nothing, if it is not there.
+    /// Does nothing if the key is absent.
     Update,
 }
 
@@ -38,30 +39,30 @@ type Item<'a, K, V> = (Field<'a, K>, Field<'a, V>);
 struct Change<'a, K: ?Sized, V: ?Sized> {
     key: &'a K,
     hash: u32,
-    /// The key as the record is to have it.
+    /// The key in the form for the record.
     field: Field<'a, K>,
     value: Option<Field<'a, V>>,
-    /// What the leaf has of it.
+    /// The leaf's current entry of the key.
     found: Option<Found>,
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
-    /// True if it is not kept in records of the log.
+    /// Returns true if a string is too long for records of the log.
     pub(super) fn is_long<T: Repr + ?Sized>(&self, value: &T) -> bool {
         T::RECORDS && value.bytes() > self.shape.inline
     }
 
-    /// True if a word leads to a block.
+    /// Returns true if a word leads to a block.
     pub(super) fn leads_to_block<T: Repr + ?Sized>(&self, word: u64) -> bool {
         T::RECORDS && T::read(self.pm(), word, |value| self.is_long(value)).unwrap_or(false)
     }
 
-    /// The word of a number, or a block for a long string; 0 for a short one.
+    /// Returns the word of a number, or of the new block of a long string; 0 for a short string.
     fn make<T: Repr + ?Sized>(&self, value: &T) -> Result<u64, SpaceError> {
         if T::RECORDS && !self.is_long(value) {
             return Ok(0);
         }
-        // What the reserve misses is not for strings.
+        // Long strings may not take what the reserve still lacks.
         self.logs.fill_reserve();
         value.make(&self.heap).or_else(|full| {
             if !self.make_room(Purpose::Put) {
@@ -72,33 +73,42 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         })
     }
 
-    /// Does as `mode` says; true if the key was there. What it fenced is still to be committed.
+    /// Returns the words of a pair. Blocks of long strings are fenced.
+    fn make_pair(&self, key: &K, value: &V) -> Result<(u64, u64), SpaceError> {
+        let key_word = self.make(key)?;
+        let value_word = self
+            .make(value)
+            .inspect_err(|_| self.discard(key, key_word))?;
+        if self.is_long(key) || self.is_long(value) {
+            // PERSIST: the long strings, before a record that leads to them.
+            self.pm().fence();
+        }
+        Ok((key_word, value_word))
+    }
+
+    /// Frees the block of a long string that no record leads to.
+    fn discard<T: Repr + ?Sized>(&self, value: &T, word: u64) {
+        if self.is_long(value) {
+            T::discard(&self.heap, word);
+        }
+    }
+
+    /// Writes a pair as `mode` says. Returns true if the key was there. The caller commits what was
+    /// fenced.
     pub(super) fn write(&self, key: &K, value: &V, mode: Mode) -> Result<bool, SpaceError> {
         let (long_key, long_value) = (self.is_long(key), self.is_long(value));
         if long_key || long_value {
-            // Blocks are made before the lock is taken, but not for nothing.
+            // Blocks are made before the lock is taken, but only if the operation can succeed.
             match (mode, self.find_value(key, |_| ()).is_some()) {
                 (Mode::Insert, true) => return Ok(true),
                 (Mode::Update, false) => return Ok(false),
                 _ => {}
             }
         }
-        let key_word = self.make(key)?;
-        let discard_key = || {
-            if long_key {
-                K::discard(&self.heap, key_word);
-            }
-        };
-        let value_word = self.make(value).inspect_err(|_| discard_key())?;
-        if long_key || long_value {
-            // PERSIST: the long strings, before a record that leads to them.
-            self.pm().fence();
-        }
+        let (key_word, value_word) = self.make_pair(key, value)?;
         let discard = || {
-            discard_key();
-            if long_value {
-                V::discard(&self.heap, value_word);
-            }
+            self.discard(key, key_word);
+            self.discard(value, value_word);
         };
         let hash = key.hash();
         let mut refused = 0;
@@ -139,7 +149,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                         V::retire(&self.heap, old.value, pin.guard());
                     }
                     if found.is_some() {
-                        discard_key();
+                        self.discard(key, key_word);
                     }
                     drop(pin);
                     self.after(look);
@@ -151,7 +161,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                     match refusal {
                         Refusal::Busy => self.await_room(),
                         Refusal::Full(full) => {
-                            // What a segment does not cure is refused in the end.
+                            // An append that fails even after room was made is refused in the end.
                             refused += 1;
                             if refused > REFUSALS || !self.make_room(Purpose::Put) {
                                 discard();
@@ -186,11 +196,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         }
     }
 
-    /// Removes `key`; true if it was there.
+    /// Removes `key`. Returns true if it was present.
     pub(super) fn take_out(&self, key: &K) -> Result<bool, RemoveError> {
         let hash = key.hash();
         let mut hopeless = false;
-        let mut held_up = None;
+        let mut waiting = None;
         loop {
             let pin = Self::pin();
             let (lnid, locked) = self.lock_leaf(key, pin.guard());
@@ -220,7 +230,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                         V::retire(&self.heap, found.value, pin.guard());
                     }
                     drop(pin);
-                    drop(held_up);
+                    drop(waiting);
                     self.after(look);
                     self.commit()?;
                     return Ok(true);
@@ -231,13 +241,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             drop(pin);
             let full = match refusal {
                 Refusal::Busy => {
-                    held_up.get_or_insert_with(|| self.hold_up());
+                    waiting.get_or_insert_with(|| self.register_removal());
                     self.await_room();
                     continue;
                 }
                 Refusal::Full(full) => full,
             };
-            // Collecting may not have made a whole segment free, and yet have left room at the end of some log.
+            // Collection may have freed no whole segment and still have left room at the end of
+            // some log.
             if !self.make_room(Purpose::Remove) && std::mem::replace(&mut hopeless, true) {
                 let source = std::io::Error::other(full.to_string());
                 let doing = "removing a key from a full pool";
@@ -246,10 +257,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         }
     }
 
-    /// Appends a record that changes a locked leaf, and changes its entry; true if it is time to look for garbage.
+    /// Appends a record that changes a locked leaf, and changes its entry. Returns true if it is
+    /// time to look for garbage.
     ///
     /// # Errors
-    /// [`Refusal`]; nothing has changed then.
+    /// [`Refusal`]. Nothing has changed then.
     fn change(&self, lnid: u32, change: &Change<'_, K, V>) -> Result<bool, Refusal> {
         let entry = self.table.entry(lnid);
         let counts = entry.counts();
@@ -259,8 +271,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             (None, _) => counts.live.saturating_sub(1),
         };
         let removal = change.value.is_none();
-        // An empty leaf says so by its base (invariant 3 of the tree). A long key's block is free once it is removed,
-        // so that no delta may lead there.
+        // An empty leaf needs an empty base (invariant 3 of the tree). A long key's block is freed
+        // with its removal, so that no delta may lead there.
         let delta = !entry.base().is_none()
             && counts.pairs + counts.deltas < self.shape.entries
             && counts.deltas < self.shape.deltas.min(entry.room())
@@ -291,7 +303,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         Ok(written.look)
     }
 
-    /// Replaces the chain of a locked leaf by a base with the change in it, or by those of two leaves.
+    /// Replaces the chain of a locked leaf by a base with the change in it, or by those of two
+    /// leaves.
     fn rewrite(
         &self,
         lnid: u32,
@@ -317,7 +330,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         let removal = change.value.is_none();
         if items.len() > self.shape.entries * 3 / 4 && items.len() > 1 {
             match self.split(lnid, entry, &items, change) {
-                // What is smaller than before fits into one base as well.
+                // A removal makes the leaf smaller, so that it fits into one base as well.
                 Err(_) if removal => {}
                 split => return split,
             }
@@ -338,14 +351,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         entry.add_records(1);
         count(&self.counters.rewrites);
         if items.is_empty() && self.inner.remove(lnid, change.key, &epoch::pin()) {
-            // Its entry keeps the empty base.
-            self.table.give_back(lnid);
+            // The entry keeps the empty base.
+            self.table.release(lnid);
             count(&self.counters.unlinks);
         }
         Ok(written.look)
     }
 
-    /// Makes the base at `place`, whose sequence number is the next, the chain of a locked leaf.
+    /// Makes the base at `place`, which has the next sequence number, the chain of a locked leaf.
     pub(super) fn install_base(
         &self,
         lnid: u32,
@@ -360,7 +373,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         entry.set_sequence(entry.sequence() + 1);
     }
 
-    /// Two leaves instead of one that is full. One record has both, so that they are there together.
+    /// Splits a full leaf in two. One record holds both, so that a crash keeps both or neither.
     fn split(
         &self,
         lnid: u32,
@@ -397,7 +410,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
                 if let Some(lock) = right_lock {
                     lock.unlock_unchanged();
                 }
-                self.table.give_back(right);
+                self.table.release(right);
                 return Err(full);
             }
         };
@@ -413,7 +426,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             .with(pm, |key| self.inner.insert(key, right, &guard))
             .is_none()
         {
-            // The pool is corrupt under our hands: keep the leaf reachable.
+            // The pool has become corrupt: keep the leaf reachable.
             self.inner.insert(change.key, right, &guard);
         }
         pm.interleave();
@@ -422,13 +435,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         Ok(written.look)
     }
 
-    /// Takes a record of a leaf out of the estimate of what is live.
+    /// Subtracts a record of a leaf from the estimate of live bytes.
     pub(super) fn no_longer_live(&self, lnid: u32, place: Place) {
         let Some(record) = self.reader().record(place.off()) else {
             return;
         };
         debug_assert!(self.reader().pairs(&record, lnid).is_some());
-        // The two leaves of a split have half of it each.
+        // Each of the two leaves of a split has half of it.
         let share = match record.kind {
             Kind::Split => record.footprint() / 2,
             _ => record.footprint(),

@@ -1,14 +1,15 @@
-//! Batched lookups, interleaved (UCSC-CRSS-20-01, section 6.1): all descents go down together, a node each at a
-//! time, so that their misses overlap.
+//! Batched lookups, interleaved (UCSC-CRSS-20-01, section 6.1): all descents advance together, one
+//! node at a time, so that their misses overlap.
 //!
 //! ```text
 //! key 0:  choose a child, ask for it |                           | read it, choose a child, ask for it | ...
 //! key 1:                             | choose a child, ask for it |                                    | ...
 //! ```
 //!
-//! A lookup touches neither the node that it asked for nor that node's lock before its next turn. So what hand over
-//! hand is to a lone descent is done one turn later: at its turn a lookup reads the version of the node that it
-//! comes to, and then validates the node that led there, in which it chose the child a turn ago.
+//! Before its next turn, a lookup touches neither the node that it prefetched nor that node's lock.
+//! It therefore descends hand over hand one turn later than a lone descent: at its turn it reads
+//! the version of the node that it arrives at, and then validates the node before, in which it
+//! chose the child a turn ago.
 
 use super::BTree;
 use super::find::Step;
@@ -21,20 +22,20 @@ use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 
-/// Keys that go down together.
+/// Keys of a batch that descend together.
 const TOGETHER: usize = 32;
 
 /// A lookup between two turns.
 #[derive(Clone, Copy, Debug, Default)]
 struct OnItsWay {
-    /// The inner node where it chose the child.
+    /// The inner node in which the lookup chose the child.
     from: Step,
-    /// The child, which is on its way too.
+    /// The child, which is being prefetched.
     to: u32,
 }
 
 impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
-    /// Looks a batch up.
+    /// Looks up a batch.
     pub(super) fn get_batch<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
         out.clear();
         out.reserve(keys.len());
@@ -42,7 +43,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             let _pin = Self::RECORDS.then(epoch::pin);
             let top = self.start();
             let level = self.node(top.at).level(self.pm()).min(MAX_LEVEL);
-            // Whoever meets a change, or what cannot be, goes alone afterwards.
+            // A lookup that meets a change or an impossible value is repeated alone afterwards.
             let mut lookups = [None; TOGETHER];
             if level > 0 {
                 for (key, lookup) in keys.iter().zip(&mut lookups) {
@@ -69,7 +70,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         }
     }
 
-    /// Chooses the child of an inner node that leads to `key`, and asks for it.
+    /// Chooses the child of an inner node that leads to `key`, and prefetches it.
     #[inline(always)]
     fn choose(&self, mut from: Step, key: &K) -> Option<OnItsWay> {
         let (pm, node) = (self.pm(), self.node(from.at).inner::<K>());
@@ -82,10 +83,10 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         Some(OnItsWay { from, to })
     }
 
-    /// Comes to the node that was asked for, which is of this level if all is well.
+    /// Arrives at the prefetched node, which is of this level if all is well.
     #[inline(always)]
     fn arrive(&self, on: &OnItsWay, level: usize) -> Option<Step> {
-        // The version first: it was read while the parent led there.
+        // The version comes first: it was read while the parent led there.
         let version = self.version(on.to);
         let step = Step {
             at: on.to,
@@ -96,7 +97,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         (led_there && self.node(on.to).level(self.pm()) == level).then_some(step)
     }
 
-    /// Looks for `key` in the leaf that was asked for; `None` if that has to be done alone.
+    /// Searches the prefetched leaf for `key`. Returns `None` if the lookup has to be repeated
+    /// alone.
     #[inline(always)]
     fn find_at(&self, on: &OnItsWay, key: &K) -> Option<Option<FoundOf<K, V>>> {
         let leaf = self.arrive(on, 0)?;

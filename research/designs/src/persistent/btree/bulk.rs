@@ -1,6 +1,6 @@
-//! Bulk load: a tree built beside the empty one, switched in by one NAW of the root word.
+//! Bulk load: a tree is built beside the empty one, and one NAW of the root word switches to it.
 //!
-//! Persist cost: every line written once, 2 fences in all.
+//! Persist cost: every line once, and 2 fences in all.
 
 use super::kind::{Kind, Leaf};
 use super::{BTree, ROOT};
@@ -9,27 +9,27 @@ use crate::repr::{PairOf, Stored, StoredKey, WordOf};
 use bristlecone_pmem::{Media, POff, SpaceError};
 use std::borrow::Borrow;
 
-/// How full inner nodes are left.
+/// Fill of inner nodes.
 const INNER_FILL: Fill = match Fill::percent(85) {
     Some(fill) => fill,
     None => Fill::FULL,
 };
 
-/// What was made so far; nothing leads to it yet.
+/// Nodes and records made so far. Nothing leads to them yet.
 struct Made<K: StoredKey + ?Sized, V: Stored + ?Sized> {
     /// Handles of all nodes.
     nodes: Vec<u32>,
-    /// Separators and offsets of the nodes of the level that is being built; the first has no separator
-    /// (0).
+    /// Separators and offsets of the nodes of the level under construction; the first has no
+    /// separator (0).
     level: Vec<(WordOf<K>, u64)>,
     /// Pairs of the leaf that is being filled.
     pairs: Vec<PairOf<K, V>>,
-    /// A full leaf's pairs, written once its successor's offset is known.
+    /// A full leaf's pairs, which are written once its successor's offset is known.
     waiting: Option<(u32, Vec<PairOf<K, V>>)>,
     entries: u64,
 }
 
-// Not derived: that would ask for `K: Default`.
+// Not derived, because that would require `K: Default`.
 impl<K: StoredKey + ?Sized, V: Stored + ?Sized> Default for Made<K, V> {
     fn default() -> Self {
         Self {
@@ -70,7 +70,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         let pm = self.pm();
         // PERSIST: all nodes and records, before the root word that leads to them.
         pm.fence();
-        // PERSIST: (in `publish`) what was loaded is the tree.
+        // PERSIST: (in `publish`) the root word; the loaded nodes are the tree.
         self.root().word(ROOT).publish(pm, self.node(top).offset());
         let guard = crossbeam_epoch::pin();
         self.heap.retire(POff::new(old.offset()), &guard);
@@ -110,7 +110,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         Ok(())
     }
 
-    /// Makes the pairs gathered so far the next leaf.
+    /// Makes the gathered pairs the next leaf.
     fn seal(&self, made: &mut Made<K, V>) -> Result<(), SpaceError> {
         let separator = if made.level.is_empty() {
             K::Word::default()
@@ -143,7 +143,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         }
     }
 
-    /// Builds the inner levels; the root's handle, if there is anything.
+    /// Builds the inner levels. Returns the root's handle, if there is any node.
     fn build_inner(&self, made: &mut Made<K, V>) -> Result<Option<u32>, SpaceError> {
         let children = 1 + INNER_FILL.of(self.inner_capacity());
         let mut level = 0;
@@ -158,7 +158,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
                 let node = match self.new_node() {
                     Ok(node) => node,
                     Err(e) => {
-                        // What is not in a node yet is in `level`: separators that went up, and the rest.
+                        // `level` has everything that is not in a node yet: separators that moved
+                        // up, and the rest.
                         above.extend_from_slice(&made.level[part.start..]);
                         made.level = above;
                         return Err(e);
@@ -167,7 +168,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
                 let (separator, first) = made.level[part.start];
                 let rest = &made.level[part.start + 1..part.end];
                 node.inner::<K>().fill(self.pm(), level, first, rest);
-                // PERSIST: likewise.
+                // PERSIST: the inner node, likewise.
                 self.flush_new(node);
                 made.nodes.push(node.at);
                 above.push((separator, node.offset()));
@@ -177,7 +178,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         Ok(made.level.first().and_then(|(_, top)| self.handle(*top)))
     }
 
-    /// Gives everything back.
+    /// Frees everything.
     fn discard(&self, made: Made<K, V>) {
         let pm = self.pm();
         let Made {

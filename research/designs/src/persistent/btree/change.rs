@@ -1,4 +1,4 @@
-//! What makes a change of one or several nodes crash-atomic.
+//! Crash-atomic changes of one or several nodes.
 //!
 //! ```text
 //!         | undo                                         | redo (write-ahead)
@@ -10,29 +10,32 @@
 //!         |                                              | head of the slot = 0 (NAW)
 //! ```
 //!
-//! What goes into the log is the mechanism's ([`Protect`]):
+//! The mechanism ([`Protect`]) decides what is logged:
 //!
 //! | mechanism | a record holds | design |
 //! | --- | --- | --- |
 //! | [`WholeNodes`] | the original copy of every node that is modified | *LCB+-Tree*, NVT-A |
-//! | [`OverwrittenWords`] | what is going to be overwritten, as it was | *persistent unsorted*, for structural modifications |
-//! | [`NewWords`] | what is going to be overwritten, as it will be | *btree-WAL* (UCSC-CRSS-20-01, section 3.1) |
+//! | [`OverwrittenWords`] | the old values of the words to be overwritten | *persistent unsorted*, for structural modifications |
+//! | [`NewWords`] | the new values of the words to be overwritten | *btree-WAL* (UCSC-CRSS-20-01, section 3.1) |
 //!
-//! (NV-Tree paper, section 3.1: "before modifying a node, its original copy is logged and flushed. The modified part
-//! of it is then flushed".)
+//! (NV-Tree paper, section 3.1: "before modifying a node, its original copy is logged and flushed.
+//! The modified part of it is then flushed".)
 //!
-//! Nodes that nothing leads to yet are written and flushed without a log. Under an undo log the change's own fence
-//! makes them durable before it is final. A redo record *is* the change once it counts, so they, and
-//! records of keys and values, are durable before it counts: by the fence between the record and its head, or,
-//! for a record so short that it shares the head's line, by a fence of its own.
+//! Nodes that nothing leads to yet are written and flushed without a log. Under an undo log the
+//! change's own fence makes them durable before the change is final. A redo record *is* the change
+//! once it counts. Therefore the new nodes, and the records of keys and values, are durable before
+//! the record counts: by the fence between the record and its head, or by a fence of its own if the
+//! record is so short that it shares the head's line.
 //!
-//! In a volatile tree nothing is logged or fenced, and nothing is flushed unless the tree flushes in groups: then
-//! those of the noted lines that have a modified neighbour are (UCSC-CRSS-20-01, section 6.2: "we only perform
-//! flushes if two or more cache-lines can be flushed in batch").
+//! In a volatile tree nothing is logged or fenced. Nothing is flushed either, unless the tree
+//! flushes in groups: then those of the noted lines that have a modified neighbour are flushed
+//! (UCSC-CRSS-20-01, section 6.2: "we only perform flushes if two or more cache-lines can be
+//! flushed in batch").
 //!
 //! # Concurrency
 //! A change holds the version locks of all nodes that it stores to, from before `begin` until after
-//! `commit`. It waits for a log slot while it holds them; who has a slot waits for nothing.
+//! `commit`. It may wait for a log slot while it holds them; a thread that has a slot waits for
+//! nothing.
 
 use super::node::Node;
 use crate::repr::Word;
@@ -41,18 +44,18 @@ use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::{Logs, Media};
 use std::sync::atomic::Ordering;
 
-/// Most existing nodes that one change stores to.
+/// Maximum number of existing nodes that one change stores to.
 pub const MAX_NODES: usize = 2;
-/// Most ranges that one change overwrites.
+/// Maximum number of ranges that one change overwrites.
 const MAX_RANGES: usize = 8;
 
-/// Words of a node that a change is going to overwrite, each of them.
+/// Words of a node that a change will overwrite, all of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Overwritten<'t> {
     pub node: Node<'t>,
-    /// First word.
+    /// Index of the first word.
     pub from: usize,
-    /// How many.
+    /// Number of words.
     pub words: usize,
 }
 
@@ -65,24 +68,24 @@ impl Overwritten<'_> {
     }
 }
 
-/// What a mechanism logs.
+/// Kind of log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Log {
-    /// What is there before the change.
+    /// Undo: the content before the change.
     Undo,
-    /// What will be there after it.
+    /// Redo: the content after it.
     Redo,
 }
 
-/// A mechanism: what it logs.
+/// A mechanism of protection.
 pub trait Protect: Send + Sync + 'static {
-    /// Before or after.
+    /// Kind of log that it writes.
     const LOG: Log;
 
-    /// Payload words of a log slot, for nodes of `words` words.
+    /// Returns the payload words of a log slot, for nodes of `words` words.
     fn slot_words(words: usize) -> usize;
 
-    /// The range to log for words that are going to be overwritten.
+    /// Returns the range to log for words that will be overwritten.
     fn image(overwritten: &Overwritten<'_>) -> Range;
 }
 
@@ -105,7 +108,8 @@ impl Protect for WholeNodes {
     }
 }
 
-/// Logs what is going to be overwritten (persistent unsorted, for structural modifications).
+/// Logs the old values of the words that are overwritten (persistent unsorted, for structural
+/// modifications).
 #[derive(Debug)]
 pub struct OverwrittenWords;
 
@@ -121,7 +125,7 @@ impl Protect for OverwrittenWords {
     }
 }
 
-/// Logs what words are going to be (btree-WAL).
+/// Logs the new values of the words that are overwritten (btree-WAL).
 #[derive(Debug)]
 pub struct NewWords;
 
@@ -137,28 +141,28 @@ impl Protect for NewWords {
     }
 }
 
-/// Words of a redo record: those of a node from `from` on are the payload's from `at` on.
+/// Words of a redo record: words `from..` of a node are the payload words `at..`.
 #[derive(Clone, Copy, Debug)]
 struct Run<'t> {
     words: Overwritten<'t>,
     at: usize,
 }
 
-/// How a change is made.
+/// Way of making a change.
 #[derive(Debug)]
 enum How<'t, M: Media> {
-    /// In place, the before-images armed.
+    /// In place, after the before-images were armed.
     Undo(Slot<'t, M>),
     /// In the record.
     Redo(Slot<'t, M>),
-    /// In place, of a volatile tree.
+    /// In place, in a volatile tree.
     Volatile {
-        /// Neighbouring modified lines are flushed together.
+        /// True if neighbouring modified lines are flushed together.
         group_flush: bool,
     },
 }
 
-/// Nodes that were stored to, and their lines that were, a bit each.
+/// Nodes that were stored to, and a bit for each of their modified lines.
 #[derive(Debug)]
 struct Lines<'t>([(Option<Node<'t>>, u128); MAX_NODES]);
 
@@ -179,7 +183,7 @@ impl<'t> Lines<'t> {
         debug_assert!(false, "a change of more than {MAX_NODES} nodes");
     }
 
-    /// Flushes the lines, neighbouring ones together: those in runs of `least` lines or more.
+    /// Flushes the lines in runs of `least` lines or more, each run together.
     #[track_caller]
     fn flush<M: Media>(&self, pm: &M, least: usize) {
         for (node, mut lines) in self.0 {
@@ -188,7 +192,8 @@ impl<'t> Lines<'t> {
                 let first = lines.trailing_zeros() as usize;
                 let run = (lines >> first).trailing_ones() as usize;
                 if run >= least {
-                    // PERSIST: a run of changed lines, not fenced; each call says what it precedes.
+                    // PERSIST: a run of changed lines, not fenced; each caller says what it
+                    // precedes.
                     pm.flush(node.words[first * LINE / 8].addr(), run * LINE);
                 }
                 lines &= (!0u128).checked_shl((first + run) as u32).unwrap_or(0);
@@ -197,17 +202,17 @@ impl<'t> Lines<'t> {
     }
 }
 
-/// A change that is being made. Dropping it half-way (a panic) leaves its record armed.
+/// A change in progress. Dropping it half-way (a panic) leaves its record armed.
 #[derive(Debug)]
 pub struct Change<'t, M: Media> {
     pm: &'t M,
     how: How<'t, M>,
     lines: Lines<'t>,
-    /// What a redo record covers.
+    /// The words that a redo record covers.
     runs: [Option<Run<'t>>; MAX_RANGES],
-    /// Payload words of it.
+    /// Number of payload words used.
     used: usize,
-    /// Something that the change leads to was flushed, and not fenced yet.
+    /// True if the change leads to something that was flushed and not fenced yet.
     leads_on: bool,
 }
 
@@ -223,7 +228,7 @@ impl<'t, M: Media> Change<'t, M> {
         }
     }
 
-    /// Begins a change of all the words of `overwritten`, and no others. `leads_on`: it may lead to
+    /// Begins a change of exactly the words of `overwritten`. `leads_on` is true if it may lead to
     /// something that was flushed and not fenced yet.
     pub fn begin<P: Protect>(
         pm: &'t M,
@@ -270,12 +275,12 @@ impl<'t, M: Media> Change<'t, M> {
         }
     }
 
-    /// A change of a volatile tree: nothing is logged, and nothing is flushed but in groups.
+    /// Begins a change of a volatile tree: nothing is logged, and lines are flushed only in groups.
     pub fn unprotected(pm: &'t M, group_flush: bool) -> Self {
         Self::of(pm, How::Volatile { group_flush })
     }
 
-    /// Stores a word of a node. What is read of the node before `commit` may be what was there before.
+    /// Stores a word of a node. Before `commit`, reads of the node may return its old content.
     #[inline]
     #[track_caller]
     pub fn store(&mut self, node: Node<'t>, word: usize, value: u64) {
@@ -308,21 +313,22 @@ impl<'t, M: Media> Change<'t, M> {
         }
     }
 
-    /// Makes the change final: on return it is durable, and so is everything that the caller flushed.
+    /// Makes the change final. On return it is durable, and so is everything that the caller
+    /// flushed.
     pub fn commit(mut self) {
         let pm = self.pm;
         match self.how {
             How::Undo(mut slot) => {
-                // PERSIST: the lines that were changed, before the before-images are given up.
+                // PERSIST: the changed lines, before the before-images are discarded.
                 self.lines.flush(pm, 1);
-                // PERSIST: those lines, and the nodes and records that the change leads to.
+                // PERSIST: the changed lines, and the nodes and records that the change leads to.
                 pm.fence();
                 slot.disarm();
             }
             How::Redo(mut slot) => {
                 if self.leads_on && self.used <= NEAR {
-                    // PERSIST: what the record leads to, before the record counts; a longer one is
-                    // fenced before its head.
+                    // PERSIST: what the record leads to, before the record counts; a longer record
+                    // is fenced before its head.
                     pm.fence();
                 }
                 slot.arm_put(self.used);
@@ -334,15 +340,15 @@ impl<'t, M: Media> Change<'t, M> {
                         self.lines.note(node, from + i);
                     }
                 }
-                // PERSIST: the words in place, before the record that has them is given up.
+                // PERSIST: the words in place, before the record with their values is discarded.
                 self.lines.flush(pm, 1);
                 pm.fence();
                 slot.disarm();
             }
             How::Volatile { group_flush } => {
                 if group_flush {
-                    // PERSIST: nothing; neighbours reach the device together, and a media line is written
-                    // once.
+                    // PERSIST: nothing; neighbouring lines reach the device together, so that it
+                    // writes a media line once.
                     self.lines.flush(pm, 2);
                 }
             }

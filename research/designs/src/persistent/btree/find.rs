@@ -1,4 +1,4 @@
-//! Descent: hand over hand, optimistic.
+//! Descent: optimistic, hand over hand.
 
 use super::BTree;
 use super::kind::{Kind, Leaf};
@@ -9,13 +9,13 @@ use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
 use crossbeam_epoch as epoch;
 
-/// Bytes of a node that are asked for at once.
+/// Bytes of a node that are prefetched at once.
 const AHEAD: usize = 512;
 
-/// Where a descent is going.
+/// Target of a descent.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Goal<'k, K: ?Sized> {
-    /// The leaf that has this key, or would.
+    /// The leaf that has this key, or would have it.
     Key(&'k K),
     /// The leaf with the largest keys below this one.
     Below(&'k K),
@@ -25,7 +25,7 @@ pub(super) enum Goal<'k, K: ?Sized> {
     Last,
 }
 
-// Not derived: that would ask for `K: Clone`.
+// Not derived, because that would require `K: Clone`.
 impl<K: ?Sized> Goal<'_, K> {
     fn again(&self) -> Self {
         match self {
@@ -37,7 +37,7 @@ impl<K: ?Sized> Goal<'_, K> {
     }
 }
 
-/// A node that a descent came through, at the version that it read, and the child that it took.
+/// A node that a descent came through: its version, and the chosen child.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Step {
     pub at: u32,
@@ -54,27 +54,27 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// The inner nodes, the root first.
+    /// Returns the inner nodes, the root first.
     pub fn inner(&self) -> &[Step] {
         &self.steps[..self.depth]
     }
 }
 
-/// The pool contradicts itself; recovery and `verify` say where.
+/// The pool contradicts itself. Recovery and `verify` tell where.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Corrupt;
 
 impl Corrupt {
-    /// As the error of an operation that needs the tree to be whole.
+    /// Returns the error of an operation that needs the tree to be whole.
     pub fn into_error(self) -> bristlecone_pmem::SpaceError {
         let what = std::io::Error::other("corrupt: an inner node leads to what is no node");
         bristlecone_pmem::SpaceError::io("descending", what)
     }
 }
 
-/// Outcome of a step that may have to begin again.
+/// Result of a step, which may have to begin again.
 pub(super) enum Next {
-    /// The child, whose version was read while its parent led there.
+    /// The child. Its version was read while its parent led there.
     Child(Step),
     /// The parent has changed meanwhile.
     Again,
@@ -93,7 +93,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         self.locks.read(at)
     }
 
-    /// Asks for the head of a node.
+    /// Prefetches the head of a node.
     #[inline(always)]
     pub(super) fn prefetch(&self, at: u32) {
         let bytes = AHEAD.min(self.words * 8);
@@ -103,7 +103,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         M::Dram::touch(region, access, u64::from(at) * UNIT, bytes as u64);
     }
 
-    /// The root node as a step.
+    /// Returns the root node as a step.
     #[inline(always)]
     pub(super) fn start(&self) -> Step {
         Step {
@@ -113,7 +113,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         }
     }
 
-    /// Goes from `step`, an inner node of level `level`, to its child number `step.child`.
+    /// Moves from `step`, an inner node of level `level`, to its child number `step.child`.
     #[inline(always)]
     pub(super) fn go_down(&self, step: &Step, level: usize) -> Result<Next, Corrupt> {
         let pm = self.pm();
@@ -126,7 +126,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         if !self.locks.validate(step.at, step.version) {
             return Ok(Next::Again);
         }
-        // The version was read while the parent led there, so this level is the child's or changed since.
+        // The version was read while the parent led there, so this level is the child's, or the
+        // child has changed since.
         if self.node(at).level(pm) + 1 != level {
             let child = Step {
                 at,
@@ -142,7 +143,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         }))
     }
 
-    /// What cannot be was read: the node changed meanwhile, or the pool is corrupt.
+    /// Handles an impossible value: the node changed meanwhile, or the pool is corrupt.
     #[cold]
     fn unless_changed(&self, step: &Step) -> Result<Next, Corrupt> {
         if self.locks.validate(step.at, step.version) {
@@ -152,8 +153,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         }
     }
 
-    /// Goes down to a leaf; `each` sees every inner node on the way, its child chosen. Begins again until
-    /// it gets through, after `each(None)`.
+    /// Descends to a leaf. `each` sees every inner node on the way with its chosen child. Begins
+    /// again until it succeeds, each time after `each(None)`.
     #[inline(always)]
     fn descend(
         &self,
@@ -189,26 +190,26 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
                     }
                 }
             }
-            // A leaf that is the root may have become an inner node; then its version has changed.
+            // A leaf that is the root may have become an inner node; its version has changed then.
             return Ok(step);
         }
     }
 
-    /// The leaf of `goal`.
+    /// Returns the leaf of `goal`.
     #[inline]
     pub(super) fn leaf_of(&self, goal: &Goal<'_, K>) -> Result<Step, Corrupt> {
         self.descend(goal, |_| {})
     }
 
-    /// The leaf of `goal`, and the largest separator on the way that is not above it: no key of the leaf
-    /// is less. `None` for the leftmost leaf.
+    /// Returns the leaf of `goal`, and the largest separator on the way that is not above it. No
+    /// key of the leaf is smaller. It is `None` for the leftmost leaf.
     pub(super) fn leaf_and_low(
         &self,
         goal: &Goal<'_, K>,
     ) -> Result<(Step, Option<K::Owned>), Corrupt> {
         let pm = self.pm();
         loop {
-            // The separator is read again once the leaf is known: most steps do not count.
+            // The separator is read once the leaf is known, because most steps do not count.
             let mut low: Option<Step> = None;
             let leaf = self.descend(&goal.again(), |step| match step {
                 None => low = None,
@@ -226,7 +227,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         }
     }
 
-    /// The way to `key`'s leaf.
+    /// Returns the path to `key`'s leaf.
     pub(super) fn path_to(&self, key: &K) -> Result<Path, Corrupt> {
         let mut path = Path {
             steps: [Step::default(); MAX_LEVEL + 1],
@@ -244,7 +245,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         Ok(path)
     }
 
-    /// The value word of `key`. The caller is pinned if there are records.
+    /// Returns the value word of `key`. The caller is pinned if there are records.
     #[inline]
     pub(super) fn find_word(&self, key: &K) -> Option<V::Word> {
         loop {
@@ -259,14 +260,14 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
     /// Finds `key` and calls `f` with its value.
     #[inline]
     pub(super) fn find_value<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
-        // Numbers need no pin: what a search reads is type-stable memory of nodes, checked before it is
-        // followed, and nothing of it is used before versions are validated.
+        // Numbers need no pin: a search reads the type-stable memory of nodes, checks it before
+        // following it, and uses nothing of it before versions are validated.
         let _pin = Self::RECORDS.then(epoch::pin);
         let word = self.find_word(key)?;
         V::read(self.pm(), word, f)
     }
 
-    /// The leaf of `key`, locked.
+    /// Returns the leaf of `key`, locked.
     pub(super) fn lock_leaf(&self, key: &K) -> Result<(Step, Node<'_>, Locked<'_>), Corrupt> {
         loop {
             let leaf = self.leaf_of(&Goal::Key(key))?;

@@ -1,4 +1,4 @@
-//! What two designs of the family differ in: the leaf, and how changes are protected.
+//! Differences between two designs of the family: the leaf, and the protection of changes.
 
 use super::BTree;
 use super::Change;
@@ -10,19 +10,19 @@ use bristlecone_pmem::Media;
 
 /// A design of the family.
 pub trait Kind: Send + Sync + 'static {
-    /// What the root table calls it.
+    /// Name in the root table.
     const NAME: &'static str;
-    /// Bytes of a node where none are asked for.
-    const USUAL_BYTES: u32;
-    /// Bytes that a node can have.
+    /// Bytes of a node by default.
+    const DEFAULT_BYTES: u32;
+    /// Node sizes in bytes.
     const NODE_BYTES: &'static [u32] = NODE_BYTES;
-    /// Its leaves.
+    /// Layout of the leaves.
     type Leaf: Leaf;
-    /// How it makes changes of several words crash-atomic.
+    /// Mechanism that makes changes of several words crash-atomic.
     type Protect: Protect;
 }
 
-/// Where a key was found in a leaf.
+/// Place of a key in a leaf.
 #[derive(Clone, Copy, Debug)]
 pub struct Found<A, B> {
     pub slot: usize,
@@ -33,43 +33,47 @@ pub struct Found<A, B> {
 /// The same for keys and values of these types.
 pub type FoundOf<K, V> = Found<WordOf<K>, WordOf<V>>;
 
-/// A layout of leaves and the protocol that changes one of them.
+/// A layout of leaves, and the protocol that changes one of them.
 ///
-/// Words 0 and 1 are every node's: the level (0), and the offset of the next leaf.
+/// Words 0 and 1 are the same in every node: the level (0), and the offset of the next leaf.
 pub trait Leaf: Send + Sync + Sized + 'static {
-    /// Entries come in key order.
+    /// True if entries are in key order.
     const SORTED: bool;
 
-    /// Entries that a leaf of `words` words has room for.
+    /// Returns the number of entries that a leaf of `words` words has room for.
     fn capacity<A: Word, B: Word>(words: usize) -> usize;
 
-    /// Entries in a leaf; never more than there is room for, whatever is read.
+    /// Returns the number of entries in a leaf, at most as many as there is room for, whatever is
+    /// read.
     fn len<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M) -> usize;
 
-    /// True if an entry can be inserted without a split first. `most`: entries that a leaf is given.
+    /// Returns true if an entry can be inserted without a split first. `most` is the maximum number
+    /// of entries in a leaf.
     #[inline]
     fn has_room<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, most: usize) -> bool {
         Self::len::<A, B, M>(leaf, pm) < most
     }
 
-    /// Puts the key and value words into `out`, in slot order.
+    /// Appends the key and value words to `out`, in slot order.
     fn entries<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, out: &mut Vec<(A, B)>);
 
-    /// Looks for a key. Right under the leaf's lock, or once its version is validated.
+    /// Searches for a key. The result is right under the leaf's lock, or once its version is
+    /// validated.
     fn find<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media>(
         leaf: Node<'_>,
         pm: &M,
         key: &K,
     ) -> Option<FoundOf<K, V>>;
 
-    /// Writes a whole leaf that nothing leads to yet. Nothing is flushed.
+    /// Writes a whole leaf that nothing leads to yet. Does not flush.
     fn fill<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, entries: &[(A, B)], next: u64);
 
-    /// The words of a leaf that taking entries out of it in a split overwrites: a number from word 0.
+    /// Returns the number of words, from word 0 on, that a split overwrites when it removes entries
+    /// from a leaf.
     fn split_words<A: Word, B: Word>(words: usize) -> usize;
 
-    /// Takes the entries out of a leaf whose keys are not less than `separator`, and makes `next` the next
-    /// leaf: in a split, which has protected [`split_words`](Self::split_words).
+    /// Removes the entries whose keys are not less than `separator`, and makes `next` the next
+    /// leaf. For a split, which has protected [`split_words`](Self::split_words).
     fn keep_lower<'t, K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media>(
         change: &mut Change<'t, M>,
         pm: &M,
@@ -78,8 +82,8 @@ pub trait Leaf: Send + Sync + Sized + 'static {
         next: u64,
     );
 
-    /// Inserts a pair into a locked leaf that has room. `key` is the key of the pair's key word, which the
-    /// leaf does not have.
+    /// Inserts a pair into a locked leaf that has room. `key` is the key of the pair's key word,
+    /// which the leaf does not have.
     fn insert<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind<Leaf = Self>>(
         tree: &BTree<K, V, M, D>,
         leaf: Node<'_>,
@@ -95,7 +99,7 @@ pub trait Leaf: Send + Sync + Sized + 'static {
         value: V::Word,
     );
 
-    /// Takes an entry out of a locked leaf.
+    /// Removes an entry from a locked leaf.
     fn remove<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind<Leaf = Self>>(
         tree: &BTree<K, V, M, D>,
         leaf: Node<'_>,
@@ -103,13 +107,15 @@ pub trait Leaf: Send + Sync + Sized + 'static {
     );
 }
 
-/// The conventional leaf: sorted, laid out like an inner node. Every change is a protected one.
+/// The conventional leaf: sorted, with the layout of an inner node. Every change is a protected
+/// one.
 ///
-/// Persist cost under [`WholeNodes`](super::change::WholeNodes), in nodes of n lines: the log's n + 1 lines
-/// and 2 fences, the lines that change (an insertion or removal: those of the shifted entries, in the keys
-/// and in the values, and the header's; an update: 1) and 1 fence, 1 line and 1 fence for the log's head.
-/// Under [`NewWords`](super::change::NewWords) the log is as long as the words that change, and 2 to 6 more, and an
-/// update of numbers takes 3 fences: its record shares the line of the log's head.
+/// Persist cost under [`WholeNodes`](super::change::WholeNodes), in nodes of n lines: the log's n +
+/// 1 lines and 2 fences; the changed lines (an insertion or removal: those of the shifted entries,
+/// in the keys and in the values, and the header's; an update: 1) and 1 fence; 1 line and 1 fence
+/// for the log's head. Under [`NewWords`](super::change::NewWords) the log is as long as the
+/// changed words and 2 to 6 more, and an update of numbers takes 3 fences, because its record
+/// shares the line of the log's head.
 #[derive(Debug)]
 pub struct Sorted;
 
@@ -194,8 +200,9 @@ impl Leaf for Sorted {
         slot: usize,
         value: V::Word,
     ) {
-        // One word could be published without a log, two could not; the paper's tree logs the node all the same
-        // (section 6.3: "LCB+-Tree does not need to shift entries for update, but ... it FLUSHes the log").
+        // One word could be published without a log, and two could not. The paper's tree logs the
+        // node all the same (section 6.3: "LCB+-Tree does not need to shift entries for update, but
+        // ... it FLUSHes the log").
         let from = leaf.pairs::<K::Word, V::Word>().value_at(slot);
         let mut change = tree.change(&[Overwritten {
             node: leaf,
@@ -224,8 +231,8 @@ impl Leaf for Sorted {
     }
 }
 
-/// What inserting an entry at `at`, or taking one out there, overwrites in a sorted node that has `n`
-/// entries afterwards.
+/// Returns the words that inserting or removing an entry at `at` overwrites in a sorted node that
+/// has `n` entries afterwards.
 pub fn overwritten_from<A: Word, B: Word>(
     node: Pairs<'_, A, B>,
     at: usize,
@@ -243,8 +250,8 @@ pub fn overwritten_from<A: Word, B: Word>(
     ]
 }
 
-/// Inserts an entry into a sorted node that has room: shifts those from `at` on. A word is read before the
-/// store that replaces it, and no word is read that was stored.
+/// Inserts an entry into a sorted node that has room, by shifting those from `at` on. Each word is
+/// read before the store that replaces it, and no stored word is read.
 pub fn insert_at<'t, A: Word, B: Word, M: Media>(
     change: &mut Change<'t, M>,
     pm: &M,

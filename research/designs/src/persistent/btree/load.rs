@@ -1,4 +1,4 @@
-//! How many threads write at a time, as group flushing asks ([`GroupFlush::UnderLoad`]).
+//! Estimate of the number of concurrent writers, for group flushing ([`GroupFlush::UnderLoad`]).
 //!
 //! ```text
 //! thread a:  w w w w w w w w | judges    "since my last judgement I made 256 writes; so did b, and c made 20:
@@ -6,9 +6,9 @@
 //! thread c:      w           |
 //! ```
 //!
-//! A thread counts its writes in a cell that only it stores to, and every [`EVERY`]th of them looks at all cells. So
-//! writers share no line but when they judge, no clock is read, and a run that repeats decides the same.
-//! Threads whose numbers fall on one cell ([`CELLS`]) count and judge as one.
+//! A thread counts its writes in a cell that only it stores to. After every [`EVERY`] writes it
+//! reads all cells. So writers share lines only when they judge, no clock is read, and repeated
+//! runs decide alike. Threads whose numbers fall on one cell ([`CELLS`]) count and judge as one.
 
 use super::GroupFlush;
 use bristlecone_pmem::sync::worker;
@@ -16,17 +16,17 @@ use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const CELLS: usize = 64;
-/// Writes of a thread from one judgement to the next.
+/// Number of writes of a thread between two judgements.
 pub(super) const EVERY: u64 = 256;
 
-/// One thread's.
+/// Cell of one thread.
 #[derive(Debug, Default)]
 struct Cell {
-    /// Writes that it made.
+    /// Number of writes that it made.
     writes: AtomicU64,
     /// Writes of all cells at its last judgement.
     seen: Seen,
-    /// What that was.
+    /// Result of that judgement.
     high: AtomicBool,
 }
 
@@ -48,7 +48,7 @@ struct Judging {
 /// See the module's head.
 #[derive(Debug)]
 pub(super) struct Load {
-    /// What it is without looking.
+    /// Result if nothing has to be judged.
     always: bool,
     judging: Option<Box<Judging>>,
 }
@@ -67,7 +67,7 @@ impl Load {
         }
     }
 
-    /// Counts a write of this thread; true if it is to flush in groups.
+    /// Counts a write of this thread. Returns true if it should flush in groups.
     #[inline]
     pub fn write(&self) -> bool {
         match &self.judging {
@@ -76,7 +76,7 @@ impl Load {
         }
     }
 
-    /// True if this thread flushes in groups, as it judged last.
+    /// Returns true if this thread flushes in groups, by its last judgement.
     #[inline]
     pub fn is_high(&self) -> bool {
         match &self.judging {
@@ -96,11 +96,11 @@ impl Judging {
     #[inline]
     fn write(&self) -> bool {
         let mine = self.mine();
-        // ORDERING (all, here and below): Relaxed; they are counts, and what follows from them is advice. A count
-        // that is lost between two threads of one cell does no harm either.
+        // ORDERING (all, here and below): Relaxed; they are counts, and their result is advice. A
+        // count that is lost between two threads of one cell does no harm either.
         let writes = mine.writes.load(Ordering::Relaxed) + 1;
         if writes == 1 {
-            // What the others did before does not count.
+            // Writes of other threads before this point do not count.
             self.others(mine);
         }
         mine.writes.store(writes, Ordering::Relaxed);
@@ -116,8 +116,8 @@ impl Judging {
         mine.high.store(writers >= self.writers, Ordering::Relaxed);
     }
 
-    /// Writes of all cells since this one looked last, of each no more than [`EVERY`]: who writes faster is one
-    /// writer all the same.
+    /// Returns the writes of all cells since this cell's last judgement, at most [`EVERY`] of each:
+    /// a faster writer is still one writer.
     fn others(&self, mine: &Cell) -> u64 {
         let cells = self.cells.iter().zip(&mine.seen.0);
         let since = cells.map(|(cell, seen)| {
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use bristlecone_pmem::sync::set_worker;
 
-    /// How many of `each` writes of each of these workers, taking turns, are to flush.
+    /// Returns how many of `each` writes of each of these workers, taking turns, are to flush.
     fn flushed(load: &Load, workers: usize, each: u64) -> u64 {
         let mut flushed = 0;
         for _ in 0..each {
@@ -159,7 +159,7 @@ mod tests {
         let each = 10 * EVERY;
         assert_eq!(flushed(&load, 1, each), 0, "one thread alone");
         assert_eq!(flushed(&load, 15, each), 0, "one too few");
-        // All judge high at the end of their first 256 writes, or after what they saw of the time before.
+        // All judge the load high at the end of their first 256 writes, or of the period before.
         let all = 16 * each;
         let under = flushed(&load, 16, each);
         assert!(
@@ -167,7 +167,7 @@ mod tests {
             "{under} of {all}"
         );
         assert!(flushed(&load, 48, each) >= 48 * each - 48 * 2 * EVERY);
-        // Down again: each thread's next judgement is the last to see the others.
+        // The load falls: each thread's next judgement is the last to see the others.
         let after = flushed(&load, 3, each);
         assert!(after <= 3 * 2 * EVERY, "{after}");
         assert_eq!(flushed(&load, 3, each), 0);

@@ -1,20 +1,21 @@
-//! The conventional B+-tree, all of it in persistent memory, and the designs that differ from it in one
+//! The conventional B+-tree, entirely in persistent memory, and designs that differ from it in one
 //! idea.
 //!
 //! | design | leaves | a change of one leaf | a change of several nodes | paper |
 //! | --- | --- | --- | --- | --- |
 //! | [`LcbTree`] | sorted | before-images of the nodes | the same | NV-Tree, section 3.1 |
-//! | [`BTreeWal`] | sorted | write-ahead: the words as they will be | the same | UCSC-CRSS-20-01, section 3.1 (*btree-WAL*) |
+//! | [`BTreeWal`] | sorted | write-ahead: the new values of the words | the same | UCSC-CRSS-20-01, section 3.1 (*btree-WAL*) |
 //! | [`UnsortedTree`](crate::unsorted::UnsortedTree) | unsorted, with a bitmap | atomic in place | before-images of the words | UCSC-CRSS-20-01, section 3.1 |
 //!
-//! Each of them can be made *volatile* ([`BTreeOptions::volatile`]): the paper's *btree* and *unsorted leaf*, in
-//! which nothing is logged, flushed or fenced; and volatile ones can flush in groups ([`GroupFlush`]), which
-//! makes nothing durable, but lets the device see neighbouring lines together.
+//! Each of them can be made *volatile* ([`BTreeOptions::volatile`]): the paper's *btree* and
+//! *unsorted leaf*, in which nothing is logged, flushed or fenced. Volatile trees can flush in
+//! groups ([`GroupFlush`]). That makes nothing durable, but lets the device see neighbouring lines
+//! together.
 //!
-//! The node is in `node.rs`, what a design consists of in `kind.rs`, the mechanism that makes a change
-//! crash-atomic in `change.rs`, the load that group flushing may depend on in `load.rs`. All that is here knows
-//! neither leaf nor mechanism: descent (`find.rs`, `batch.rs`), splits and the unlinking of emptied nodes
-//! (`structure.rs`), scans, bulk load, recovery.
+//! `node.rs` has the node, `kind.rs` the parts of a design, `change.rs` the mechanism that makes a
+//! change crash-atomic, and `load.rs` the load that group flushing may depend on. The rest is
+//! independent of leaf and mechanism: descent (`find.rs`, `batch.rs`), splits and the unlinking of
+//! emptied nodes (`structure.rs`), scans, bulk load, recovery.
 //!
 //! # Structure
 //! ```text
@@ -22,10 +23,10 @@
 //! root word 1 --> log area                root word 2 --> allocator's marks of a clean close, or 0
 //! root word 3  |  1 in a volatile tree, which cannot be opened again
 //! ```
-//! A full node is split by a change of it and its parent, a full parent first. A full *root* is split by
-//! moving its content to two new nodes and becoming their parent. The leaf that loses its last entry is
-//! unlinked by a change of the leaf before it and of the lowest ancestor that has another child; the nodes
-//! between go with it. A root with a single child takes that child's content over.
+//! A change of a full node and its parent splits the node; a full parent splits first. A full
+//! *root* moves its content to two new nodes and becomes their parent. When a leaf loses its last
+//! entry, a change of the leaf before it and of the lowest ancestor with another child unlinks it,
+//! together with the nodes in between. A root with a single child takes over that child's content.
 //!
 //! # Invariants
 //! 1. All leaves are at level 0, and a child's level is its parent's less 1.
@@ -33,29 +34,32 @@
 //! 3. The separators of an inner node ascend strictly, and so do the keys of a sorted leaf.
 //! 4. From the leftmost leaf, the `next` offsets lead through all leaves in key order.
 //! 5. Only a root leaf is empty.
-//! 6. A byte-string separator is a record of its own: leaves' keys come and go.
+//! 6. A byte-string separator is a record of its own, since the keys of leaves come and go.
 //!
 //! # Concurrency
-//! Every node has a version lock ([`crate::version_lock`]), in a volatile table by its offset. A reader goes
-//! down hand over hand: it reads the child's version, then validates the parent's, so the child was the
-//! right one at that version; what it read of a node counts once the node's version is validated. A
-//! writer locks the nodes that its change stores to and those that it frees, at the versions that its
-//! descent read, without waiting; if one has moved on it begins again. So no one waits for a lock while
-//! holding one, and there are no deadlocks. Locks are given back after the change is final and durable.
-//! Freed nodes are locked too, so that readers in them notice; their memory is used again only once
-//! pinned threads have left.
+//! Every node has a version lock ([`crate::version_lock`]), in a volatile table by its offset. A
+//! reader descends hand over hand: it reads the child's version, then validates the parent's, so
+//! the child was the right one at that version. A read of a node counts once the node's version is
+//! validated. A writer locks the nodes that its change stores to and those that it frees, at the
+//! versions that its descent read, without waiting. If one has changed, it begins again. So no
+//! thread waits for a lock while it holds one, and there are no deadlocks. Locks are released after
+//! the change is final and durable. Freed nodes are locked too, so that readers in them notice;
+//! their memory is used again only once pinned threads have left.
 //!
 //! # Crash states
-//! 1. *A change of one or several nodes*: before its log record counts, as before it; while it counts,
-//!    anything in the words that it covers, and recovery copies the before-images back (undo) or stores the
-//!    new words again (redo); after it, as after the change. Each split, insertion, removal is one such change.
-//! 2. *New nodes and records* that the change was to lead to, or *old ones* that it no longer leads to: no
-//!    walk reaches them, so they are free.
-//! 3. *Between two changes*: a split without the insertion that asked for it; a root with one child. Both are
-//!    within the invariants.
-//! 4. *Create*, before the root is published: chunks of an unpublished root, freed at open.
-//! 5. *Bulk load*, before the root word's NAW: nodes that nothing leads to.
-//! 6. *Clean close*, before the marks word's NAW: marks that nothing leads to, freed.
+//! 1. *A change of one or several nodes*: before its log record counts, the nodes are as before.
+//!    While it counts, the words that it covers may hold anything, and recovery copies the
+//!    before-images back (undo) or stores the new words again (redo). Afterwards the nodes are as
+//!    after the change. Each split, insertion and removal is one such change.
+//! 2. *New nodes and records* that the change was to lead to, or *old ones* that it no longer leads
+//!    to: they are free, because no walk reaches them.
+//! 3. *Between two changes*: a split without the insertion that needed it, or a root with one
+//!    child. Both are within the invariants.
+//! 4. *Create*, before the root is published: opening frees the chunks of an unpublished root.
+//! 5. *Bulk load*, before the root word's NAW: the new nodes are free, because nothing leads to
+//!    them.
+//! 6. *Clean close*, before the marks word's NAW: the new marks are free, because nothing leads to
+//!    them.
 
 mod batch;
 mod bulk;
@@ -73,12 +77,13 @@ mod walk;
 #[cfg(test)]
 mod tests;
 
-use self::modify::IfPresent;
+use crate::common::{self, check_node_bytes, check_pair};
 use crate::forward::{forward, forward_impls};
 use crate::index::{
-    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
+    DurableIndex, IfPresent, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError,
+    UpdateError,
 };
-use crate::repr::{MAX_KEY, MAX_VALUE, Stored, StoredKey, Word};
+use crate::repr::{Stored, StoredKey, Word};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::pool::{Root, RootKind};
@@ -104,21 +109,22 @@ const VOLATILE: usize = 3;
 /// Node sizes in bytes.
 pub const NODE_BYTES: &[u32] = &[128, 256, 512, 1024, 2048, 4096, 8192];
 
-/// How a sorted node is searched.
+/// Search of a sorted node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Search {
-    /// Halving down to a line of keys, which is looked through in order; for byte strings, halving.
+    /// Halving down to a line of keys, then in order; for byte strings, only halving.
     #[default]
     Usual,
-    /// Key by key from the first (UCSC-CRSS-20-01, section 3.1, has all its trees do that).
+    /// Key by key from the first (UCSC-CRSS-20-01, section 3.1, searches all its trees in this
+    /// way).
     Linear,
     /// Halving to the end.
     Binary,
 }
 
-/// When a volatile tree flushes neighbouring modified lines together (UCSC-CRSS-20-01, section 6.2), which makes
-/// nothing durable: it spares a device with large media lines from getting them in parts, as the caches
-/// happen to evict them.
+/// When a volatile tree flushes neighbouring modified lines together (UCSC-CRSS-20-01, section
+/// 6.2). This makes nothing durable. It spares a device with large media lines from getting them in
+/// parts, as the caches happen to evict them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupFlush {
     /// Never.
@@ -126,39 +132,41 @@ pub enum GroupFlush {
     Off,
     /// After each change of a node, and each new node.
     On,
-    /// While so many threads write at a time, or more. A thread judges at every 256th of its writes: as many
-    /// threads write as there were writes since its last judgement, no more than 256 of each thread counted,
-    /// over 256, rounded. So a change of the load is followed within 512 writes of each thread, a thread
-    /// that writes seldom hardly counts, and one alone never flushes unless 0 or 1 is asked for.
+    /// While at least this number of threads write at a time. A thread judges after every 256 of
+    /// its writes. It takes the number of writing threads to be the number of writes since its last
+    /// judgement, at most 256 of each thread, over 256, rounded. So the tree follows a change of
+    /// the load within 512 writes of each thread, a thread that writes seldom hardly counts, and a
+    /// single thread never flushes unless 0 or 1 is asked for.
     UnderLoad {
-        /// Threads that write at a time, from which on the tree flushes.
+        /// Minimum number of concurrent writers for which the tree flushes.
         writers: u32,
     },
 }
 
 impl GroupFlush {
-    /// Under the load from which on the paper found it to pay: 16 threads.
+    /// Flushing under the load from which on it paid in the paper: 16 threads.
     pub const UNDER_LOAD: Self = Self::UnderLoad { writers: 16 };
 }
 
-/// How a tree of this family is run.
+/// Options of a tree of this family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BTreeOptions {
-    /// Bytes of a node, one of [`NODE_BYTES`]; `None` for the design's usual. A tree is opened with the size
-    /// that it was made with.
+    /// Bytes of a node, one of [`NODE_BYTES`]; `None` for the design's default. A tree is opened
+    /// with the size that it was made with.
     pub node_bytes: Option<u32>,
-    /// Most entries that a node is given, 3 at least (splitting nodes of two would make a tree as high as it has
-    /// leaves); `None` for as many as fit. Few make small trees high, which is what tests want.
+    /// Maximum number of entries of a node, at least 3 (splitting nodes of two would make a tree as
+    /// high as it has leaves); `None` for as many as fit. A small maximum makes small trees high,
+    /// for tests.
     pub most_entries: Option<usize>,
-    /// Threads that walk the tree at recovery; 0 counts as 1.
+    /// Number of threads that walk the tree at recovery; 0 counts as 1.
     pub recovery_threads: usize,
-    /// The tree is made without any protection: nothing is logged, flushed or fenced, and nothing of it can
-    /// be opened again. What durability costs is seen beside it (UCSC-CRSS-20-01, section 2.4: *btree*,
-    /// *unsorted leaf*).
+    /// If true, the tree is made without any protection: nothing is logged, flushed or fenced, and
+    /// it cannot be opened again. It shows what durability costs (UCSC-CRSS-20-01, section 2.4:
+    /// *btree*, *unsorted leaf*).
     pub volatile: bool,
-    /// When a volatile tree flushes all the same; a durable one takes no notice.
+    /// When a volatile tree flushes all the same. A durable tree ignores this.
     pub group_flush: GroupFlush,
-    /// How sorted nodes are searched.
+    /// Search of sorted nodes.
     pub search: Search,
 }
 
@@ -168,13 +176,13 @@ pub struct Lcb;
 
 impl Kind for Lcb {
     const NAME: &'static str = "lcbtree";
-    const USUAL_BYTES: u32 = 1024;
+    const DEFAULT_BYTES: u32 = 1024;
     type Leaf = Sorted;
     type Protect = WholeNodes;
 }
 
-/// LCB+-Tree: a conventional B+-tree in persistent memory whose every change logs the nodes that it modifies.
-/// See the module's head.
+/// LCB+-Tree: a conventional B+-tree in persistent memory. Every change logs the nodes that it
+/// modifies. See the module's head.
 pub type LcbTree<K, V, M> = BTree<K, V, M, Lcb>;
 
 /// The conventional B+-tree under a write-ahead log: *btree-WAL* of UCSC-CRSS-20-01.
@@ -183,13 +191,13 @@ pub struct Wal;
 
 impl Kind for Wal {
     const NAME: &'static str = "btree-wal";
-    const USUAL_BYTES: u32 = 512;
+    const DEFAULT_BYTES: u32 = 512;
     type Leaf = Sorted;
     type Protect = NewWords;
 }
 
-/// btree-WAL: a conventional B+-tree in persistent memory whose every change is logged as it will be before it is
-/// made. See the module's head.
+/// btree-WAL: a conventional B+-tree in persistent memory. Every change is logged, with the new
+/// values, before it is made. See the module's head.
 pub type BTreeWal<K, V, M> = BTree<K, V, M, Wal>;
 
 /// A B+-tree in persistent memory of design `D`. See the module's head.
@@ -198,15 +206,15 @@ pub struct BTree<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> {
     base: *mut u8,
     /// Words of a node.
     words: usize,
-    /// Most entries that a node is given.
+    /// Maximum number of entries of a node.
     most_entries: usize,
     /// The root node.
     top: u32,
-    /// It is to outlive a crash; see [`BTreeOptions::volatile`].
+    /// False if the tree is volatile; see [`BTreeOptions::volatile`].
     durable: bool,
-    /// When it flushes if it is not.
+    /// The load, which decides when a volatile tree flushes.
     load: Load,
-    /// Keys that a search of a node looks through in order once it has halved down to them.
+    /// Number of keys that a search of a node reads in order once it has halved down to them.
     run: u32,
     read_only: bool,
     logs: Logs<M>,
@@ -224,7 +232,7 @@ unsafe impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> Send
     for BTree<K, V, M, D>
 {
 }
-// SAFETY: as for `Send`.
+// SAFETY: 1. and 2. as for `Send`.
 unsafe impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> Sync
     for BTree<K, V, M, D>
 {
@@ -242,31 +250,25 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> fmt::Debug
     }
 }
 
-/// Log slots: what as many threads can change at a time; few where crash states are explored, in small pools.
+/// Returns the number of log slots: threads that can change nodes at a time. There are few where
+/// crash states are explored, in small pools.
 fn log_slots<M: Media>(pm: &M) -> u32 {
     if pm.tiny() { 2 } else { 32 }
 }
 
 impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
-    /// True if a pair leads to records, whose lines are to be fenced before it counts.
+    /// True if a pair leads to records, whose lines must be fenced before it counts.
     pub(crate) const RECORDS: bool = K::RECORDS || V::RECORDS;
 
     fn root_kind(options: &BTreeOptions) -> RootKind {
-        RootKind {
-            design: D::NAME.into(),
-            keys: K::KIND,
-            values: V::KIND,
-            node_bytes: options.node_bytes.unwrap_or(D::USUAL_BYTES),
-        }
+        let bytes = options.node_bytes.unwrap_or(D::DEFAULT_BYTES);
+        common::root_kind::<K, V>(D::NAME, bytes)
     }
 
-    /// Words of the nodes that the options ask for.
+    /// Returns the words of a node for these options.
     fn words_of(options: &BTreeOptions) -> Result<usize, TreeError> {
-        let asked = options.node_bytes.unwrap_or(D::USUAL_BYTES);
-        if !D::NODE_BYTES.contains(&asked) {
-            let there = D::NODE_BYTES;
-            return Err(TreeError::NodeBytes { asked, there });
-        }
+        let asked = options.node_bytes.unwrap_or(D::DEFAULT_BYTES);
+        check_node_bytes(asked, D::NODE_BYTES)?;
         Ok(asked as usize / 8)
     }
 
@@ -312,38 +314,40 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         self.words as u64 * 8
     }
 
-    /// Entries in a full leaf.
+    /// Returns the number of entries in a full leaf.
     fn leaf_capacity(&self) -> usize {
         D::Leaf::capacity::<K::Word, V::Word>(self.words).min(self.most_entries)
     }
 
-    /// Separators in a full inner node.
+    /// Returns the number of separators in a full inner node.
     fn inner_capacity(&self) -> usize {
         node::capacity::<K::Word, u64>(self.words).min(self.most_entries)
     }
 
     fn root(&self) -> &Root<M> {
-        // `root` is taken by `close_now` only, after which the tree is gone.
+        // Only `close_now` takes `root`, after which the tree is not used.
         self.root
             .as_ref()
             .unwrap_or_else(|| unreachable!("the tree is open"))
     }
 
-    /// The node of a handle that the allocator or `handle` vouched for.
+    /// Returns the node of a handle from the allocator or from `handle`.
     #[inline(always)]
     fn node(&self, at: u32) -> Node<'_> {
-        // A search may come after the pool was compacted: what was ever mapped can be read.
+        // A search may come after the pool was compacted: memory that was ever mapped can be read.
         debug_assert!(u64::from(at) * UNIT + self.node_bytes() <= self.pm().capacity());
         let start = self.base.wrapping_add(at as usize * UNIT as usize);
-        // SAFETY: 1. handles come from the allocator or were checked by `handle`, so a node's words there
-        // are inside the mapping; 2. they are 128-aligned; 3. a PWord is valid for any bits; 4. the
-        // mapping lives as long as `pool`; a node that was freed meanwhile is still mapped memory.
+        // SAFETY: 1. handles come from the allocator or were checked by `handle`, so a node's words
+        // there are inside the mapping; 2. they are 128-aligned; 3. a PWord is valid for any bits;
+        // 4. the mapping lives as long as `pool`; a node that was freed meanwhile is still mapped
+        // memory.
         let words = unsafe { std::slice::from_raw_parts(start.cast::<PWord>(), self.words) };
         let run = self.run;
         Node { at, words, run }
     }
 
-    /// The handle of the node at `off`, which came from the pool; `None` if no node can be there.
+    /// Returns the handle of the node at `off`, which came from the pool, or `None` if no node can
+    /// be there.
     #[inline(always)]
     fn handle(&self, off: u64) -> Option<u32> {
         let inside = off >= CHUNK
@@ -354,7 +358,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         u32::try_from(off / UNIT).ok().filter(|_| inside)
     }
 
-    /// A new node; nothing leads to it.
+    /// Returns a new node that nothing leads to.
     fn new_node(&self) -> Result<Node<'_>, SpaceError> {
         let off = self.heap.alloc(self.node_bytes())?;
         match self.handle(off.get()) {
@@ -369,23 +373,23 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         }
     }
 
-    /// Gives a node back that nothing ever led to.
+    /// Frees a node that nothing ever led to.
     fn free_node(&self, node: Node<'_>) {
         self.heap.free(POff::new(node.offset()));
     }
 
-    /// It is to outlive a crash.
+    /// Returns true if the tree survives a crash.
     pub(crate) fn is_durable(&self) -> bool {
         self.durable
     }
 
-    /// Begins a change of the design's kind, of all these words. What it leads to beside records of keys and
-    /// values is durable, or was there before.
+    /// Begins a change of all these words with the design's mechanism. Except for records of keys
+    /// and values, everything that it leads to is durable or was there before.
     pub(crate) fn change<'t>(&'t self, overwritten: &[Overwritten<'t>]) -> Change<'t, M> {
         self.begin(overwritten, Self::RECORDS)
     }
 
-    /// Likewise of a change that leads to new nodes, which are flushed.
+    /// Begins a change that leads to new nodes, which are flushed.
     fn change_to_new<'t>(&'t self, overwritten: &[Overwritten<'t>]) -> Change<'t, M> {
         self.begin(overwritten, true)
     }
@@ -398,11 +402,11 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         }
     }
 
-    /// Flushes a new node; in a volatile tree, if it flushes in groups.
+    /// Flushes a new node; in a volatile tree, only if it flushes in groups.
     #[track_caller]
     fn flush_new(&self, node: Node<'_>) {
         if self.durable || self.load.is_high() {
-            // PERSIST: the node, fenced before what leads to it counts.
+            // PERSIST: the node, fenced before anything that leads to it counts.
             self.pm().flush(node.words[0].addr(), node.bytes() as usize);
         }
     }
@@ -412,7 +416,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
     #[track_caller]
     pub(crate) fn flush(&self, at: *const u8, bytes: usize) {
         if self.durable {
-            // PERSIST: the caller's reason.
+            // PERSIST: each caller names the words, and what they precede.
             self.pm().flush(at, bytes);
         }
     }
@@ -422,17 +426,17 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
     #[track_caller]
     pub(crate) fn fence(&self) {
         if self.durable {
-            // PERSIST: the caller's reason.
+            // PERSIST: each caller names what was flushed, and what it precedes.
             self.pm().fence();
         }
     }
 
-    /// A NAW of a word of a locked leaf; a plain store if the tree is volatile.
+    /// Makes a NAW of a word of a locked leaf; a plain store if the tree is volatile.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn publish(&self, word: &PWord, value: u64) {
         if self.durable {
-            // PERSIST: the caller's reason.
+            // PERSIST: each caller names the word, and what it precedes.
             word.publish(self.pm(), value);
         } else {
             // ORDERING: Release; pairs with the Acquire of readers that do not lock.
@@ -457,35 +461,19 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         self.pm().commit()
     }
 
-    fn value_fits(value: &V) -> Result<(), (usize, usize)> {
-        if value.bytes() <= MAX_VALUE {
-            Ok(())
-        } else {
-            Err((value.bytes(), MAX_VALUE))
-        }
-    }
-
     fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        if self.read_only {
-            return Err(InsertError::ReadOnly);
-        }
-        if !key.fits() {
-            return Err(InsertError::KeyTooLong {
-                len: key.bytes(),
-                most: MAX_KEY,
-            });
-        }
-        Self::value_fits(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
+        check_pair(self.read_only, key, value)
     }
 }
 
 impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> Drop for BTree<K, V, M, D> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Who knows how far the walk of an opening, or a change, had come: the next opening looks.
+            // A walk or a change may have stopped half-way, so marks might be wrong. The next
+            // opening walks the tree.
             self.root = None;
         }
-        // A failure costs a walk at the next opening; `close` reports it.
+        // A failure costs a walk at the next opening; `close` would report it.
         let _ = self.close_now();
     }
 }
@@ -511,7 +499,7 @@ where
         match tree.new_node() {
             Ok(top) => {
                 D::Leaf::fill::<K::Word, V::Word, M>(top, pool.pm(), &[], 0);
-                // PERSIST: the empty leaf; `publish` fences it, and the log area.
+                // PERSIST: the empty leaf; `publish` fences it and the log area.
                 pool.pm().flush(top.words[0].addr(), words * 8);
                 tree.top = top.at;
             }
@@ -532,7 +520,7 @@ where
             // ORDERING: Relaxed; the root is not published.
             word.store(pm, value, Ordering::Relaxed);
         }
-        // PERSIST: the root's words, in one line; likewise.
+        // PERSIST: the root's words, in one line; `publish` fences them too.
         pm.flush(tree.root().word(ROOT).addr(), (VOLATILE + 1) * 8);
         tree.root().publish();
         if let Err(e) = pm.commit() {

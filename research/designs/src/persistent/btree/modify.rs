@@ -1,31 +1,19 @@
-//! Insertion, replacement and removal: one leaf each, but for what `structure.rs` does.
+//! Insertion, replacement and removal. Each changes one leaf, except for what `structure.rs` does.
 
 use super::BTree;
 use super::find::Corrupt;
 use super::kind::{Kind, Leaf};
-use crate::index::{InsertError, RemoveError, UpdateError};
+use crate::common::{commit_inserts, make_pair};
+use crate::index::{IfPresent, InsertError, RemoveError, UpdateError};
 use crate::repr::{PairOf, Stored, StoredKey};
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 
-/// What to do with a key that is there already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IfPresent {
-    /// Report [`InsertError::KeyExists`].
-    Refuse,
-    /// Put the new value in its place.
-    Replace,
-}
-
 impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
-    /// Makes the words for a pair, records and all; nothing is allocated if it fails.
+    /// Makes the words of a pair, with their records. If this fails, nothing stays allocated.
     pub(super) fn make_pair(&self, key: &K, value: &V) -> Result<PairOf<K, V>, SpaceError> {
-        let word = key.make(&self.heap)?;
-        let value = value
-            .make(&self.heap)
-            .inspect_err(|_| K::discard(&self.heap, word))?;
-        Ok((word, value))
+        make_pair(&self.heap, key, value)
     }
 
     pub(super) fn free_pair(&self, (key, value): PairOf<K, V>) {
@@ -33,17 +21,17 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         V::discard(&self.heap, value);
     }
 
-    /// Inserts, or does as `present` says, and commits. True if the key was there.
+    /// Inserts, or acts as `present` says, and commits. Returns true if the key was present.
     pub(super) fn put(&self, key: &K, value: &V, present: IfPresent) -> Result<bool, InsertError> {
         let was_there = self.put_uncommitted(key, value, present)?;
         self.commit()?;
         Ok(was_there)
     }
 
-    /// Inserts, or does as `present` says; what it fenced is still to be committed.
+    /// Inserts, or acts as `present` says. The caller commits what was fenced.
     fn put_uncommitted(&self, key: &K, value: &V, present: IfPresent) -> Result<bool, InsertError> {
         let guard = &epoch::pin();
-        // Records are made before a lock is taken, but not for nothing.
+        // Records are made before a lock is taken, but only if the operation can succeed.
         if Self::RECORDS && self.find_word(key).is_some() {
             match present {
                 IfPresent::Refuse => return Err(InsertError::KeyExists),
@@ -78,7 +66,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             }
             if D::Leaf::has_room::<K::Word, V::Word, M>(leaf, pm, self.leaf_capacity()) {
                 D::Leaf::insert(self, leaf, key, pair);
-                // After the change is final: what others see now, a crash keeps.
+                // After the change is final, so that others see only what survives a crash.
                 locked.unlock();
                 pm.interleave();
                 return Ok(false);
@@ -91,7 +79,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         }
     }
 
-    /// Inserts a batch, each pair for itself, and commits once.
+    /// Inserts a batch, pair by pair, and commits once.
     pub(super) fn insert_batch<Q: Borrow<K>, W: Borrow<V>>(
         &self,
         pairs: &[(Q, W)],
@@ -104,16 +92,10 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             self.put_uncommitted(key, value, IfPresent::Refuse)
                 .map(|_| ())
         }));
-        if out.iter().any(Result::is_ok)
-            && let Err(e) = self.commit()
-        {
-            for result in out.iter_mut().filter(|result| result.is_ok()) {
-                *result = Err(e.duplicate().into());
-            }
-        }
+        commit_inserts(out, || self.commit());
     }
 
-    /// Replaces the value of a key that is there.
+    /// Replaces the value of a key that is present.
     pub(super) fn replace(&self, key: &K, value: &V) -> Result<(), UpdateError> {
         let there = !V::RECORDS || {
             let _pin = epoch::pin();
@@ -126,8 +108,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         Ok(())
     }
 
-    /// Replaces the value of `key`, if it is there: false if not. What it fenced is still to be
-    /// committed.
+    /// Replaces the value of `key`. Returns false if the key is absent. The caller commits what was
+    /// fenced.
     fn replace_uncommitted(&self, key: &K, value: &V) -> Result<bool, SpaceError> {
         let guard = &epoch::pin();
         let word = value.make(&self.heap)?;
@@ -150,12 +132,12 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         Ok(true)
     }
 
-    /// Removes `key`; true if it was there.
+    /// Removes `key`. Returns true if it was present.
     pub(super) fn take_out(&self, key: &K) -> Result<bool, RemoveError> {
         let guard = &epoch::pin();
         let pm = self.pm();
         loop {
-            // In a corrupt pool nothing is found: `RemoveError` knows no such case.
+            // In a corrupt pool the key counts as absent, since `RemoveError` has no such case.
             let Ok((at, leaf, locked)) = self.lock_leaf(key) else {
                 return Ok(false);
             };

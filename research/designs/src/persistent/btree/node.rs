@@ -1,4 +1,4 @@
-//! The node: a header of two words, key words, value or child words.
+//! The node: a header of two words, then key words, then value or child words.
 //!
 //! ```text
 //! word   0     | count (16 bits) | level (8 bits) | 0
@@ -7,10 +7,10 @@
 //! then         | value or child 1 | ... | value C-1 or child C |
 //! ```
 //!
-//! Keys and values have one word each or two (`u128`), children one, so C is (words - 2) / 2 where both have one.
-//! Inner nodes and sorted leaves are laid out so; other leaves share the first two words
-//! ([`super::kind`]). Level 0 is a leaf. Child `i` of an inner node has the keys from separator `i - 1`
-//! (inclusive) to separator `i` (exclusive).
+//! Keys and values have one word each, or two (`u128`); children have one. So C is (words - 2) / 2
+//! where both have one. Inner nodes and sorted leaves have this layout; other leaves share the
+//! first two words ([`super::kind`]). Level 0 is a leaf. Child `i` of an inner node has the keys
+//! from separator `i - 1` (inclusive) to separator `i` (exclusive).
 
 use crate::repr::{StoredKey, WIDEST, Word, WordOf};
 use bristlecone_pmem::{Media, PWord};
@@ -19,21 +19,22 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::atomic::Ordering;
 
-/// Bytes that handles count in: the smallest node's, which nodes are aligned to.
+/// Unit of handles in bytes: the smallest node's size, to which nodes are aligned.
 pub const UNIT: u64 = 128;
 /// Words before the keys.
 pub const HEADER: usize = 2;
-/// Most levels above the leaves; a higher tree is taken to be corrupt. A node is only made by a split of full ones,
-/// so random insertions into the smallest nodes would take more than 2^64 to get higher.
+/// Maximum level of a node; a higher tree counts as corrupt. Only a split of full nodes makes a
+/// node, so random insertions into the smallest nodes would need more than 2^64 entries to exceed
+/// it.
 pub const MAX_LEVEL: usize = 31;
-/// Words in a line, the keys of which a search usually looks through one by one.
+/// Words in a line. A search usually reads this many keys one by one.
 pub const RUN: u32 = 8;
 
 const COUNT: u64 = 0xFFFF;
 const LEVEL_SHIFT: u32 = 16;
 const LEVEL: u64 = 0xFF;
 
-/// A header's first word.
+/// Returns a header's first word.
 pub fn meta(count: usize, level: usize) -> u64 {
     count as u64 | (level as u64) << LEVEL_SHIFT
 }
@@ -44,11 +45,12 @@ pub struct Node<'t> {
     /// Offset in units of [`UNIT`].
     pub at: u32,
     pub words: &'t [PWord],
-    /// Keys that a search looks through in order once it has halved down to them.
+    /// Number of keys that a search reads in order once it has halved down to them.
     pub run: u32,
 }
 
-/// Entries of such keys and values, sorted, that a node of that many words has room for.
+/// Returns the number of sorted entries of such keys and values that a node of `words` words has
+/// room for.
 pub const fn capacity<A: Word, B: Word>(words: usize) -> usize {
     (words - HEADER) / (A::WORDS + B::WORDS)
 }
@@ -73,20 +75,20 @@ impl<'t, A, B> Deref for Pairs<'t, A, B> {
 }
 
 impl<'t> Node<'t> {
-    /// The node as one of sorted entries.
+    /// Returns the node as one of sorted entries.
     #[inline(always)]
     pub fn pairs<A: Word, B: Word>(self) -> Pairs<'t, A, B> {
         let words = PhantomData;
         Pairs { node: self, words }
     }
 
-    /// The node as an inner one.
+    /// Returns the node as an inner one.
     #[inline(always)]
     pub fn inner<K: StoredKey + ?Sized>(self) -> Inner<'t, K> {
         self.pairs()
     }
 
-    /// Offset in the pool.
+    /// Returns the offset in the pool.
     #[inline]
     pub fn offset(self) -> u64 {
         u64::from(self.at) * UNIT
@@ -100,7 +102,8 @@ impl<'t> Node<'t> {
     #[inline(always)]
     #[track_caller]
     pub fn load<M: Media>(self, pm: &M, word: usize) -> u64 {
-        // ORDERING: Relaxed; right under the node's lock, or once its version is validated.
+        // ORDERING: Relaxed; the value is right under the node's lock, or once its version is
+        // validated.
         self.words[word].load(pm, Ordering::Relaxed)
     }
 
@@ -108,11 +111,11 @@ impl<'t> Node<'t> {
     #[inline]
     #[track_caller]
     pub fn init<M: Media>(self, pm: &M, word: usize, value: u64) {
-        // ORDERING: Relaxed; whoever links the node in orders it.
+        // ORDERING: Relaxed; the store that links the node in orders it.
         self.words[word].store(pm, value, Ordering::Relaxed);
     }
 
-    /// The key or value whose words begin there.
+    /// Returns the key or value whose words begin at `word`.
     #[inline(always)]
     #[track_caller]
     pub fn load_wide<M: Media, W: Word>(self, pm: &M, word: usize) -> W {
@@ -144,7 +147,7 @@ impl<'t> Node<'t> {
         (self.load(pm, 0) >> LEVEL_SHIFT & LEVEL) as usize
     }
 
-    /// Offset of the next leaf.
+    /// Returns the offset of the next leaf.
     #[inline]
     #[track_caller]
     pub fn next<M: Media>(self, pm: &M) -> u64 {
@@ -158,20 +161,21 @@ impl<A: Word, B: Word> Pairs<'_, A, B> {
         capacity::<A, B>(self.node.words.len())
     }
 
-    /// Separators, or entries of a sorted leaf. Never more than there is room for, whatever is read.
+    /// Returns the number of separators, or of entries of a sorted leaf, at most as many as there
+    /// is room for, whatever is read.
     #[inline]
     #[track_caller]
     pub fn count<M: Media>(self, pm: &M) -> usize {
         ((self.load(pm, 0) & COUNT) as usize).min(self.capacity())
     }
 
-    /// Number of the first word of key `i`.
+    /// Returns the index of the first word of key `i`.
     #[inline(always)]
     pub fn key_at(self, i: usize) -> usize {
         HEADER + i * A::WORDS
     }
 
-    /// Number of the first word of value `i`.
+    /// Returns the index of the first word of value `i`.
     #[inline(always)]
     pub fn value_at(self, i: usize) -> usize {
         HEADER + self.capacity() * A::WORDS + i * B::WORDS
@@ -189,7 +193,7 @@ impl<A: Word, B: Word> Pairs<'_, A, B> {
         self.load_wide(pm, self.value_at(i))
     }
 
-    /// How many of the first `n` keys are less than `key`, or (`or_equal`) not greater.
+    /// Returns how many of the first `n` keys are less than `key`, or (`or_equal`) not greater.
     #[inline]
     pub fn rank<K: StoredKey<Word = A> + ?Sized, M: Media>(
         self,
@@ -204,7 +208,7 @@ impl<A: Word, B: Word> Pairs<'_, A, B> {
             Order::Greater => true,
         };
         let (mut low, mut high) = (0, n);
-        // Usually halves it down to about a line of keys, which is then looked through in order.
+        // Usually halves down to about a line of keys, which it then reads in order.
         let run = self.run as usize;
         while high - low > run {
             let middle = low + (high - low) / 2;
@@ -220,8 +224,8 @@ impl<A: Word, B: Word> Pairs<'_, A, B> {
         low
     }
 
-    /// Writes a whole sorted node that nothing leads to yet: `first` is the next leaf or child 0, `rest` has
-    /// the keys, each with its value or child. Nothing is flushed.
+    /// Writes a whole sorted node that nothing leads to yet. `first` is the next leaf or child 0.
+    /// `rest` has the keys, each with its value or child. Does not flush.
     pub fn fill<M: Media>(self, pm: &M, level: usize, first: u64, rest: &[(A, B)]) {
         self.init(pm, 0, meta(rest.len(), level));
         self.init(pm, 1, first);
@@ -233,7 +237,7 @@ impl<A: Word, B: Word> Pairs<'_, A, B> {
 }
 
 impl<A: Word> Pairs<'_, A, u64> {
-    /// Word number of child `i`.
+    /// Returns the index of child `i`'s word.
     #[inline(always)]
     pub fn child_at(self, i: usize) -> usize {
         if i == 0 { 1 } else { self.value_at(i - 1) }
@@ -245,21 +249,21 @@ impl<A: Word> Pairs<'_, A, u64> {
         self.load(pm, self.child_at(i))
     }
 
-    /// Which child leads to `key`.
+    /// Returns the index of the child that leads to `key`.
     #[inline]
     pub fn route<K: StoredKey<Word = A> + ?Sized, M: Media>(self, pm: &M, key: &K) -> usize {
         self.rank(pm, self.count(pm), key, true)
     }
 }
 
-/// Order of a key and a key word. A word that leads nowhere (a corrupt pool, or a read that will not
-/// validate) sorts last.
+/// Returns the order of a key and a key word. A word that leads nowhere (a corrupt pool, or a read
+/// that will not validate) sorts last.
 #[inline(always)]
 pub fn compare_to_word<K: StoredKey + ?Sized, M: Media>(pm: &M, key: &K, word: K::Word) -> Order {
     K::read(pm, word, |other| key.cmp(other)).unwrap_or(Order::Less)
 }
 
-/// Order of two key words.
+/// Returns the order of two key words.
 #[inline]
 pub fn compare_words<K: StoredKey + ?Sized, M: Media>(pm: &M, a: K::Word, b: K::Word) -> Order {
     K::read(pm, a, |a| compare_to_word::<K, M>(pm, a, b)).unwrap_or(Order::Greater)

@@ -1,8 +1,10 @@
-//! Opening: taking back what was half done, or doing the rest of it (as the design's log is), then the walk that
-//! tells the allocator what is in use; or, after a clean close, reading the allocator's marks back.
+//! Opening. After a crash, unfinished changes are undone or redone, depending on the design's log.
+//! Then a walk tells the allocator which blocks are in use. After a clean close, the allocator's
+//! saved marks are read instead.
 //!
-//! The walk checks what it follows: nodes and records must be blocks of this root that nothing else reached,
-//! levels must go down, keys must ascend. So a corrupt pool ends in an error, not in a loop.
+//! The walk checks everything before it follows it: nodes and records must be blocks of this root
+//! that nothing else reached, levels must descend, and keys must ascend. So a corrupt pool ends in
+//! an error and not in a loop.
 
 use super::change::{Log, Protect};
 use super::kind::Kind;
@@ -49,14 +51,14 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
                 Ok(tree)
             }
             Err(what) => {
-                // Nothing of this tree may be saved as if it were whole.
+                // This tree is not whole, so nothing of it may be saved.
                 tree.abandon();
                 Err(TreeError::Corrupt(what))
             }
         }
     }
 
-    /// Closes the tree without saving anything: there is none, or it is corrupt.
+    /// Closes the tree without saving anything: there is no tree, or it is corrupt.
     pub(super) fn abandon(&mut self) {
         self.root = None;
     }
@@ -65,7 +67,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         self.top = self
             .handle(top)
             .ok_or_else(|| format!("no root node can be at {top:#x}"))?;
-        // First what is half done: a walk would meet it.
+        // Unfinished changes first, since a walk would meet them.
         let repaired = self
             .logs
             .recover(|record| match (record, D::Protect::LOG) {
@@ -99,7 +101,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         Ok(report)
     }
 
-    /// Accepts a range of a record that lies in a block as long as a node: that, and the first word.
+    /// Accepts a range of a record that lies in a block as long as a node. Returns the node and the
+    /// range's first word.
     fn check_range(&self, range: &Range) -> Result<(Node<'_>, usize), String> {
         // Nodes are aligned to their size, which is a power of two.
         let off = range.off & !(self.node_bytes() - 1);
@@ -109,7 +112,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
                 .off
                 .checked_add(range.bytes)
                 .is_some_and(|end| end <= off.saturating_add(self.node_bytes()));
-        // The log's block is as good a block for the heap.
+        // For the heap, the log's block is a block like any other.
         let node = self
             .handle(off)
             .filter(|_| inside && off != self.logs.offset());
@@ -120,8 +123,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         Ok((self.node(at), (range.off - off) as usize / 8))
     }
 
-    /// Stores what a redo record says, once all of it makes sense. It may have been stored before, in part or
-    /// whole.
+    /// Stores the words of a redo record, once all of it is plausible. They may have been stored
+    /// before, in part or whole.
     fn redo(&self, record: &[u64]) -> Result<(), String> {
         let mut runs = Vec::new();
         let mut rest = record;
@@ -149,7 +152,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
                 // ORDERING: Relaxed; the tree is being opened.
                 word.store(pm, *value, Ordering::Relaxed);
             }
-            // PERSIST: what the record says, which the log fences before it disarms the record.
+            // PERSIST: the record's words in place; the log fences them before it disarms the
+            // record.
             pm.flush(node.words[from].addr(), new.len() * 8);
         }
         Ok(())

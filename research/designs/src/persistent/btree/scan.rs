@@ -1,25 +1,28 @@
-//! Scans in both directions, a snapshot per leaf.
+//! Scans in both directions, with a snapshot of each leaf.
 //!
-//! Upwards a scan follows the leaves' `next`, and begins again behind the last key if the leaf has changed
-//! before the next one's version was read. Downwards it goes down again for each leaf, to the one below
-//! the smallest separator above. Either way keys come in strict order: only those beyond the last
-//! are taken.
+//! Upwards, a scan follows the leaves' `next`. It descends again to the key after the last one if
+//! the leaf has changed before the next leaf's version was read. Downwards, it descends again for
+//! each leaf, to the one below the smallest separator above. In both directions it takes only keys
+//! beyond the last one, so that keys come in strict order.
 
 use super::BTree;
 use super::find::{Goal, Step};
 use super::kind::{Kind, Leaf};
 use super::node::{compare_to_word, compare_words};
+use crate::common::visit_pair;
+use crate::range::has_none_below;
 use crate::repr::{PairOf, Stored, StoredKey};
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
-/// Leaves that a scan visits before it lets memory be reclaimed.
+/// Number of leaves that a scan visits before it lets memory be reclaimed.
 const LEAVES_PER_PIN: u32 = 64;
 
 impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
-    /// A leaf's entries in key order, and the offset of the next leaf; `None` if it changed meanwhile.
+    /// Reads a leaf's entries in key order. Returns the offset of the next leaf, or `None` if the
+    /// leaf changed meanwhile.
     fn snapshot(&self, leaf: &Step, out: &mut Vec<PairOf<K, V>>) -> Option<u64> {
         let pm = self.pm();
         let node = self.node(leaf.at);
@@ -34,18 +37,6 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         Some(next)
     }
 
-    /// Visits a pair; one that leads nowhere (a corrupt pool) is passed over.
-    fn show(
-        &self,
-        (key, value): PairOf<K, V>,
-        visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
-        let pm = self.pm();
-        K::read(pm, key, |key| V::read(pm, value, |value| visit(key, value)))
-            .flatten()
-            .unwrap_or(ControlFlow::Continue(()))
-    }
-
     pub(super) fn scan_up(
         &self,
         range: &impl RangeBounds<K>,
@@ -54,7 +45,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         let pm = self.pm();
         let mut guard = epoch::pin();
         let mut entries = Vec::new();
-        // The largest key visited or passed by.
+        // The largest key visited or skipped.
         let mut done: Option<K::Owned> = None;
         // The leaf that a link leads to.
         let mut linked: Option<Step> = None;
@@ -106,7 +97,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
                     Bound::Excluded(end) => compare_to_word(pm, end, pair.0).is_le(),
                     Bound::Unbounded => false,
                 };
-                if beyond || self.show(*pair, &mut visit).is_break() {
+                if beyond || visit_pair::<K, V, M>(pm, *pair, &mut visit).is_break() {
                     return;
                 }
             }
@@ -121,7 +112,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             }
             leaves += 1;
             if leaves.is_multiple_of(LEAVES_PER_PIN) {
-                // The version says whether the next leaf still is one.
+                // The version tells whether the next leaf still is one.
                 guard.repin();
             }
             match following {
@@ -139,7 +130,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         let pm = self.pm();
         let mut guard = epoch::pin();
         let mut entries = Vec::new();
-        // All keys from here on have been visited or passed by.
+        // All keys from here on have been visited or skipped.
         let mut done: Option<K::Owned> = None;
         loop {
             let goal = match (&done, range.end_bound()) {
@@ -169,16 +160,13 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
                     Bound::Excluded(start) => compare_to_word(pm, start, pair.0).is_ge(),
                     Bound::Unbounded => false,
                 };
-                if below || self.show(*pair, &mut visit).is_break() {
+                if below || visit_pair::<K, V, M>(pm, *pair, &mut visit).is_break() {
                     return;
                 }
             }
             let Some(low) = low else { return };
-            let beyond = match range.start_bound() {
-                Bound::Included(start) | Bound::Excluded(start) => low.borrow() <= start,
-                Bound::Unbounded => false,
-            };
-            // A separator that does not lead downwards is one of a corrupt pool.
+            let beyond = has_none_below(low.borrow(), range.start_bound());
+            // Only a corrupt pool has a separator that does not lead downwards.
             if beyond || done.as_ref().is_some_and(|done| low >= *done) {
                 return;
             }

@@ -1,9 +1,10 @@
-//! Structural modifications: splits, and the unlinking of what is empty.
+//! Structural modifications: splits, and the unlinking of emptied nodes.
 //!
-//! Persist cost of a split, beyond its log (under [`WholeNodes`](super::change::WholeNodes) two whole nodes,
-//! or the root): the new node's lines, 1 or 2 of the node that is split, those of the parent from the new
-//! separator on; 4 fences in all, log included. Unlinking: the parent's from the separator on, 1 of the leaf
-//! before; 4 fences. The log of a redo record is shorter, as `change.rs` says.
+//! Persist cost of a split, beyond its log (under [`WholeNodes`](super::change::WholeNodes) two
+//! whole nodes, or the root): the new node's lines, 1 or 2 of the node that is split, and those of
+//! the parent from the new separator on; 4 fences in all, log included. Unlinking: the parent's
+//! lines from the separator on, and 1 of the leaf before; 4 fences. The log of a redo record is
+//! shorter, as `change.rs` says.
 
 use super::BTree;
 use super::change::Overwritten;
@@ -16,19 +17,21 @@ use bristlecone_pmem::{Media, POff, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 
 impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
-    /// Locks these nodes at the versions that a descent read; `None` if one has moved on. Waits for no one.
+    /// Locks these nodes at the versions that a descent read, without waiting. Returns `None` if
+    /// one has changed.
     fn lock_all(&self, steps: &[Step]) -> Option<LockedAll<'_>> {
         self.pm().interleave();
         (self.locks).try_lock_all(steps.iter().map(|step| (step.at, step.version)))
     }
 
-    /// Makes room in the full leaf `full` that `key` belongs to: splits the highest node of the run of full
-    /// ones above it, or the leaf itself. The caller tries again; so it comes down to the leaf.
+    /// Makes room in the full leaf `full` that `key` belongs to: splits the highest node of the run
+    /// of full ones above it, or the leaf itself. The caller tries again, until the leaf itself is
+    /// split.
     pub(super) fn make_room(&self, key: &K, full: Step) -> Result<(), SpaceError> {
         let pm = self.pm();
         let path = self.path_to(key).map_err(Corrupt::into_error)?;
         if path.leaf.at != full.at || path.leaf.version != full.version {
-            return Ok(()); // someone was faster
+            return Ok(()); // another thread has split it
         }
         // From the leaf up while the parent is full too.
         let mut child = path.leaf;
@@ -42,8 +45,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         self.split_root(child)
     }
 
-    /// The upper half of a full node as a new one, and the separator: for a leaf, a record of its own. The new
-    /// node is written and flushed.
+    /// Copies the upper half of a full node to a new one. Returns it with the separator, which is a
+    /// record of its own for a leaf. The new node is written and flushed.
     fn upper_half(
         &self,
         node: Node<'_>,
@@ -68,7 +71,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         } else {
             let node = node.inner::<K>();
             let n = node.count(pm);
-            // The middle separator goes up, its record with it.
+            // The middle separator moves up, with its record.
             let kept = n / 2;
             let rest: Vec<(K::Word, u64)> = (kept + 1..n)
                 .map(|i| (node.key(pm, i), node.value(pm, i)))
@@ -77,12 +80,13 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             upper.inner::<K>().fill(pm, level, first, &rest);
             (node.key(pm, kept), kept)
         };
-        // PERSIST: the new node, which one of the change's fences makes durable before the change counts.
+        // PERSIST: the new node; one of the change's fences makes it durable before the change
+        // counts.
         self.flush_new(upper);
         Ok((upper, separator, kept))
     }
 
-    /// The entries of a leaf in key order. Right under its lock.
+    /// Appends the entries of a leaf in key order. For the holder of its lock.
     pub(super) fn sorted_entries(&self, leaf: Node<'_>, out: &mut Vec<PairOf<K, V>>) {
         let pm = self.pm();
         D::Leaf::entries(leaf, pm, out);
@@ -91,7 +95,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         }
     }
 
-    /// A key word for a separator like the key behind `word`.
+    /// Returns a key word for a separator that equals the key behind `word`.
     pub(super) fn copy_key(&self, word: K::Word) -> Result<K::Word, SpaceError> {
         K::read(self.pm(), word, |key| key.make(&self.heap))
             .unwrap_or_else(|| Err(Corrupt.into_error()))
@@ -141,7 +145,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         Ok(())
     }
 
-    /// Splits a full root: its content moves to two new nodes, and it becomes their parent.
+    /// Splits a full root: its content moves to two new nodes, and the root becomes their parent.
     fn split_root(&self, top: Step) -> Result<(), SpaceError> {
         let pm = self.pm();
         let Some(held) = self.lock_all(&[top]) else {
@@ -178,7 +182,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             let first = node.child(pm, 0);
             lower.inner::<K>().fill(pm, level, first, &rest);
         }
-        // PERSIST: the lower half, as the upper one.
+        // PERSIST: the lower half, as for the upper one.
         self.flush_new(lower);
         let words = |from, words| Overwritten { node, from, words };
         let root = node.inner::<K>();
@@ -195,9 +199,9 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         Ok(())
     }
 
-    /// Unlinks and frees the leaf of `key`, which is its only entry, and the inner nodes that have no other
-    /// child: with that the key is removed. `None` if something changed meanwhile; then nothing was done.
-    /// The caller retires the entry's records.
+    /// Unlinks and frees the leaf of `key`, which is its only entry, and the inner nodes that have
+    /// no other child. This removes the key. Returns `None`, with nothing done, if something
+    /// changed meanwhile. The caller retires the entry's records.
     pub(super) fn unlink(&self, key: &K, guard: &Guard) -> Result<Option<FoundOf<K, V>>, Corrupt> {
         let pm = self.pm();
         let path = self.path_to(key)?;
@@ -206,7 +210,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             .iter()
             .rposition(|step| self.node(step.at).inner::<K>().count(pm) > 0)
         else {
-            // Every node on the way has one child.
+            // Every node on the path has one child.
             self.collapse(guard)?;
             return Ok(None);
         };
@@ -214,7 +218,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         let Ok(before) = self.leaf_before(path.inner())? else {
             return Ok(None);
         };
-        // All that change or go, but for the leaf before, which changes.
+        // All nodes that change or are freed, except the leaf before, which changes.
         let mut steps = vec![above, path.leaf];
         steps.extend_from_slice(&path.inner()[fork + 1..]);
         steps.extend(before);
@@ -234,7 +238,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             return Err(Corrupt);
         }
         let n = parent.count(pm);
-        // With child 0 goes separator 0, with child i separator i - 1.
+        // Child 0 takes separator 0 with it, and child i separator i - 1.
         let gone = above.child.saturating_sub(1);
         let separator = parent.key(pm, gone);
         let words = |from, words| Overwritten {
@@ -242,7 +246,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             from,
             words,
         };
-        // Child 0 is beside the count, the others follow the keys.
+        // Child 0 is beside the count; the others follow the keys.
         let (header, first) = if above.child == 0 {
             (HEADER, 1)
         } else {
@@ -279,14 +283,14 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         }
         K::retire(&self.heap, separator, guard);
         if n == 1 && parent.at == self.top {
-            // What is lost if the pool is corrupt is for `verify` to say: the key is removed.
+            // The key is removed. If the pool is corrupt, `verify` reports what is wrong.
             let _ = self.collapse(&epoch::pin());
         }
         Ok(Some(found))
     }
 
-    /// The leaf before the one that `path` leads to; `Ok(None)` inside if that is the first, `Err` inside
-    /// if something changed meanwhile.
+    /// Returns the leaf before the one that `path` leads to: `Ok(None)` inside if that is the
+    /// first, `Err` inside if something changed meanwhile.
     fn leaf_before(&self, path: &[Step]) -> Result<Result<Option<Step>, ()>, Corrupt> {
         let pm = self.pm();
         let Some(fork) = path.iter().rposition(|step| step.child > 0) else {

@@ -1,4 +1,4 @@
-//! What is particular to this family; the shared scenarios are in `tests/`.
+//! Tests of this family alone; the scenarios that all designs share are in `tests/`.
 
 use super::node::HEADER;
 use super::*;
@@ -35,7 +35,7 @@ fn dram<D: Kind>(options: &BTreeOptions) -> BTree<u64, u64, Dram, D> {
     BTree::create(&pool, "t", options).unwrap()
 }
 
-/// A bijection on u64 that looks random.
+/// Maps u64 one to one to numbers that look random.
 fn mix(x: u64) -> u64 {
     let x = (x ^ x >> 31).wrapping_mul(0x7FB5_D329_728E_A185);
     let x = (x ^ x >> 27).wrapping_mul(0x81DA_DEF4_BC2D_D44D);
@@ -91,7 +91,7 @@ fn grow_and_shrink<D: Kind>(ways: impl Iterator<Item = BTreeOptions>) {
         });
         let expected = model.range(1 << 60..1 << 62).rev();
         assert!(down.into_iter().eq(expected.map(|(k, v)| (*k, *v))));
-        // From either end and from the middle, so that first, last and inner nodes go.
+        // From either end and from the middle, so that first, last and inner nodes are freed.
         let keys: Vec<u64> = model.keys().copied().collect();
         let (left, right) = keys.split_at(keys.len() / 2);
         for (i, key) in right.iter().chain(left.iter().rev()).enumerate() {
@@ -187,7 +187,7 @@ fn an_odd_node_size_is_refused() {
     assert!(pool.roots().is_empty());
 }
 
-/// A change that was interrupted after it had stored everything is taken back.
+/// A change that was interrupted after all its stores is undone.
 fn an_interrupted_change_is_taken_back<D: Kind>() {
     let folder = tempfile::tempdir().unwrap();
     let (path, image) = (folder.path().join("pool"), folder.path().join("image"));
@@ -209,7 +209,7 @@ fn an_interrupted_change_is_taken_back<D: Kind>() {
         change.store(node, word, 7);
     }
     std::fs::copy(&path, &image).unwrap();
-    // As it was, so that this tree can go on.
+    // The change is finished after all, so that this tree can go on.
     change.commit();
     std::mem::forget(tree);
     let pool = Pool::<Mapped>::open(&image, &options(1 << 28)).unwrap();
@@ -229,7 +229,7 @@ fn unsorted_trees_take_an_interrupted_change_back() {
     an_interrupted_change_is_taken_back::<Unsorted>();
 }
 
-/// Arms `record` in the log of a tree of a hundred keys, and opens what a crash leaves then.
+/// Arms `record` in the log of a tree of a hundred keys. Returns what opening finds after a crash.
 fn opened_with_a_record(
     record: impl Fn(&BTreeWal<u64, u64, Mapped>) -> Vec<u64>,
 ) -> Result<BTreeWal<u64, u64, Mapped>, TreeError> {
@@ -291,7 +291,7 @@ fn a_record_that_makes_no_sense_is_refused() {
 
 #[test]
 fn a_split_logs_more_than_shares_the_line_of_the_head() {
-    // What a short record leads to takes a fence of its own; of splits none is that short.
+    // Before a short record, what it leads to takes a fence of its own; no split is that short.
     let shortest = HEADER + 1 + 2 + 1 + 2;
     assert!(shortest > bristlecone_pmem::log::NEAR);
 }

@@ -1,4 +1,4 @@
-//! The walk through the whole tree that recovery and `verify` share, and measuring.
+//! The walk through the whole tree that recovery and `verify` share, and measurements.
 
 use super::BTree;
 use super::kind::{Kind, Leaf};
@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What a walk comes to.
+/// An item that a walk reaches.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reached<A, B> {
     /// A node, by its offset. Nothing of it has been read yet.
@@ -25,7 +25,7 @@ pub(super) enum Reached<A, B> {
     Value(B),
 }
 
-/// What a walk counts.
+/// Counts of a walk.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub entries: u64,
@@ -42,25 +42,25 @@ impl Counts {
     }
 }
 
-/// Separators between which a node's keys lie, by key words: inclusive, exclusive.
+/// Separators that bound a node's keys, by key words: inclusive, exclusive.
 type Range<A> = (Option<A>, Option<A>);
 
-/// A subtree that is to be walked.
+/// A subtree to be walked.
 #[derive(Clone, Copy, Debug)]
 struct Subtree<A> {
     off: u64,
-    /// The level that its top must have.
+    /// Level that its top must have.
     level: usize,
     range: Range<A>,
 }
 
-/// A walk through a subtree on its way.
+/// A walk of a subtree in progress.
 struct Walk<'a, F> {
     each: &'a F,
     counts: Counts,
-    /// The first leaf that it came to.
+    /// The first leaf that it reached.
     first: Option<u64>,
-    /// Where the last leaf leads; nothing before there was one.
+    /// Link of the last leaf, once there was one.
     next: Option<u64>,
 }
 
@@ -76,12 +76,13 @@ impl<'a, F> Walk<'a, F> {
 }
 
 impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M, D> {
-    /// Goes through all nodes, checks the invariants of the module's head, and gives everything that it
-    /// comes to to `each` first, in key order if `threads` is 1. Everything it follows was checked before;
-    /// the levels go down, so it ends whatever the pool holds. Call it while no one writes.
+    /// Walks all nodes and checks the invariants of the module's head. Passes every item that it
+    /// reaches to `each` first, in key order if `threads` is 1. Everything that it follows was
+    /// checked before, and the levels descend, so it ends whatever the pool holds. No thread may
+    /// write meanwhile.
     ///
     /// # Errors
-    /// What is wrong, in words, `each`'s refusal included.
+    /// The reason in words, whether a check or `each` failed.
     pub(super) fn walk<F>(&self, threads: usize, each: F) -> Result<Counts, String>
     where
         F: Fn(Reached<K::Word, V::Word>) -> Result<(), String> + Sync,
@@ -97,7 +98,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             level,
             range: (None, None),
         }];
-        // Enough of them that each thread gets about as much as the others.
+        // Enough subtrees that all threads get about equal shares.
         while threads > 1 && subtrees.len() < threads.saturating_mul(8) && subtrees[0].level > 0 {
             let mut below = Vec::new();
             for subtree in subtrees {
@@ -110,7 +111,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         }
         let next = AtomicUsize::new(0);
         let worker = || {
-            // What `each` pins is pinned already, which is cheap.
+            // Pins of `each` are then nested, which is cheap.
             let _pin = epoch::pin();
             let mut done = Vec::new();
             loop {
@@ -147,7 +148,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         }
     }
 
-    /// Walks what is below and at the top of a subtree.
+    /// Walks the top of a subtree and everything below.
     fn walk_node<F: Fn(Reached<K::Word, V::Word>) -> Result<(), String>>(
         &self,
         walk: &mut Walk<'_, F>,
@@ -159,7 +160,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         self.walk_inner(walk, subtree, |walk, child| self.walk_node(walk, child))
     }
 
-    /// Checks the place and the level of a subtree's top, having given it to the walk.
+    /// Passes a subtree's top to the walk, then checks its place and level.
     fn walk_top<F: Fn(Reached<K::Word, V::Word>) -> Result<(), String>>(
         &self,
         walk: &Walk<'_, F>,
@@ -178,7 +179,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         }
     }
 
-    /// Walks an inner node and gives its children, in order, to `below`.
+    /// Walks an inner node and passes its children, in order, to `below`.
     fn walk_inner<'a, F: Fn(Reached<K::Word, V::Word>) -> Result<(), String>>(
         &self,
         walk: &mut Walk<'a, F>,
@@ -253,7 +254,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         Ok(())
     }
 
-    /// Checks that the keys behind these words ascend strictly, from `low` (inclusive) to `high` (exclusive).
+    /// Checks that the keys behind these words ascend strictly, from `low` (inclusive) to `high`
+    /// (exclusive).
     fn check_order(&self, keys: &[K::Word], (low, high): Range<K::Word>) -> Result<(), String> {
         let order = |a: K::Word, b: K::Word| compare_words::<K, M>(self.pm(), a, b);
         if let Some(pair) = keys
@@ -275,10 +277,10 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         Ok(())
     }
 
-    /// Checks every invariant, and that every block that is live is reached and every block that is reached
-    /// is live, once.
+    /// Checks every invariant, and that every live block is reached exactly once, and no other
+    /// block.
     pub(super) fn check(&self) -> Result<VerifyReport, Violation> {
-        /// What the walk came to.
+        /// Items that the walk reached.
         #[derive(Default)]
         struct Seen {
             blocks: HashSet<u64>,
@@ -319,7 +321,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         let counts = walked.map_err(|what| Violation { what, leak })?;
         let armed = self.logs.recover(|_| Err("it is armed".into()));
         armed.map_err(Violation::new)?;
-        // The log area is reached by its root word.
+        // The log area is reached through its root word.
         let (live, reached) = (self.heap.live_blocks(), blocks.len() as u64 + 1);
         if live != reached || !self.heap.is_live(logs) {
             return Err(Violation::leak(format!(
@@ -335,7 +337,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
     }
 
     pub(super) fn measure(&self) -> IndexStats {
-        // Pinned, so that what it comes to is a node, if perhaps no longer of the tree.
+        // Pinned, so that everything reached is a node, even if it may have left the tree.
         let _pin = epoch::pin();
         let mut counts = Counts::default();
         let pm = self.pm();
@@ -361,8 +363,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         }
     }
 
-    /// Counts what is below a node of level `level`, as it is found: others may write meanwhile. An inner node
-    /// counts once, however many lead there in a corrupt pool.
+    /// Counts the nodes below a node of level `level`, as they are found; other threads may write
+    /// meanwhile. An inner node counts once, however many others lead to it in a corrupt pool.
     fn count_below(&self, at: u32, level: usize, counts: &mut Counts, seen: &mut HashSet<u32>) {
         let (pm, node) = (self.pm(), self.node(at));
         if level > 0 && !seen.insert(at) {

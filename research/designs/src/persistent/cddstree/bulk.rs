@@ -1,6 +1,6 @@
-//! Bulk load: a tree built beside the empty one, level by level, that counts with one version.
+//! Bulk load: a tree is built beside the empty one, level by level, and one version commits it.
 //!
-//! Persist cost: every line written once, 2 fences in all.
+//! Persist cost: every line once, and 2 fences in all.
 
 use super::node::Entry;
 use super::{CddsTree, LEVELS, RootNode, Writer, offset};
@@ -10,7 +10,7 @@ use bristlecone_pmem::{Media, SpaceError};
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering;
 
-/// Everything that nothing leads to yet, for giving back if the load fails.
+/// Nodes and records that nothing leads to yet. They are freed if the load fails.
 #[derive(Default)]
 struct Built {
     nodes: Vec<u32>,
@@ -49,7 +49,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         // PERSIST: all nodes and records, before the version is committed that makes them the tree.
         pm.fence();
         self.commit_version(&mut writer, v);
-        // ORDERING: Relaxed; no one else has the tree.
+        // ORDERING: Relaxed; no other thread has the tree.
         self.top.store(top.word(), Ordering::Relaxed);
         writer.entries = built.pairs.len() as u64;
         writer.inner_nodes = built.inner_nodes;
@@ -60,7 +60,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         Ok(writer.entries)
     }
 
-    /// Builds leaves with `per_leaf` entries and the levels above them; the root, `None` for no pairs.
+    /// Builds leaves with `per_leaf` entries and the levels above them. Returns the root, or `None`
+    /// if there are no pairs.
     fn build<Q: Borrow<K>, W: Borrow<V>>(
         &self,
         sorted: impl Iterator<Item = (Q, W)>,
@@ -89,7 +90,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             let mut parents = Vec::with_capacity(entries.len() / per_node + 1);
             for chunk in entries.chunks_mut(per_node) {
                 let separator = if level > 0 {
-                    // It moves up; the first entry of a node needs none.
+                    // The separator moves up; the first entry of a node needs none.
                     std::mem::take(&mut chunk[0].key)
                 } else if parents.is_empty() {
                     0
@@ -116,7 +117,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
                 }));
             }
             entries = parents;
-            // With one child each, there would be no end of levels.
+            // Nodes with one child each would never come to an end.
             per_node = per_leaf.max(2);
         }
         Err(InsertError::Space(SpaceError::Capacity {

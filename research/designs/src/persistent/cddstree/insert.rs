@@ -1,9 +1,10 @@
-//! Insertion and replacement: room among the sorted entries, a new entry, the version.
+//! Insertion and replacement: room among the sorted entries, a new entry, the new version.
 
 use super::node::Entry;
 use super::read::Seek;
 use super::{CddsTree, LEVELS, Writer, corrupt};
-use crate::index::InsertError;
+use crate::common::{commit_inserts, make_pair};
+use crate::index::{IfPresent, InsertError};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, SpaceError};
@@ -11,38 +12,29 @@ use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering;
 
-/// What to do with a key that is there already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IfPresent {
-    /// Report [`InsertError::KeyExists`].
-    Refuse,
-    /// Put the new value in its place.
-    Replace,
-}
-
-/// The way from the root to a leaf, as the writer went it.
+/// The path from the root to a leaf that the writer took.
 pub(super) struct Path {
     /// By level: the node.
     pub nodes: [u32; LEVELS],
-    /// By level: the slot of the child that the way goes on to.
+    /// By level: the slot of the child on the path.
     pub slots: [u16; LEVELS],
     /// Level of the root.
     pub top: usize,
 }
 
-/// An entry that is to be put into a leaf.
+/// An entry to be put into a leaf.
 #[derive(Clone, Copy)]
 pub(super) struct Change {
-    /// The key and value words and the version in progress.
+    /// The key and value words, and the version in progress.
     pub entry: Entry,
-    /// Slots that come before it.
+    /// Number of slots before it.
     pub place: usize,
-    /// The slot of the entry that it takes the place of.
+    /// The slot of the entry that it replaces.
     pub old: Option<usize>,
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
-    /// Goes down to the leaf of `key`. For the writer.
+    /// Descends to the leaf of `key`. For the writer.
     ///
     /// # Errors
     /// The pool is corrupt.
@@ -57,7 +49,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             let node = self.node(path.nodes[level]);
             let slot = self.route(node, Seek::At(key), || true).ok().flatten();
             let slot = slot.ok_or_else(corrupt)?;
-            // ORDERING: Relaxed; the writer alone changes it.
+            // ORDERING: Relaxed; only the writer changes it.
             let word = node.slots[slot].value.load(self.pm(), Ordering::Relaxed);
             path.slots[level] = slot as u16;
             path.nodes[level - 1] = self.child(word).ok_or_else(corrupt)?;
@@ -65,13 +57,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         Ok(path)
     }
 
-    /// Makes the words for a pair, records and all; nothing is allocated if it fails.
+    /// Makes the words of a pair, with their records. If this fails, nothing stays allocated.
     pub(super) fn make_pair(&self, key: &K, value: &V) -> Result<(u64, u64), SpaceError> {
-        let key = key.make(&self.heap)?;
-        let value = value
-            .make(&self.heap)
-            .inspect_err(|_| K::discard(&self.heap, key))?;
-        Ok((key, value))
+        make_pair(&self.heap, key, value)
     }
 
     pub(super) fn free_pair(&self, (key, value): (u64, u64)) {
@@ -79,11 +67,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         V::discard(&self.heap, value);
     }
 
-    /// Inserts, or does as `present` says. True if the key was there. What it fenced is still to be
-    /// committed to the medium.
+    /// Inserts, or acts as `present` says. Returns true if the key was present. The caller commits
+    /// what was fenced to the medium.
     pub(super) fn put(&self, key: &K, value: &V, present: IfPresent) -> Result<bool, InsertError> {
         let guard = &epoch::pin();
-        // Records are made before the lock is taken, but not for nothing.
+        // Records are made before the lock is taken, but only if the operation can succeed.
         if (K::RECORDS || V::RECORDS) && self.find_word(key).is_some() {
             match present {
                 IfPresent::Refuse => return Err(InsertError::KeyExists),
@@ -100,7 +88,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         drop(writer);
         match done {
             Ok(false) => {}
-            // The key's record is there already.
+            // The key has a record already.
             Ok(true) => K::discard(&self.heap, pair.0),
             Err(_) => self.free_pair(pair),
         }
@@ -134,8 +122,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         Ok(false)
     }
 
-    /// Replaces the value of `key` if it is there: false if not. What it fenced is still to be committed
-    /// to the medium.
+    /// Replaces the value of `key`. Returns false if the key is absent. The caller commits what was
+    /// fenced to the medium.
     pub(super) fn replace(&self, key: &K, value: &V) -> Result<bool, SpaceError> {
         let guard = &epoch::pin();
         if V::RECORDS && self.find_word(key).is_none() {
@@ -160,8 +148,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         done
     }
 
-    /// Ends the entry in slot `old` of the leaf and begins one with the value word `value`; gives the old
-    /// value back.
+    /// Ends the entry in slot `old` of the leaf and begins one with the value word `value`. Returns
+    /// the old value.
     fn replace_at(
         &self,
         writer: &mut Writer,
@@ -183,10 +171,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         Ok(())
     }
 
-    /// Makes a change to a leaf, which splits if it is full, and commits its version.
+    /// Changes a leaf, which splits if it is full, and commits the change's version.
     ///
     /// # Errors
-    /// [`SpaceError`] when there is no room for new nodes; nothing has changed then.
+    /// [`SpaceError`] when there is no room for new nodes. Nothing has changed then.
     fn change_leaf(
         &self,
         writer: &mut Writer,
@@ -206,20 +194,21 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             // ORDERING: Relaxed; readers validate the node's version.
             leaf.slots[old].end.store(pm, v, Ordering::Relaxed);
             if old / 2 != at / 2 {
-                // PERSIST: the end of the old entry; if it shares the new one's line, that flush does.
+                // PERSIST: the end of the old entry. If it shares the new entry's line, the flush
+                // below covers it.
                 pm.flush_of(&leaf.slots[old].end);
             }
         }
         leaf.put(pm, at, change.entry);
-        // PERSIST: the new entry and what its words lead to, before its version is committed.
+        // PERSIST: the new entry and its records, before its version is committed.
         pm.persist(&leaf.slots[at]);
         self.commit_version(writer, v);
-        // After the fence: what others see now, a crash keeps.
+        // After the fence, so that others see only what survives a crash.
         locked.unlock();
         Ok(())
     }
 
-    /// Inserts a batch; the commit to the medium is shared.
+    /// Inserts a batch, with one commit to the medium.
     pub(super) fn insert_batch<Q: Borrow<K>, W: Borrow<V>>(
         &self,
         pairs: &[(Q, W)],
@@ -231,12 +220,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             self.check_pair(key, value)?;
             self.put(key, value, IfPresent::Refuse).map(drop)
         }));
-        if out.iter().any(Result::is_ok)
-            && let Err(e) = self.commit()
-        {
-            for result in out.iter_mut().filter(|result| result.is_ok()) {
-                *result = Err(e.duplicate().into());
-            }
-        }
+        commit_inserts(out, || self.commit());
     }
 }

@@ -1,10 +1,11 @@
-//! CDDS-Tree: the versioned B-tree of Venkataraman et al. (FAST 2011), as the NV-Tree paper builds it to
-//! compare with (sections 2.3, 3.1, 6).
+//! CDDS-Tree: the versioned B-tree of Venkataraman et al. (FAST 2011), as the NV-Tree paper builds
+//! it for comparison (sections 2.3, 3.1, 6).
 //!
 //! All nodes, inner ones too, are in the pool, and every entry of every node carries the versions
-//! \[start, end) in which it is live. An operation works under the next version number and overwrites
-//! nothing that the last one shows; one 8-byte store of the *committed version* (NAW) then makes all
-//! of it count at once. So there is no log: recovery undoes what is newer than the committed version.
+//! \[start, end) in which it is live. An operation works under the next version number and
+//! overwrites nothing that the last version shows. Then one 8-byte store of the *committed version*
+//! (NAW) makes all of it count at once. So there is no log: recovery undoes everything newer than
+//! the committed version.
 //!
 //! ```text
 //! root words, one line
@@ -14,50 +15,55 @@
 //!   5 | what a clean close saved (crate::saved), 0 if nothing
 //! ```
 //!
-//! | operation | what it does under version v | lines, fences (u64; NAW of v included) |
+//! | operation | steps under version v | lines, fences (u64; NAW of v included) |
 //! | --- | --- | --- |
 //! | insert | moves m entries by one slot, each persisted, then a new entry \[v, LIVE) | m + 2, m + 2 |
 //! | update | the same beside the old entry, which ends at v | m + 2 or 3, m + 2 |
 //! | remove | the entry ends at v | 2, 1 |
-//! | split | live entries are copied into two new nodes; in the parent the old one's entry ends at v, two begin | both nodes, and as two inserts |
+//! | split | copies live entries into two new nodes; in the parent the old node's entry ends at v, and two begin | both nodes, and as two inserts |
 //! | removal of a node's last entry | the node's entry in its parent ends at v | 2, 1 |
 //!
 //! # Decisions
-//! The paper does not say, or says it of a tree that keeps old versions for readers:
+//! The paper leaves these points open, or describes a tree that keeps old versions for readers:
 //!
-//! * *Nobody reads old versions here*, so what has ended is garbage once its end is committed (for byte
-//!   strings and nodes: once the epoch has passed). Its slot is reusable at once. There is no collector in
-//!   the background, and a full node is full of live entries: a split makes two nodes, never one.
-//! * Of the reusable slots the nearest one is taken, to whichever side, so that the fewest entries move.
-//! * Entries take 32 bytes (as in the FAST paper): a flush per moved entry is a flush of one line. Two
-//!   neighbours in one line are flushed and fenced one by one all the same: that is the design.
-//! * Nodes have no header: no line is written but those of the entries.
-//! * A node is given back when its last entry goes; half-empty ones are not merged. The root follows its only
-//!   child down.
-//! * Writers take turns (below): versions have to be committed in order.
+//! * *No reader reads old versions here*, so an ended entry is garbage once its end is committed
+//!   (for byte strings and nodes: once the epoch has passed). Its slot is reusable at once. No
+//!   collector works in the background, and a full node is full of live entries: a split makes two
+//!   nodes, never one.
+//! * Of the reusable slots the nearest one is used, on either side, so that the fewest entries
+//!   move.
+//! * Entries take 32 bytes (as in the FAST paper), so flushing a moved entry flushes one line. The
+//!   design flushes and fences two neighbours in one line one by one all the same.
+//! * Nodes have no header: only lines of entries are written.
+//! * A node is freed when its last entry ends; half-empty nodes are not merged. If the root has
+//!   only one child, that becomes the root.
+//! * Writers take turns (below), because versions must be committed in order.
 //!
 //! # Invariants
-//! 1. A slot is live, dead, a hole or unused (`node.rs`); no version in it is above the committed one.
+//! 1. A slot is live, dead, a hole or unused (`node.rs`); no version in it is above the committed
+//!    one.
 //! 2. Live entries' keys ascend strictly; u64 keys of all entries, dead ones too, ascend.
-//! 3. A key is in the child of the last live entry whose separator is not above it; if there is none, in
-//!    that of the first live entry, whose separator therefore counts as below all keys.
+//! 3. A key is in the child of the last live entry whose separator is not above it. If there is
+//!    none, it is in the child of the first live entry, whose separator therefore counts as below
+//!    all keys.
 //! 4. Every node but the root has a live entry; an inner root has two.
 //! 5. Records belong to live entries, one each; dead entries' words may lead nowhere.
 //!
 //! # Concurrency
-//! One writer at a time (a mutex over the tree). It locks each node that it changes or takes out
-//! ([`crate::version_lock`]) and unlocks after the fence of the version's NAW. Readers take no lock: they
-//! read a node's version, then validate the parent's, read, validate. They wait only for a writer in the very
-//! node. An entry of a version that is not committed is in a locked node, so no one sees it: what a reader
-//! sees has start <= committed version. The volatile root has a lock of its own (`ROOT_LOCK`).
+//! There is one writer at a time (a mutex over the tree). It locks each node that it changes or
+//! removes ([`crate::version_lock`]) and unlocks after the fence of the version's NAW. Readers take
+//! no lock: they read a node's version, validate the parent's, read the node, and validate. They
+//! wait only for a writer in the same node. An entry of a version that is not committed is in a
+//! locked node, so every entry that a reader sees has start <= committed version. The volatile root
+//! has a lock of its own (`ROOT_LOCK`).
 //!
 //! # Crash states
-//! 1. *While entries move*: one stands in two neighbouring slots, or the slot between is a hole.
+//! 1. *While entries move*: an entry is in two neighbouring slots, or the slot between is a hole.
 //! 2. *Before the NAW*: entries that start at v, entries that end at v, a root that starts at v.
-//! 3. *Split, before the NAW*: new nodes that only entries of crash state 2 lead to. The walk does not
-//!    follow these, so the nodes are free.
-//! 4. *After the NAW*: ended entries and the nodes they lead to. Likewise.
-//! 5. *Create*, before the root is published: chunks of an unpublished root, freed at open.
+//! 3. *Split, before the NAW*: only entries of crash state 2 lead to the new nodes. The walk does
+//!    not follow these, so the nodes are free.
+//! 4. *After the NAW*: ended entries lead to old nodes, which are free for the same reason.
+//! 5. *Create*, before the root is published: opening frees the chunks of an unpublished root.
 
 mod bulk;
 mod insert;
@@ -72,11 +78,13 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
+use crate::common::{self, check_pair, check_value};
 use crate::forward::{forward, forward_impls};
 use crate::index::{
-    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
+    DurableIndex, IfPresent, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError,
+    UpdateError,
 };
-use crate::repr::{KeyRepr, MAX_KEY, MAX_VALUE, Repr};
+use crate::repr::{KeyRepr, Repr};
 use crate::saved;
 use crate::version_lock::{Locked, VersionLocks};
 use bristlecone_pmem::pool::layout::CHUNK;
@@ -92,26 +100,27 @@ use std::sync::{Arc, Mutex};
 
 /// Root word: the committed version.
 const VERSION: usize = 0;
-/// Root words: two root nodes with their start versions; the later one that is committed counts.
+/// Root words: two root nodes with their start versions. The later committed one counts.
 const ROOTS: [(usize, usize); 2] = [(1, 2), (3, 4)];
-/// Root word: what a clean close saved.
+/// Root word: data of a clean close.
 const SAVED: usize = 5;
 
-/// Nodes are counted in units of this many bytes, to which they are aligned.
+/// Unit of handles in bytes, to which nodes are aligned.
 const UNIT: u64 = 256;
-/// The node sizes there are, in bytes.
+/// Node sizes in bytes.
 const NODE_BYTES: [u32; 5] = [256, 512, 1024, 2048, 4096];
-/// Levels that a tree may have: far more than an address space of the smallest nodes fills.
+/// Maximum number of levels: far more than an address space of the smallest nodes fills.
 const LEVELS: usize = 32;
-/// The handle whose lock stands for the volatile root (no node is at offset 0).
+/// The handle whose lock guards the volatile root (no node is at offset 0).
 const ROOT_LOCK: u32 = 0;
 
-/// How a CDDS-Tree is made and run.
+/// Options of a CDDS-Tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CddsOptions {
-    /// Bytes in a node: 256, 512, 1024, 2048 or 4096. Stored in the pool: a tree opens only with its own.
+    /// Bytes in a node: 256, 512, 1024, 2048 or 4096. The pool stores it, and a tree opens only
+    /// with its own size.
     pub node_bytes: u32,
-    /// Threads that walk the tree after a crash.
+    /// Number of threads that walk the tree after a crash.
     pub recovery_threads: usize,
 }
 
@@ -124,12 +133,12 @@ impl Default for CddsOptions {
     }
 }
 
-/// What only writers know.
+/// State of the writers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Writer {
     /// The committed version.
     version: u64,
-    /// Which of [`ROOTS`] counts.
+    /// Index of the entry of [`ROOTS`] that counts.
     root_slot: usize,
     entries: u64,
     leaves: u64,
@@ -148,7 +157,7 @@ impl RootNode {
         offset(self.handle) | u64::from(self.level)
     }
 
-    /// What a word says, if its node can be in a pool of `len` bytes.
+    /// Returns the root node of a word, if its node can be in a pool of `len` bytes.
     fn of(word: u64, node_bytes: u64, len: u64) -> Option<Self> {
         let level = (word % UNIT) as u8;
         let handle = checked_handle(word - u64::from(level), node_bytes, len)?;
@@ -156,7 +165,7 @@ impl RootNode {
     }
 }
 
-/// A durable ordered index, every node of which is in the pool. See the module's head.
+/// A durable ordered index with all nodes in the pool. See the module's head.
 pub struct CddsTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
     /// [`RootNode::word`]; changed under [`ROOT_LOCK`].
     top: AtomicU64,
@@ -176,7 +185,7 @@ pub struct CddsTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
 // SAFETY: 1. `base` is the pool's mapping, which `pool` keeps alive and which any thread may use;
 // 2. all persistent words are atomics, and the protocol in the module's head orders them.
 unsafe impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Send for CddsTree<K, V, M> {}
-// SAFETY: as for `Send`.
+// SAFETY: 1. and 2. as for `Send`.
 unsafe impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Sync for CddsTree<K, V, M> {}
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> fmt::Debug for CddsTree<K, V, M> {
@@ -188,23 +197,18 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> fmt::Debug for CddsTree<K,
     }
 }
 
-/// What the root table says of a tree of these types.
+/// Returns the entry of a tree of these types in the root table.
 fn root_kind<K: Repr + ?Sized, V: Repr + ?Sized>(options: &CddsOptions) -> RootKind {
-    RootKind {
-        design: "cddstree".into(),
-        keys: K::KIND,
-        values: V::KIND,
-        node_bytes: options.node_bytes,
-    }
+    common::root_kind::<K, V>("cddstree", options.node_bytes)
 }
 
-/// Offset of the node with this handle.
+/// Returns the offset of the node with this handle.
 #[inline(always)]
 fn offset(handle: u32) -> u64 {
     u64::from(handle) * UNIT
 }
 
-/// The handle of the node at `off`, if a node can be there in a pool of `len` bytes.
+/// Returns the handle of the node at `off`, if a node can be there in a pool of `len` bytes.
 #[inline(always)]
 fn checked_handle(off: u64, node_bytes: u64, len: u64) -> Option<u32> {
     let inside = off.is_multiple_of(UNIT)
@@ -227,7 +231,7 @@ impl<'t> Held<'t> {
         }
     }
 
-    /// Locks a node. There is one writer, so no one holds it; two nodes may share a lock.
+    /// Locks a node. There is one writer, so the lock is free; two nodes may share a lock.
     fn lock(&mut self, handle: u32) {
         if !(self.held.iter()).any(|(held, _)| VersionLocks::same_slot(*held, handle)) {
             self.held.push((handle, self.locks.lock(handle)));
@@ -279,38 +283,39 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
     }
 
     fn root(&self) -> &Root<M> {
-        // `root` is taken by `close_now` only, after which the tree is gone.
+        // Only `close_now` takes `root`, after which the tree is not used.
         self.root
             .as_ref()
             .unwrap_or_else(|| unreachable!("the tree is open"))
     }
 
-    /// Slots in a node.
+    /// Returns the number of slots in a node.
     #[inline(always)]
     fn slots(&self) -> usize {
         self.node_bytes as usize / SLOT
     }
 
-    /// The node of a handle that [`checked_handle`] made or the allocator gave.
+    /// Returns the node of a handle from [`checked_handle`] or the allocator.
     #[inline(always)]
     fn node(&self, handle: u32) -> Node<'_> {
         let at = self.base.wrapping_add(offset(handle) as usize);
-        // SAFETY: 1. such a handle is inside the pool with `node_bytes` bytes, and multiples of 256 are
-        // aligned for slots; 2. a Slot is all atomic words, valid for any bits; 3. the mapping lives as
-        // long as `pool`; a node that was freed meanwhile is still mapped memory.
+        // SAFETY: 1. such a handle is inside the pool with `node_bytes` bytes, and multiples of 256
+        // are aligned for slots; 2. a Slot is all atomic words, valid for any bits; 3. the mapping
+        // lives as long as `pool`; a node that was freed meanwhile is still mapped memory.
         let slots = unsafe { std::slice::from_raw_parts(at.cast(), self.slots()) };
         Node { slots }
     }
 
-    /// The child that a value word of an inner node leads to; `None` if the pool is corrupt.
+    /// Returns the child of an inner node's value word, or `None` if the pool is corrupt.
     #[inline(always)]
     fn child(&self, word: u64) -> Option<u32> {
         checked_handle(word, self.node_bytes.into(), self.pm().len())
     }
 
-    /// The root node, for the writer; for readers once [`ROOT_LOCK`]'s version is validated.
+    /// Returns the root node. For the writer, and for readers once [`ROOT_LOCK`]'s version is
+    /// validated.
     fn top(&self) -> RootNode {
-        // ORDERING: Relaxed; ordered by the root's version lock, and the writer alone changes it.
+        // ORDERING: Relaxed; the root's version lock orders it, and only the writer changes it.
         let word = self.top.load(Ordering::Relaxed);
         RootNode {
             handle: (word / UNIT) as u32,
@@ -318,7 +323,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         }
     }
 
-    /// A block for a node.
+    /// Returns a block for a node.
     fn new_node(&self) -> Result<u32, SpaceError> {
         let off = self.heap.alloc(self.node_bytes.into())?;
         u32::try_from(off.get() / UNIT).map_err(|_| {
@@ -330,7 +335,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         })
     }
 
-    /// `count` blocks for nodes, or none.
+    /// Returns `count` blocks for nodes, or none.
     fn new_nodes(&self, count: usize) -> Result<Vec<u32>, SpaceError> {
         let mut nodes = Vec::with_capacity(count);
         for _ in 0..count {
@@ -345,33 +350,33 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         Ok(nodes)
     }
 
-    /// Gives back nodes that nothing ever led to.
+    /// Frees nodes that nothing ever led to.
     fn free_nodes(&self, nodes: &[u32]) {
         for node in nodes {
             self.heap.free(POff::new(offset(*node)));
         }
     }
 
-    /// Gives back a node that nothing durable leads to any more.
+    /// Frees a node that nothing durable leads to any more.
     fn retire_node(&self, node: u32, guard: &Guard) {
         self.heap.retire(POff::new(offset(node)), guard);
     }
 
-    /// Gives back what a separator word of an inner node led to; 0 led to nothing.
+    /// Frees the record of an inner node's separator word; 0 has none.
     fn retire_separator(&self, word: u64, guard: &Guard) {
         if word != 0 {
             K::retire(&self.heap, word, guard);
         }
     }
 
-    /// Makes everything count that was written under version `v`: fenced before.
+    /// Makes everything count that was written under version `v` and fenced.
     fn commit_version(&self, writer: &mut Writer, v: u64) {
-        // PERSIST: (in `publish`) version v counts, all of it at once.
+        // PERSIST: (in `publish`) the committed version; everything under v counts at once.
         self.root().word(VERSION).publish(self.pm(), v);
         writer.version = v;
     }
 
-    /// Writes `top` as the root from version `v` on; before a fence that comes before `v` is committed.
+    /// Writes `top` as the root from version `v` on. A fence follows before `v` is committed.
     fn prepare_root(&self, writer: &mut Writer, top: RootNode, v: u64) {
         writer.root_slot ^= 1;
         let (word, start) = ROOTS[writer.root_slot];
@@ -379,13 +384,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         self.root()
             .word(word)
             .store(self.pm(), top.word(), Ordering::Relaxed);
-        // In the line of the committed version, whose flush takes them along, and a fence before that.
+        // This word is in the line of the committed version. A fence comes before that version's
+        // NAW, whose flush writes it back.
         self.root()
             .word(start)
             .store(self.pm(), v, Ordering::Relaxed);
     }
 
-    /// What writers know, where there is no other thread.
+    /// Returns the state of the writers. `&mut self`: there is no other thread.
     fn writer_mut(&mut self) -> &mut Writer {
         (self.writer.get_mut()).unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -396,29 +402,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         self.pm().commit()
     }
 
-    fn value_fits(value: &V) -> Result<(), (usize, usize)> {
-        if value.bytes() <= MAX_VALUE {
-            Ok(())
-        } else {
-            Err((value.bytes(), MAX_VALUE))
-        }
-    }
-
     fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        if self.read_only {
-            return Err(InsertError::ReadOnly);
-        }
-        if !key.fits() {
-            return Err(InsertError::KeyTooLong {
-                len: key.bytes(),
-                most: MAX_KEY,
-            });
-        }
-        Self::value_fits(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
+        check_pair(self.read_only, key, value)
     }
 }
 
-/// What a writer answers that meets a child pointer or key that cannot be one: a corrupt pool.
+/// Returns the error of a writer that meets an impossible child pointer or key: the pool is
+/// corrupt.
 fn corrupt() -> SpaceError {
     SpaceError::io(
         "following a child",
@@ -429,15 +419,16 @@ fn corrupt() -> SpaceError {
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Drop for CddsTree<K, V, M> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Who knows how far the walk of an opening, or a change, had come: the next opening looks.
+            // A walk or a change may have stopped half-way, so marks might be wrong. The next
+            // opening walks the tree.
             self.root = None;
         }
-        // A failure costs a walk at the next opening; `close` reports it.
+        // A failure costs a walk at the next opening; `close` would report it.
         let _ = self.close_now();
     }
 }
 
-/// Refuses node sizes that there are not.
+/// Refuses other node sizes.
 fn check_options(options: &CddsOptions) -> Result<(), TreeError> {
     if NODE_BYTES.contains(&options.node_bytes) {
         return Ok(());
@@ -477,7 +468,7 @@ where
         let mut tree = Self::assemble(nowhere, writer, heap, root, options, report);
         let made = tree.publish_empty();
         if made.is_err() {
-            // Nothing to save: there is no such tree.
+            // There is no such tree, so nothing is saved.
             tree.root = None;
             tree.heap.trim();
         }
@@ -514,7 +505,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         let word = self.root().word(ROOTS[0].0);
         // ORDERING: Relaxed; the root is not published.
         word.store(pm, top.word(), Ordering::Relaxed);
-        // PERSIST: the way to the empty leaf; `publish` fences both.
+        // PERSIST: the root word that leads to the empty leaf; `publish` fences both.
         pm.flush_of(word);
         self.root().publish();
         self.top = AtomicU64::new(top.word());
@@ -534,24 +525,19 @@ where
 {
     fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
         self.check_pair(key, value)?;
-        self.put(key, value, insert::IfPresent::Refuse)?;
+        self.put(key, value, IfPresent::Refuse)?;
         Ok(self.commit()?)
     }
 
     fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
         self.check_pair(key, value)?;
-        let was_there = self.put(key, value, insert::IfPresent::Replace)?;
+        let was_there = self.put(key, value, IfPresent::Replace)?;
         self.commit()?;
         Ok(was_there)
     }
 
     fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
-        if self.read_only {
-            return Err(UpdateError::ReadOnly);
-        }
-        if let Err((len, most)) = Self::value_fits(value) {
-            return Err(UpdateError::ValueTooLong { len, most });
-        }
+        check_value(self.read_only, value)?;
         if !self.replace(key, value)? {
             return Err(UpdateError::NotFound);
         }

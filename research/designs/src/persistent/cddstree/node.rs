@@ -11,15 +11,15 @@
 //! s          e          dead: live in versions s <= v < e
 //! ```
 //!
-//! A node has no header: its level is known from the way to it. In an inner node the value word is the
-//! offset of a child and the key word its separator. Holes and dead slots are *reusable*.
+//! A node has no header: a descent knows its level. In an inner node the value word is the offset
+//! of a child and the key word is its separator. Holes and dead slots are *reusable*.
 //!
 //! # Moving entries
-//! Room for an entry is made by moving the entries between its place and the nearest reusable slot, one
-//! by one, each flushed and fenced before the next ([`Node::make_room`]). A slot is overwritten only when
-//! what it held is durable next to it. It becomes a hole first and gets its new start version last, so
-//! each slot is, after a crash, what it was, a hole, or what it was to be: what was moved stands once or
-//! twice, in neighbouring slots, and nothing is lost or mixed.
+//! To make room, the entries between a place and the nearest reusable slot are moved one by one;
+//! each is flushed and fenced before the next ([`Node::make_room`]). A slot is overwritten only
+//! when its content is durable in the neighbouring slot. It first becomes a hole, and gets its new
+//! start version last. So after a crash each slot has its old content, is a hole, or has its new
+//! content. A moved entry is in one slot or in two neighbouring ones, and nothing is lost or mixed.
 
 use crate::repr::KeyRepr;
 use bristlecone_pmem::{Media, PWord};
@@ -30,7 +30,7 @@ use std::sync::atomic::Ordering;
 pub(super) const SLOT: usize = 32;
 /// End version of an entry that nothing has ended.
 pub(super) const LIVE: u64 = u64::MAX;
-/// Most slots in a node.
+/// Maximum number of slots in a node.
 pub(super) const MAX_SLOTS: usize = 4096 / SLOT;
 
 /// A slot in persistent memory.
@@ -44,7 +44,7 @@ pub(super) struct Slot {
 
 const _: () = assert!(size_of::<Slot>() == SLOT && align_of::<Slot>() == SLOT);
 
-/// What a slot holds.
+/// Content of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Entry {
     pub key: u64,
@@ -54,7 +54,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// An entry that is live from version `start` on.
+    /// Returns an entry that is live from version `start` on.
     pub(super) const fn live(key: u64, value: u64, start: u64) -> Self {
         Self {
             key,
@@ -74,15 +74,15 @@ impl Entry {
         self.start == 0 && self.end == 0
     }
 
-    /// True if the writer of version `v` may overwrite the slot: what it held ended before.
+    /// Returns true if the writer of version `v` may overwrite the slot, because its content ended
+    /// before.
     #[inline(always)]
     fn is_reusable(&self, v: u64) -> bool {
         self.start == 0 || self.end < v
     }
 }
 
-/// Where an entry can be put: the slot that its place in the order asks for, and the nearest one that
-/// is reusable.
+/// A place for an entry: the slot that it should have in order, and the nearest reusable one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
     place: usize,
@@ -90,7 +90,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Where the entry of slot `i` is once room was made.
+    /// Returns the slot of the entry of slot `i` after room was made.
     pub(super) fn moved(self, i: usize) -> usize {
         if (self.place..self.reusable).contains(&i) {
             i + 1
@@ -109,7 +109,8 @@ pub(super) struct Node<'a> {
 }
 
 impl Node<'_> {
-    /// Reads a slot. Consistent only for the writer, or once the node's version is validated.
+    /// Reads a slot. The result is consistent for the writer, or once the node's version is
+    /// validated.
     #[inline(always)]
     pub(super) fn entry<M: Media>(&self, pm: &M, i: usize) -> Entry {
         let slot = &self.slots[i];
@@ -122,7 +123,7 @@ impl Node<'_> {
         }
     }
 
-    /// Start and end version of a slot, without what it leads to.
+    /// Returns the start and end versions of a slot, without its words.
     #[inline(always)]
     fn versions<M: Media>(&self, pm: &M, i: usize) -> Entry {
         let slot = &self.slots[i];
@@ -134,13 +135,13 @@ impl Node<'_> {
         }
     }
 
-    /// True if slot `i` is live.
+    /// Returns true if slot `i` is live.
     #[inline(always)]
     pub(super) fn is_live<M: Media>(&self, pm: &M, i: usize) -> bool {
         self.versions(pm, i).is_live()
     }
 
-    /// The live entries with their slots, in order.
+    /// Returns the live entries with their slots, in order.
     pub(super) fn live<M: Media>(self, pm: &M) -> impl Iterator<Item = (usize, Entry)> {
         (0..self.slots.len())
             .map(move |i| (i, self.entry(pm, i)))
@@ -148,10 +149,11 @@ impl Node<'_> {
             .filter(|(_, entry)| entry.is_live())
     }
 
-    /// The number of slots that come before `key`: their keys are smaller (`or_equal`: or equal). A binary
-    /// search. Of numbers it compares dead entries too, which are in order; dead byte strings may be
-    /// gone, so it looks to their left for a live one. `None` if `valid` says that the node changed
-    /// meanwhile, which is asked before a word is followed to a record.
+    /// Returns the number of slots that come before `key`: their keys are smaller (`or_equal`: or
+    /// equal). Searches by halving. For numbers it also compares dead entries, which are in order.
+    /// Dead byte strings may be freed, so for them it uses the next live entry on their left.
+    /// Returns `None` if `valid` says that the node changed meanwhile; `valid` is called before a
+    /// word is followed to a record.
     #[inline]
     pub(super) fn bound<K: KeyRepr + ?Sized, M: Media>(
         &self,
@@ -194,7 +196,7 @@ impl Node<'_> {
         Some(low)
     }
 
-    /// How many slots are not unused.
+    /// Returns the number of slots that are not unused.
     pub(super) fn used<M: Media>(&self, pm: &M) -> usize {
         let (mut low, mut high) = (0, self.slots.len());
         while low < high {
@@ -208,13 +210,13 @@ impl Node<'_> {
         low
     }
 
-    /// The live slot nearest to the left of slot `i`, `i` not included.
+    /// Returns the nearest live slot to the left of slot `i`, excluding `i`.
     #[inline]
     pub(super) fn live_before<M: Media>(&self, pm: &M, i: usize) -> Option<usize> {
         (0..i).rev().find(|&i| self.is_live(pm, i))
     }
 
-    /// The first live slot from `i` on.
+    /// Returns the first live slot from `i` on.
     #[inline]
     pub(super) fn live_from<M: Media>(&self, pm: &M, i: usize) -> Option<usize> {
         for i in i..self.slots.len() {
@@ -229,7 +231,7 @@ impl Node<'_> {
         None
     }
 
-    /// The slot in which `key` is live. The outer `None` as in [`bound`](Self::bound).
+    /// Returns the slot in which `key` is live. The outer `None` is as in [`bound`](Self::bound).
     #[inline]
     pub(super) fn find<K: KeyRepr + ?Sized, M: Media>(
         &self,
@@ -261,8 +263,8 @@ impl Node<'_> {
         Some(None)
     }
 
-    /// Where the writer of version `v` can put an entry that belongs before slot `place`: the reusable
-    /// slot that the fewest moves lead to. `None` if the node is full.
+    /// Returns where the writer of version `v` can put an entry that belongs before slot `place`,
+    /// with the fewest moves, or `None` if the node is full.
     pub(super) fn room<M: Media>(&self, pm: &M, place: usize, v: u64) -> Option<Room> {
         let n = self.slots.len();
         let reusable = |i: usize| self.versions(pm, i).is_reusable(v);
@@ -286,14 +288,14 @@ impl Node<'_> {
         None
     }
 
-    /// True if at least `wanted` slots are reusable for the writer of version `v`.
+    /// Returns true if at least `wanted` slots are reusable for the writer of version `v`.
     pub(super) fn has_room<M: Media>(&self, pm: &M, v: u64, wanted: usize) -> bool {
         let reusable = (0..self.slots.len()).filter(|&i| self.versions(pm, i).is_reusable(v));
         reusable.take(wanted).count() == wanted
     }
 
-    /// Moves the entries between `room`'s place and its reusable slot by one; the slot that they leave,
-    /// which may be overwritten.
+    /// Moves the entries between `room`'s place and its reusable slot by one. Returns the slot that
+    /// they leave, which may be overwritten.
     ///
     /// Persist cost: 1 line and 1 fence for each moved entry.
     pub(super) fn make_room<M: Media>(&self, pm: &M, room: Room) -> usize {
@@ -311,15 +313,15 @@ impl Node<'_> {
         }
     }
 
-    /// Copies a slot's entry over that of a neighbouring one, which is not needed any more.
+    /// Copies a slot's entry over a neighbouring one that is not needed any more.
     fn shift<M: Media>(&self, pm: &M, from: usize, to: usize) {
         self.put(pm, to, self.entry(pm, from));
         // PERSIST: the copy, before the slot that it came from is overwritten.
         pm.persist(&self.slots[to]);
     }
 
-    /// Writes an entry over a slot that is not needed any more: a hole first, a start version last.
-    /// Nothing is flushed.
+    /// Writes an entry over a slot that is not needed any more: it becomes a hole first and gets
+    /// its start version last. Does not flush.
     pub(super) fn put<M: Media>(&self, pm: &M, i: usize, entry: Entry) {
         let slot = &self.slots[i];
         // ORDERING: Relaxed (all); readers validate the node's version.
@@ -333,7 +335,8 @@ impl Node<'_> {
         slot.start.store(pm, entry.start, Ordering::Relaxed);
     }
 
-    /// Fills a node that nothing leads to with `entries`, all other slots unused, and flushes it.
+    /// Fills a node that nothing leads to with `entries`, leaves all other slots unused, and
+    /// flushes it.
     pub(super) fn fill<M: Media>(&self, pm: &M, entries: &[Entry]) {
         for (i, slot) in self.slots.iter().enumerate() {
             let entry = entries.get(i).copied().unwrap_or_default();
@@ -343,14 +346,14 @@ impl Node<'_> {
             slot.start.store(pm, entry.start, Ordering::Relaxed);
             slot.end.store(pm, entry.end, Ordering::Relaxed);
         }
-        // PERSIST: the whole node (its unused slots, too, have to read so), fenced before the version
-        // is published that makes it count.
+        // PERSIST: the whole node (its unused slots must read as such too), fenced before the
+        // version that makes it count is published.
         pm.flush_of(self.slots);
     }
 }
 
-/// Order of what `word` stands for and `key`. In an inner node 0 stands for a key below all others; a word
-/// that leads nowhere (a corrupt pool) sorts likewise.
+/// Returns the order of the key behind `word` and `key`. In an inner node 0 counts as a key below
+/// all others. A word that leads nowhere (a corrupt pool) sorts likewise.
 #[inline(always)]
 pub(super) fn compare<K: KeyRepr + ?Sized, M: Media>(pm: &M, word: u64, key: &K) -> Order {
     K::read(pm, word, |there| there.cmp(key)).unwrap_or(Order::Less)

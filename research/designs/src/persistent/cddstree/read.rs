@@ -1,4 +1,4 @@
-//! Search: from the root down, each node's version read before its parent's is validated.
+//! Search: from the root down; each node's version is read before its parent's is validated.
 
 use super::node::Node;
 use super::{CddsTree, ROOT_LOCK};
@@ -10,15 +10,15 @@ use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering;
 
-/// Which leaf is wanted.
+/// The leaf to find.
 pub(super) enum Seek<'k, K: ?Sized> {
     /// The first one.
     First,
     /// The last one.
     Last,
-    /// The one that holds the key if any does.
+    /// The leaf that holds the key if any does.
     At(&'k K),
-    /// The one that holds the largest key below.
+    /// The leaf that holds the largest key below.
     Below(&'k K),
 }
 
@@ -29,18 +29,19 @@ impl<K: ?Sized> Clone for Seek<'_, K> {
 }
 impl<K: ?Sized> Copy for Seek<'_, K> {}
 
-/// Keys of a batch that go down together.
+/// Keys of a batch that descend together.
 const TOGETHER: usize = 32;
 
-/// A node, in the end the leaf, as a reader found it.
+/// A node, at last the leaf, as a reader found it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
     pub leaf: u32,
-    /// What its version has to be still, once it has been read.
+    /// The version that validates what has been read of it.
     pub version: u64,
 }
 
-/// The keys that were routed to a leaf: from `low` (included) to `high` (excluded); `None` is without end.
+/// The keys that are routed to a leaf: from `low` (included) to `high` (excluded); `None` is
+/// unbounded.
 pub(super) struct Range<K: ToOwned + ?Sized> {
     pub low: Option<K::Owned>,
     pub high: Option<K::Owned>,
@@ -50,8 +51,8 @@ pub(super) struct Range<K: ToOwned + ?Sized> {
 pub(super) struct Changed;
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
-    /// The slot of the child that leads to what is wanted; the inner `None` if there is none, which a
-    /// valid node does not show (invariant 4).
+    /// Returns the slot of the child that leads to `seek`. The inner `None` means that there is no
+    /// child, which a valid node excludes (invariant 4).
     #[inline]
     pub(super) fn route(
         &self,
@@ -72,7 +73,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             .or_else(|| node.live_from(pm, end)))
     }
 
-    /// A node's version; waits for its writer.
+    /// Returns a node's version. Waits for its writer.
     #[inline]
     fn version(&self, handle: u32) -> u64 {
         M::Dram::touch(
@@ -84,8 +85,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         self.locks.read(handle)
     }
 
-    /// Goes down to the leaf that `seek` wants and notes the range that led there, if that is asked for. The
-    /// inner `None`: the pool is corrupt.
+    /// Descends to the leaf that `seek` names, and notes the range that leads there if asked for.
+    /// The inner `None` means that the pool is corrupt.
     #[inline]
     fn try_descend(
         &self,
@@ -142,7 +143,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         Ok(None)
     }
 
-    /// The leaf that `seek` wants. The caller is pinned. `None`: the pool is corrupt.
+    /// Returns the leaf that `seek` names, or `None` if the pool is corrupt. The caller is pinned.
     #[inline]
     pub(super) fn descend(&self, seek: Seek<'_, K>) -> Option<Found> {
         loop {
@@ -152,7 +153,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         }
     }
 
-    /// The same with the range of keys that led there.
+    /// Returns the same with the range of keys that leads there.
     pub(super) fn descend_ranged(&self, seek: Seek<'_, K>) -> Option<(Found, Range<K>)> {
         loop {
             let mut range = Range {
@@ -165,7 +166,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         }
     }
 
-    /// The value word of `key`, from the leaf at `at`; the outer `None` if that changed meanwhile.
+    /// Returns the value word of `key` from the leaf at `at`. The outer `None` means that the leaf
+    /// changed meanwhile.
     #[inline]
     fn try_find_word(&self, key: &K, at: Found) -> Option<Option<u64>> {
         let node = self.node(at.leaf);
@@ -176,7 +178,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         valid().then_some(word)
     }
 
-    /// The value word of `key`. The caller is pinned.
+    /// Returns the value word of `key`. The caller is pinned.
     #[inline]
     pub(super) fn find_word(&self, key: &K) -> Option<u64> {
         loop {
@@ -195,7 +197,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         V::read(self.pm(), word, f)
     }
 
-    /// Looks up a batch: all keys go down one level after the other, so that their cache misses overlap.
+    /// Looks up a batch. All keys descend level by level, so that their cache misses overlap.
     pub(super) fn get_batch<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
         out.clear();
         out.reserve(keys.len());
@@ -213,7 +215,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         }
     }
 
-    /// The leaves of `keys`; `None` where someone else was in the way, or the pool is corrupt.
+    /// Returns the leaves of `keys`: `None` where another thread was in the way or the pool is
+    /// corrupt.
     fn descend_together<Q: Borrow<K>>(&self, keys: &[Q], located: &mut [Option<Found>]) {
         let version = self.version(ROOT_LOCK);
         let top = self.top();
@@ -229,7 +232,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         }
     }
 
-    /// The child of an inner node that `key` is in, asked for.
+    /// Returns the child of an inner node for `key`, and prefetches it.
     fn child_of(&self, at: Found, key: &K) -> Option<Found> {
         let node = self.node(at.leaf);
         let valid = || self.locks.validate(at.leaf, at.version);
@@ -241,7 +244,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         if !valid() {
             return None;
         }
-        // Where a binary search looks first.
+        // The place where a binary search begins.
         let slots = self.node(leaf).slots;
         for quarter in [slots.len() / 2, slots.len() / 4, slots.len() / 4 * 3] {
             cpu::prefetch(slots[quarter].key.addr(), 1);

@@ -1,20 +1,20 @@
-//! Opening: reading back what a clean close saved, or walking the tree and undoing what is newer than the
-//! committed version.
+//! Opening: after a clean close the saved data are read. Otherwise a walk through the tree undoes
+//! everything newer than the committed version.
 //!
-//! The walk goes down from the committed root, over live entries only, and checks what it follows: nodes
-//! and records must be blocks of this root that nothing else reached, keys must ascend and lie in the
-//! range that led to them. So a corrupt pool ends in an error, not in a loop. With several threads, the
-//! subtrees below the root are shared out.
+//! The walk descends from the committed root over live entries only, and checks everything before
+//! it follows it: nodes and records must be blocks of this root that nothing else reached, and keys
+//! must ascend and lie in the range that leads to them. So a corrupt pool ends in an error and not
+//! in a loop. Several threads share the subtrees below the root.
 //!
-//! Repairs, each a store of one word that can be repeated; all are fenced before the tree is used, since the next
-//! version gets the number of the one that is undone:
+//! Each repair is a store of one word that can be repeated. All are fenced before the tree is used,
+//! because the next version has the number of the one that is undone:
 //!
 //! * an entry that starts after the committed version becomes a hole;
-//! * an end after it is taken back;
-//! * of an entry that stands in two neighbouring slots, one becomes a hole;
-//! * a root that starts after it is cleared.
+//! * an end after the committed version is undone;
+//! * of an entry in two neighbouring slots, one becomes a hole;
+//! * a root that starts after the committed version is cleared.
 
-use super::node::{Entry, LIVE, compare};
+use super::node::{Entry, LIVE, Node, compare};
 use super::{CddsOptions, CddsTree, ROOTS, RootNode, SAVED, VERSION, Writer, offset};
 use crate::index::{RecoveryReport, TreeError};
 use crate::repr::{KeyRepr, Repr};
@@ -22,12 +22,12 @@ use crate::saved;
 use crate::threads::on_threads;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::pool::Root;
-use crossbeam_epoch as epoch;
+use crossbeam_epoch::{self as epoch, Guard};
 use std::cmp::Ordering as Order;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// More versions than any tree commits.
+/// Upper bound of version numbers: more than any tree commits.
 const VERSIONS: u64 = 1 << 62;
 
 /// Opens a published root.
@@ -54,9 +54,10 @@ where
     let (mut root_slot, mut undone) = (None, 0);
     for (i, (node, start)) in ROOTS.into_iter().enumerate() {
         if word(start) > version {
-            // Undone. Nor may its start count when that version is committed after all: of the next root that is
-            // written here, a crash may keep the node and not the start. A removal commits by a store to the same
-            // line without a fence of its own, so `rebuild` fences.
+            // This root is undone, and its start must not count when that version is committed
+            // after all: of the next root that is written here, a crash may keep the node and not
+            // the start. A removal commits by a store to the same line without a fence of its own,
+            // so `rebuild` fences.
             root.word(start).store(pm, 0, Ordering::Relaxed);
             undone += 1;
             continue;
@@ -98,14 +99,14 @@ where
             Ok(tree)
         }
         Err(e) => {
-            // Nothing of this tree may be saved as if it were whole.
+            // This tree is not whole, so nothing of it may be saved.
             tree.root = None;
             Err(e)
         }
     }
 }
 
-/// What a walk has counted.
+/// Counts of a walk.
 #[derive(Clone, Copy, Default)]
 struct Tally {
     entries: u64,
@@ -123,18 +124,18 @@ impl Tally {
     }
 }
 
-/// A subtree that is to be walked: what led there.
+/// A subtree to be walked, and what leads there.
 pub(super) struct Below {
     pub node: u64,
     pub level: u8,
-    /// Key words between which its keys lie; `None` is without end.
+    /// Key words that bound its keys; `None` is unbounded.
     pub low: Option<u64>,
     pub high: Option<u64>,
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
-    /// Walks the tree, undoes what is not committed, and marks the heap.
-    /// `undone` roots were taken back.
+    /// Walks the tree, undoes what is not committed, and marks the heap. `undone` is the number of
+    /// cleared roots.
     fn rebuild(
         &mut self,
         top: RootNode,
@@ -167,14 +168,14 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
                     .inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
             }
             if tally.repaired > 0 {
-                // PERSIST: what this thread repaired (a fence is for the flushes of its own thread).
+                // PERSIST: this thread's repairs (a fence covers the flushes of its own thread).
                 self.pm().fence();
             }
             Ok(tally)
         };
         if tally.repaired > 0 {
-            // PERSIST: what was repaired in the root; the start of one taken back, before a committed version in
-            // its line.
+            // PERSIST: repairs in the root node, and the cleared start of an undone root, before a
+            // version is committed in its line.
             self.pm().fence();
         }
         for part in on_threads(self.pm(), threads, worker, TreeError::Corrupt)? {
@@ -195,7 +196,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         })
     }
 
-    /// Walks a subtree. As deep as the tree has levels, which are few.
+    /// Walks a subtree. Recurses to the depth of the tree, which is small.
     fn walk(&self, below: &Below, version: u64, tally: &mut Tally) -> Result<(), TreeError> {
         for child in self.visit(below, false, version, tally)? {
             self.walk(&child, version, tally)?;
@@ -203,7 +204,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         Ok(())
     }
 
-    /// Looks at one node: marks it and its records, undoes what is not committed; its children.
+    /// Marks a node and its records, and undoes what is not committed in it. Returns its children.
     fn visit(
         &self,
         below: &Below,
@@ -212,7 +213,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         tally: &mut Tally,
     ) -> Result<Vec<Below>, TreeError> {
         let guard = &epoch::pin();
-        let pm = self.pm();
         let corrupt = |what: String| {
             TreeError::Corrupt(format!(
                 "node {:#x} of level {}: {what}",
@@ -225,19 +225,45 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         self.heap
             .mark(below.node, self.node_bytes.into(), guard)
             .map_err(corrupt)?;
-        let node = self.node(handle);
+        let entries = self
+            .undo_uncommitted(self.node(handle), version, tally)
+            .map_err(corrupt)?;
+        self.mark_records(below.level, &entries, guard)
+            .map_err(corrupt)?;
+        let children = self.children(below, is_root, &entries).map_err(corrupt)?;
+        if below.level == 0 {
+            tally.leaves += 1;
+            tally.entries += entries.len() as u64;
+        } else {
+            tally.inner_nodes += 1;
+        }
+        Ok(children)
+    }
+
+    /// Checks the slots of a node and undoes what is newer than `version`. Returns the live
+    /// entries.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    fn undo_uncommitted(
+        &self,
+        node: Node<'_>,
+        version: u64,
+        tally: &mut Tally,
+    ) -> Result<Vec<Entry>, String> {
+        let pm = self.pm();
         let mut entries = Vec::new();
         let mut unused = false;
-        // The entry in the slot before, for what stands twice.
+        // Key and start of the entry in the slot before, to find an entry that stands twice.
         let mut before = None;
         for i in 0..node.slots.len() {
             let mut entry = node.entry(pm, i);
             let slot = &node.slots[i];
             let wrong = |what: &str| {
-                corrupt(format!(
+                format!(
                     "slot {i} [{:#x}, {:#x}) under version {version:#x}: {what}",
                     entry.start, entry.end
-                ))
+                )
             };
             if entry.is_unused() {
                 unused = true;
@@ -255,7 +281,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
                     entry.end = LIVE;
                     // ORDERING: Relaxed; the tree is being opened.
                     slot.end.store(pm, LIVE, Ordering::Relaxed);
-                    // PERSIST: the end taken back; fenced before the tree is used (also below).
+                    // PERSIST: the undone end; fenced before the tree is used (also below).
                     pm.flush_of(slot);
                     tally.repaired += 1;
                 }
@@ -272,33 +298,29 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
                 entries.push(entry);
             }
         }
+        Ok(entries)
+    }
 
+    /// Marks the records of the live entries of a node.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    fn mark_records(&self, level: u8, entries: &[Entry], guard: &Guard) -> Result<(), String> {
         for (n, entry) in entries.iter().enumerate() {
-            let wrong = |e| {
-                corrupt(format!(
-                    "key {:#x}, value {:#x}: {e}",
-                    entry.key, entry.value
-                ))
-            };
-            let separator = below.level > 0 && n == 0;
-            if !(separator && entry.key == 0) {
+            let wrong = |e| format!("key {:#x}, value {:#x}: {e}", entry.key, entry.value);
+            let first_separator = level > 0 && n == 0;
+            if !(first_separator && entry.key == 0) {
                 K::mark(&self.heap, entry.key, guard).map_err(wrong)?;
             }
-            if below.level == 0 {
+            if level == 0 {
                 V::mark(&self.heap, entry.value, guard).map_err(wrong)?;
             }
         }
-        let children = self.children(below, is_root, &entries).map_err(corrupt)?;
-        if below.level == 0 {
-            tally.leaves += 1;
-            tally.entries += entries.len() as u64;
-        } else {
-            tally.inner_nodes += 1;
-        }
-        Ok(children)
+        Ok(())
     }
 
-    /// Checks the live entries of a node against what led there (invariants 2 to 4); its children.
+    /// Checks the live entries of a node against what leads there (invariants 2 to 4). Returns the
+    /// children.
     ///
     /// # Errors
     /// What is wrong, in words.
@@ -319,7 +341,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         let mut last = None;
         for (n, entry) in entries.iter().enumerate() {
             let order = |word| compare_words::<K, M>(self.pm(), word, entry.key);
-            // An inner node's first separator counts as below all keys, whatever it says.
+            // An inner node's first separator counts as below all keys, whatever it is.
             let first = !leaf && n == 0;
             let ascends = last.is_none_or(|last| order(last).is_lt());
             let above = below.low.is_none_or(|low| match leaf {
@@ -348,7 +370,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
     }
 }
 
-/// Order of two key words.
+/// Returns the order of two key words.
 pub(super) fn compare_words<K: KeyRepr + ?Sized, M: Media>(pm: &M, a: u64, b: u64) -> Order {
     // A word that leads nowhere sorts below all keys (`compare`).
     K::read(pm, b, |b| compare(pm, a, b)).unwrap_or(Order::Greater)

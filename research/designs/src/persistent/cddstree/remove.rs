@@ -1,4 +1,5 @@
-//! Removal: an end version in place. What holds its last entry goes with it, in the parent's place.
+//! Removal: an end version in place. When the last entry of a node ends, the node's own entry in
+//! its parent ends instead.
 
 use super::insert::Path;
 use super::{CddsTree, Held, ROOT_LOCK, RootNode, Writer};
@@ -9,12 +10,13 @@ use crossbeam_epoch::{self as epoch, Guard};
 use std::sync::atomic::Ordering;
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
-    /// Removes `key`; true if it was there. What it fenced is still to be committed to the medium.
+    /// Removes `key`. Returns true if it was present. The caller commits what was fenced to the
+    /// medium.
     pub(super) fn take_out(&self, key: &K) -> bool {
         let guard = &epoch::pin();
         let pm = self.pm();
         let writer = &mut *lock(&self.writer);
-        // In a corrupt pool nothing can be removed.
+        // Nothing can be removed from a corrupt pool.
         let Ok(path) = self.path(key) else {
             return false;
         };
@@ -31,25 +33,25 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             let locked = self.locks.lock(path.nodes[0]);
             // ORDERING: Relaxed; readers validate the node's version.
             leaf.slots[slot].end.store(pm, v, Ordering::Relaxed);
-            // PERSIST: the end, which the version's fence covers: a version that is durable without it
-            // has removed nothing, and has not been reported.
+            // PERSIST: the end, which the version's fence covers. If a crash keeps the version
+            // without it, nothing was removed, and the removal had not returned.
             pm.flush_of(&leaf.slots[slot].end);
             self.commit_version(writer, v);
-            // After the fence: what others see now, a crash keeps.
+            // After the fence, so that others see only what survives a crash.
             locked.unlock();
         }
-        // In a corrupt pool there may be more than were counted.
+        // A corrupt pool may have more entries than were counted.
         writer.entries = writer.entries.saturating_sub(1);
         K::retire(&self.heap, entry.key, guard);
         V::retire(&self.heap, entry.value, guard);
         true
     }
 
-    /// Takes out the leaf at the end of `path` and the inner nodes that it was the only child of.
+    /// Removes the leaf at the end of `path` and the inner nodes whose only child it was.
     fn take_out_leaf(&self, writer: &mut Writer, path: &Path, guard: &Guard) {
         let pm = self.pm();
         let v = writer.version + 1;
-        // The lowest node that has another child. The root has (invariant 4).
+        // The lowest node with another child. The root has one (invariant 4).
         let keeps = |&level: &usize| {
             let slot = usize::from(path.slots[level]);
             let node = self.node(path.nodes[level]);
@@ -60,7 +62,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
 
         let mut held = Held::new(&self.locks);
         let mut gone = path.nodes[..level].to_vec();
-        // The root follows its only child down.
+        // A root's only child becomes the root.
         let mut top = None;
         if level == path.top {
             let mut others = node.live(pm).filter(|(i, _)| *i != slot);
@@ -89,7 +91,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
                 self.prepare_root(writer, top, v);
                 // ORDERING: Relaxed; readers validate the root's lock.
                 self.top.store(top.word(), Ordering::Relaxed);
-                // The root and the version share a line, but not a store.
+                // The root and the version share a line, but they are two stores.
                 pm.store_fence();
             }
             None => {
@@ -104,7 +106,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         drop(held);
         pm.interleave();
 
-        // The separators of what is gone: those on the way, and that of a root's only child.
+        // The separators that are freed: those on the path, and that of a root's only child.
         let mut separators = vec![node.entry(pm, slot).key];
         for lower in 1..level {
             let slot = usize::from(path.slots[lower]);

@@ -1,19 +1,21 @@
-//! Scans in both directions, a snapshot per leaf.
+//! Scans in both directions, with a snapshot of each leaf.
 //!
-//! Nodes have no sibling pointers, which versions would have to cover too: a scan goes down from the root for
-//! each leaf, by the end of the range of the one before. Of each leaf only keys of that range are taken,
-//! so keys come in strict order whatever others do meanwhile.
+//! Nodes have no sibling pointers, since versions would have to cover these too. A scan descends
+//! from the root for each leaf, by the end of the range of the one before. It takes only those keys
+//! of a leaf that lie in the range. Therefore keys come in strict order whatever other threads do
+//! meanwhile.
 
 use super::CddsTree;
 use super::node::MAX_SLOTS;
 use super::read::{Range, Seek};
+use crate::range::{has_none_below, is_after};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
-/// Leaves that a scan visits before it lets memory be reclaimed.
+/// Number of leaves that a scan visits before it lets memory be reclaimed.
 const LEAVES_PER_PIN: u32 = 16;
 
 /// Key and value words of a leaf's live entries, in order.
@@ -23,7 +25,8 @@ struct Words {
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
-    /// Copies the live entries of the leaf that `seek` wants. `None`: the pool is corrupt.
+    /// Copies the live entries of the leaf that `seek` names. Returns `None` if the pool is
+    /// corrupt.
     fn snapshot(&self, seek: Seek<'_, K>, words: &mut Words) -> Option<Range<K>> {
         loop {
             let (found, range) = self.descend_ranged(seek)?;
@@ -53,7 +56,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             }
             V::read(pm, value, |value| visit(key, value))
         });
-        // What leads nowhere (a corrupt pool) is passed over.
+        // A word that leads nowhere (a corrupt pool) is skipped.
         step.flatten().unwrap_or(ControlFlow::Continue(()))
     }
 
@@ -67,7 +70,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             at: [(0, 0); MAX_SLOTS],
             len: 0,
         };
-        // Everything below has been visited.
+        // Everything below this key has been visited.
         let mut done: Option<K::Owned> = None;
         for leaves in 1u32.. {
             let seek = match (&done, wanted.start_bound()) {
@@ -89,11 +92,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
                 }
             }
             let Some(high) = range.high else { return };
-            let beyond = match wanted.end_bound() {
-                Bound::Included(end) => high.borrow() > end,
-                Bound::Excluded(end) => high.borrow() >= end,
-                Bound::Unbounded => false,
-            };
+            let beyond = is_after(high.borrow(), wanted.end_bound());
             // In a corrupt pool separators may lead back.
             if beyond || done.as_ref().is_some_and(|done| high <= *done) {
                 return;
@@ -115,7 +114,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             at: [(0, 0); MAX_SLOTS],
             len: 0,
         };
-        // Everything from here on has been visited.
+        // Everything from this key on has been visited.
         let mut done: Option<K::Owned> = None;
         for leaves in 1u32.. {
             let seek = match (&done, wanted.end_bound()) {
@@ -138,10 +137,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
                 }
             }
             let Some(low) = range.low else { return };
-            let beyond = match wanted.start_bound() {
-                Bound::Included(start) | Bound::Excluded(start) => low.borrow() <= start,
-                Bound::Unbounded => false,
-            };
+            let beyond = has_none_below(low.borrow(), wanted.start_bound());
             // In a corrupt pool separators may lead back.
             if beyond || done.as_ref().is_some_and(|done| low >= *done) {
                 return;

@@ -1,9 +1,8 @@
-//! What is particular to this design; the shared scenarios are in `tests/`.
+//! Tests of this design alone; the scenarios that all designs share are in `tests/`.
 
-use super::insert::IfPresent;
 use super::node::{Entry, LIVE, MAX_SLOTS, Slot};
 use super::*;
-use bristlecone_pmem::media::sim::{EventKind, Simulation};
+use bristlecone_pmem::media::sim::{Event, EventKind, Simulation};
 use bristlecone_pmem::media::{Counting, Dram, Sim};
 use bristlecone_pmem::{PWord, PoolOptions};
 use std::collections::BTreeMap;
@@ -21,7 +20,7 @@ fn options(node_bytes: u32) -> CddsOptions {
     }
 }
 
-/// Slots outside any pool that hold `entries`, and unused ones up to `n`.
+/// Returns slots outside any pool that hold `entries`, followed by unused ones up to `n`.
 fn slots(entries: &[Entry], n: usize) -> Vec<Slot> {
     (0..n)
         .map(|i| entries.get(i).copied().unwrap_or_default())
@@ -105,8 +104,8 @@ fn searches_pass_over_dead_entries_and_holes() {
     }
 }
 
-/// In every node of up to six slots in every state, room is made on the nearer side, nothing is lost, and
-/// each moved entry is one line and one fence.
+/// In nodes of up to six slots in every state, room is made on the nearer side, nothing is lost,
+/// and each moved entry costs one line and one fence.
 #[test]
 fn room_is_made_by_the_fewest_moves() {
     let pool = pool::<Counting<Dram>>();
@@ -163,8 +162,8 @@ fn room_is_made_by_the_fewest_moves() {
     }
 }
 
-/// After any number of the stores of a shift, the slot's old content or a hole or the new content is there,
-/// and never a mixture.
+/// After any number of the stores of a shift, a slot has its old content, is a hole, or has its new
+/// content, and never a mixture.
 #[test]
 fn an_entry_is_overwritten_hole_first() {
     let simulation = Simulation::new(4 << 20);
@@ -175,7 +174,7 @@ fn an_entry_is_overwritten_hole_first() {
         .create_root("r", &root_kind::<u64, u64>(&options(256)))
         .unwrap();
     let block = root.heap().alloc(256).unwrap();
-    // SAFETY: 1. the block has 256 bytes, aligned to as many; 2. slots are all words.
+    // SAFETY: 1. the block has 256 bytes and is aligned to 256; 2. slots are all words.
     let slots: &[Slot] = unsafe {
         std::slice::from_raw_parts(pm.base().wrapping_add(block.get() as usize).cast(), 8)
     };
@@ -224,19 +223,29 @@ fn an_entry_is_overwritten_hole_first() {
     assert_eq!(stores, 2 * 5, "two entries moved");
 }
 
-/// One call in the life of a tree.
+/// A call on a tree.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Put(u64, u64),
     Remove(u64),
 }
 
-/// Recovery from every prefix of the stores of a run: each call is there wholly or not at all. What is
-/// stored is taken to be durable; which stores may be lost beyond that is the crash explorer's to try.
-#[test]
-fn recovery_at_every_prefix_of_the_stores() {
+/// A run of calls whose stores were traced.
+struct Run {
+    calls: Vec<Call>,
+    /// The content before each call, and at last the content after all.
+    states: Vec<BTreeMap<u64, u64>>,
+    /// The words of the pool before the first call.
+    base: Vec<u64>,
+    events: Vec<Event>,
+    /// The number of events up to the end of each call.
+    ends: Vec<usize>,
+}
+
+/// Returns calls that fill several leaves in no order, so that entries move both ways, update some
+/// entries, and then remove all.
+fn calls_of_all_kinds() -> Vec<Call> {
     let mut calls = Vec::new();
-    // Several leaves' worth in no order, so that entries move both ways; updates; then all go.
     for i in 0..40u64 {
         calls.push(Call::Put(100 + i * 13 % 41, i));
         if i % 3 == 0 {
@@ -246,54 +255,98 @@ fn recovery_at_every_prefix_of_the_stores() {
             calls.push(Call::Remove(100 + i));
         }
     }
-    for i in 0..200 {
-        calls.push(Call::Remove(i));
+    calls.extend((0..200).map(Call::Remove));
+    calls
+}
+
+/// Makes the calls on a new tree. Nothing that comes after the last of them reaches the pool.
+fn traced_run(simulation: &Simulation, calls: Vec<Call>) -> Run {
+    let pool = pool::<Sim>();
+    let tree = CddsTree::<u64, u64, Sim>::create(&pool, "t", &options(256)).unwrap();
+    let base: Vec<u64> = (0..(simulation.len() / 8) as u32)
+        .map(|word| simulation.word(word))
+        .collect();
+    let mut states = vec![BTreeMap::new()];
+    let mut ends = Vec::new();
+    let mut events = Vec::new();
+    simulation.start_trace();
+    for call in &calls {
+        let mut state = states[states.len() - 1].clone();
+        match *call {
+            Call::Put(key, value) => {
+                tree.put(&key, &value, IfPresent::Replace).unwrap();
+                state.insert(key, value);
+            }
+            Call::Remove(key) => {
+                assert_eq!(tree.take_out(&key), state.remove(&key).is_some());
+            }
+        }
+        events.extend(simulation.take_trace());
+        simulation.start_trace();
+        ends.push(events.len());
+        states.push(state);
     }
+    tree.verify().unwrap();
+    simulation.take_trace();
+    simulation.set_frozen(true);
+    Run {
+        calls,
+        states,
+        base,
+        events,
+        ends,
+    }
+}
+
+/// Recovers the tree from a prefix of the stores that ends in `call`: store number `n` is its last
+/// one. Returns the tree's depth.
+fn check_prefix(simulation: &Simulation, run: &Run, call: usize, n: usize) -> u32 {
+    let place = format!("store {n}, in {:?}", run.calls[call]);
+    let pool = Pool::<Sim>::open(Path::new("memory"), &PoolOptions::default()).unwrap();
+    let tree = CddsTree::<u64, u64, Sim>::open(&pool, "t", &options(256))
+        .unwrap_or_else(|e| panic!("{place}: {e}"));
+    tree.verify().unwrap_or_else(|e| panic!("{place}: {e}"));
+    let mut found = BTreeMap::new();
+    tree.scan(.., |key, value| {
+        assert_eq!(found.insert(*key, *value), None);
+        ControlFlow::Continue(())
+    });
+    assert!(
+        found == run.states[call] || found == run.states[call + 1],
+        "{place}: {found:?}"
+    );
+    let depth = tree.stats().depth;
+    // The next version has the number of the one that was undone.
+    tree.insert(&1_000, &1).unwrap();
+    found.insert(1_000, 1);
+    for (key, value) in &found {
+        assert_eq!(tree.get(key), Some(*value));
+    }
+    assert_eq!(tree.verify().unwrap().entries, found.len() as u64);
+    simulation.set_frozen(true);
+    depth
+}
+
+/// Recovery from every prefix of the stores of a run finds each call's effect wholly or not at all.
+/// The test takes every store to be durable; the crash explorer tries which stores may be lost
+/// beyond that.
+#[test]
+fn recovery_at_every_prefix_of_the_stores() {
     let simulation = Simulation::new(4 << 20);
     let _attached = simulation.attach();
-    let mut states: Vec<BTreeMap<u64, u64>> = vec![BTreeMap::new()];
-    let mut ends = Vec::new();
-    let (base, events) = {
-        let pool = pool::<Sim>();
-        let tree = CddsTree::<u64, u64, Sim>::create(&pool, "t", &options(256)).unwrap();
-        let base: Vec<u64> = (0..(simulation.len() / 8) as u32)
-            .map(|word| simulation.word(word))
-            .collect();
-        simulation.start_trace();
-        let mut events = Vec::new();
-        for call in &calls {
-            let mut state = states[states.len() - 1].clone();
-            match *call {
-                Call::Put(key, value) => {
-                    tree.put(&key, &value, IfPresent::Replace).unwrap();
-                    state.insert(key, value);
-                }
-                Call::Remove(key) => {
-                    assert_eq!(tree.take_out(&key), state.remove(&key).is_some());
-                }
-            }
-            events.extend(simulation.take_trace());
-            simulation.start_trace();
-            ends.push(events.len());
-            states.push(state);
-        }
-        tree.verify().unwrap();
-        simulation.take_trace();
-        simulation.set_frozen(true);
-        (base, events)
-    };
+    let run = traced_run(&simulation, calls_of_all_kinds());
     simulation.set_frozen(false);
     assert!(
-        simulation.len() as usize == base.len() * 8,
+        simulation.len() as usize == run.base.len() * 8,
         "the pool did not grow"
     );
-    for (word, value) in base.iter().enumerate() {
+    for (word, value) in run.base.iter().enumerate() {
         simulation.set_word(word as u32, *value);
     }
     simulation.note_changes(true);
     let (mut call, mut prefixes, mut depth) = (0, 0, 0);
-    for (n, event) in events.iter().enumerate() {
-        while ends[call] <= n {
+    for (n, event) in run.events.iter().enumerate() {
+        while run.ends[call] <= n {
             call += 1;
         }
         let EventKind::Store { at, old, new } = event.kind else {
@@ -305,32 +358,7 @@ fn recovery_at_every_prefix_of_the_stores() {
         simulation.set_word((at / 8) as u32, new);
         prefixes += 1;
         let mark = simulation.mark();
-        {
-            let pool = Pool::<Sim>::open(Path::new("memory"), &PoolOptions::default()).unwrap();
-            let tree = CddsTree::<u64, u64, Sim>::open(&pool, "t", &options(256))
-                .unwrap_or_else(|e| panic!("store {n}, in {:?}: {e}", calls[call]));
-            tree.verify()
-                .unwrap_or_else(|e| panic!("store {n}, in {:?}: {e}", calls[call]));
-            let mut found = BTreeMap::new();
-            tree.scan(.., |key, value| {
-                assert_eq!(found.insert(*key, *value), None);
-                ControlFlow::Continue(())
-            });
-            assert!(
-                found == states[call] || found == states[call + 1],
-                "store {n}, in {:?}: {found:?}",
-                calls[call]
-            );
-            depth = depth.max(tree.stats().depth);
-            // The version number of what was undone is used again.
-            tree.insert(&1_000, &1).unwrap();
-            found.insert(1_000, 1);
-            for (key, value) in &found {
-                assert_eq!(tree.get(key), Some(*value));
-            }
-            assert_eq!(tree.verify().unwrap().entries, found.len() as u64);
-            simulation.set_frozen(true);
-        }
+        depth = depth.max(check_prefix(&simulation, &run, call, n));
         simulation.set_frozen(false);
         simulation.roll_back(mark);
     }
@@ -375,8 +403,8 @@ fn node_sizes_that_there_are_not_are_refused_by_name() {
     assert!(pool.roots().is_empty());
 }
 
-/// A root that was undone left its start version; a later root in the same place, of which a crash keeps
-/// nothing but the node, must not take that for its own.
+/// A root that was undone leaves its start version. A later root in the same place, of which a
+/// crash keeps only the node, must not take that for its own.
 #[test]
 fn the_start_of_a_root_that_was_undone_does_not_come_back() {
     let simulation = Simulation::new(4 << 20);

@@ -1,7 +1,8 @@
-//! Checking every invariant, and measuring.
+//! Checks of every invariant, and measurements.
 
 use super::recovery::{Below, compare_words};
 use super::{CddsTree, Writer, offset};
+use crate::common::check_leaks;
 use crate::index::{IndexStats, VerifyReport, Violation};
 use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::VersionLocks;
@@ -10,7 +11,7 @@ use bristlecone_pmem::sync::lock;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-/// What a check has seen.
+/// State of a check.
 #[derive(Default)]
 struct Seen {
     report: VerifyReport,
@@ -19,13 +20,13 @@ struct Seen {
 }
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
-    /// Checks the invariants of the module's head, and that every block that is live is reached and
-    /// every block that is reached is live, once.
+    /// Checks the invariants of the module's head. Also checks that every live block is reached
+    /// exactly once, and no other block.
     pub(super) fn check(&self) -> Result<VerifyReport, Violation> {
-        // Writers wait, so that the tree stands still.
+        // Writers wait for this lock, so the tree does not change.
         let writer = &*lock(&self.writer);
         let committed = self.root().word(super::VERSION);
-        // ORDERING: Relaxed; no one writes meanwhile.
+        // ORDERING: Relaxed; no thread writes meanwhile.
         let committed = committed.load(self.pm(), Ordering::Relaxed);
         if committed != writer.version {
             return Err(Violation::new(format!(
@@ -50,12 +51,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             )));
         }
         let (live, reached) = (self.heap.live_blocks(), seen.blocks.len() as u64);
-        if live != reached {
-            return Err(Violation::leak(format!(
-                "{live} blocks are in use but {reached} are reached: {} leaked",
-                live.abs_diff(reached)
-            )));
-        }
+        check_leaks(live, reached)?;
         Ok(seen.report)
     }
 
@@ -138,7 +134,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         Ok(())
     }
 
-    /// Notes that a block is reached, from `place`.
+    /// Notes that `place` reaches a block.
     fn reach(&self, block: u64, seen: &mut Seen, place: &str) -> Result<(), Violation> {
         if self.heap.is_live(block) && seen.blocks.insert(block) {
             return Ok(());

@@ -1,6 +1,7 @@
-//! Bulk load: a tree built beside the empty one, level by level, switched in by one NAW of the root word.
+//! Bulk load: a tree is built beside the empty one, level by level, and one NAW of the root word
+//! switches to it.
 //!
-//! Persist cost: every used line written once, 2 fences in all.
+//! Persist cost: every used line once, and 2 fences in all.
 
 use super::node::{child, to_child};
 use super::{FastFair, offset};
@@ -9,13 +10,13 @@ use crate::repr::{PairOf, Stored, StoredKey, WordOf};
 use bristlecone_pmem::{Media, SpaceError};
 use std::borrow::Borrow;
 
-/// How full inner nodes are left.
+/// Fill of inner nodes.
 const INNER_FILL: Fill = match Fill::percent(85) {
     Some(fill) => fill,
     None => Fill::FULL,
 };
 
-/// Everything that nothing leads to yet, for giving back if the load fails.
+/// Nodes and records that nothing leads to yet. They are freed if the load fails.
 struct Made<K: StoredKey + ?Sized, V: Stored + ?Sized> {
     nodes: Vec<u32>,
     /// Key and value words.
@@ -81,7 +82,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         Ok(())
     }
 
-    /// Builds all levels over the pairs; the root's handle, if there is anything.
+    /// Builds all levels over the pairs. Returns the root's handle, if there is any node.
     fn build(&self, per_leaf: usize, made: &mut Made<K, V>) -> Result<Option<u32>, SpaceError> {
         let mut above = self.build_level(0, &made.pairs.clone(), per_leaf, made)?;
         let per_node = INNER_FILL.of(self.capacity).max(2);
@@ -93,7 +94,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         Ok(above.first().and_then(|(_, top)| self.handle(child(*top))))
     }
 
-    /// Builds the nodes of one level; their low words and offsets.
+    /// Builds the nodes of one level. Returns their low words and offsets.
     fn build_level(
         &self,
         level: usize,
@@ -102,7 +103,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         made: &mut Made<K, V>,
     ) -> Result<Vec<PairOf<K, V>>, SpaceError> {
         let nodes = entries.len().div_ceil(per_node);
-        // Leaves as full as was asked for; inner nodes evenly, so that none is left with one child.
+        // Leaves are as full as was asked for. Inner nodes share their children evenly, so that
+        // none has one child.
         let part = |i: usize| match level {
             0 => (i * per_node).min(entries.len()),
             _ => entries.len() * i / nodes,
@@ -137,7 +139,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         Ok(above)
     }
 
-    /// Gives everything back.
+    /// Frees everything.
     fn discard(&self, made: Made<K, V>) {
         for pair in made.pairs {
             self.free_pair(pair);

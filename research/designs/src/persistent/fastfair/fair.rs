@@ -1,5 +1,6 @@
-//! *Failure-atomic in-place rebalance* (FAIR): splits, and merges of what has become empty. No log: at each moment
-//! every level is a list by `next` that holds all keys, and what a parent does not know is reached so.
+//! *Failure-atomic in-place rebalance* (FAIR): splits, and merges of emptied nodes. There is no
+//! log: at each moment every level is a list by `next` that holds all keys, and that list also
+//! reaches nodes that no parent has.
 //!
 //! ```text
 //! split of n:   the upper half as a new node u, durable
@@ -10,15 +11,17 @@
 //!                 y's entries behind those of m       which do not count as long as y is the next
 //!                 m.next = y.next     (NAW)   y is gone, its entries are m's
 //! ```
-//! A root that is split gets a new root above it; a root with one child goes.
+//! A root that splits gets a new root above it; a root with one child is removed.
 //!
-//! Which node is merged: an emptied leaf, an inner node that is a quarter full or has one child, each with a
-//! neighbour under the same parent, if both fit into one node. The right one goes, whichever asked: so the first
-//! child of a node stays, and with it the low key of both.
+//! A node is merged if it is an emptied leaf, or an inner node that is a quarter full or has one
+//! child. It is merged with a neighbour under the same parent, if both fit into one node. Always
+//! the right one of the two is removed: so the first child of a node stays, and with it the low key
+//! of both.
 //!
-//! Persist cost. Split: the lines of the new node and 1 fence; 1 and 1 for the link; 1 and 1 for the cut; the
-//! insertion into the parent. A root's also the new root's line, and 1 and 1 for the root word. Merge: the removal
-//! from the parent; the lines of what is appended and 1 fence, if there is anything; 1 and 1 for the link.
+//! Persist cost. Split: the lines of the new node and 1 fence; 1 and 1 for the link; 1 and 1 for
+//! the cut; the insertion into the parent. A split of the root adds the new root's line, and 1 and
+//! 1 for the root word. Merge: the removal from the parent; the lines of appended entries and 1
+//! fence, if there are any; 1 and 1 for the link.
 
 use super::node::{NodeOf, to_child};
 use super::read::{Changed, Corrupt, Goal, Step};
@@ -28,40 +31,42 @@ use crate::version_lock::LockedAll;
 use bristlecone_pmem::{Media, POff, SpaceError};
 use crossbeam_epoch::Guard;
 
-/// The planted fault of a split that cuts the left node before the right one is linked in.
+/// Planted fault: a split cuts the left node before the right one is linked in.
 const CUT_FIRST: &str = "fastfair-cut-first";
-/// The planted fault of a split that links a node in which is not durable.
+/// Planted fault: a split links a node in that is not durable.
 const LINK_FIRST: &str = "fastfair-link-first";
-/// The planted fault of a split that makes a child of what is no sibling yet.
+/// Planted fault: a split gives the parent a child that is not a sibling yet.
 const PARENT_FIRST: &str = "fastfair-parent-first";
-/// The planted fault of a root that leads to a node which its left neighbour does not lead to.
+/// Planted fault: a root leads to a node that its left neighbour does not lead to.
 const ROOT_FIRST: &str = "fastfair-root-first";
 
-/// What came of an attempt to merge.
+/// Result of an attempt to merge.
 enum Merge {
     Done,
-    /// Someone changed one of the nodes.
+    /// Another thread changed one of the nodes.
     Again,
-    /// There is nothing to merge, or nothing to merge it with.
+    /// There is nothing to merge, or no neighbour to merge it with.
     No,
 }
 
 impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
-    /// Locks these nodes at the versions that a descent read; `None` if one has moved on. Waits for no one.
+    /// Locks these nodes at the versions that a descent read, without waiting. Returns `None` if
+    /// one has changed.
     fn lock_all(&self, steps: &[Step]) -> Option<LockedAll<'_>> {
         self.pm().interleave();
         self.locks
             .try_lock_all(steps.iter().map(|step| (step.at, step.version)))
     }
 
-    /// Makes room in the full leaf `full` that `key` belongs to: splits the highest node of the run of full
-    /// ones above it, or the leaf itself. The caller tries again; so it comes down to the leaf.
+    /// Makes room in the full leaf `full` that `key` belongs to: splits the highest node of the run
+    /// of full ones above it, or the leaf itself. The caller tries again, until the leaf itself is
+    /// split.
     pub(super) fn make_room(&self, key: &K, full: Step) -> Result<(), SpaceError> {
         let pm = self.pm();
         let path = self.path_to(Goal::Key(key)).map_err(Corrupt::into_error)?;
         let mut child = path.leaf();
         if child.at != full.at || child.version != full.version {
-            return Ok(()); // someone was faster
+            return Ok(()); // another thread has split it
         }
         for parent in path.inner().iter().rev() {
             if self.node(parent.at).count(pm) < self.capacity {
@@ -72,8 +77,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         self.split_root(child)
     }
 
-    /// The upper half of a full node as a new node, its low word, and how many entries are kept. The new node is
-    /// written and flushed.
+    /// Copies the upper half of a full node to a new one, which is written and flushed. Returns the
+    /// new node, its low word, and how many entries the old one keeps.
     fn upper_half(&self, node: NodeOf<'_, K, V>) -> Result<(u32, WordOf<K>, usize), SpaceError> {
         let pm = self.pm();
         let upper = self.new_node()?;
@@ -81,7 +86,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         let mut entries = Vec::with_capacity(self.capacity);
         node.entries(pm, &mut entries);
         let kept = entries.len() / 2;
-        // The record of an inner node's low key is that of its first leaf.
+        // An inner node's low key shares the record of its first leaf.
         let low = match level {
             0 => self.copy_key(entries[kept].0),
             _ => Ok(entries[kept].0),
@@ -91,7 +96,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         Ok((upper, low, kept))
     }
 
-    /// Writes a new node and flushes what it uses.
+    /// Writes a new node and flushes the used lines.
     pub(super) fn fill_new(
         &self,
         at: u32,
@@ -116,9 +121,10 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         if pm.planted(CUT_FIRST) {
             node.cut(pm, kept);
         }
-        // PERSIST: (in `publish`) the upper half is the sibling's, before it is cut off here.
+        // PERSIST: (in `publish`) the link; the upper half is the sibling's, before it is cut off
+        // here.
         node.link().publish(pm, offset(upper));
-        // PERSIST: (in `cut`) the upper half is gone from here, before an insertion comes.
+        // PERSIST: (in `cut`) the cut, before an insertion comes.
         node.cut(pm, kept);
     }
 
@@ -149,7 +155,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         Ok(())
     }
 
-    /// Splits a full root, and makes a new one above both halves.
+    /// Splits a full root and makes a new one above both halves.
     fn split_root(&self, top: Step) -> Result<(), SpaceError> {
         let pm = self.pm();
         let Some(held) = self.lock_all(&[top]) else {
@@ -171,7 +177,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         };
         let first = (K::Word::default(), to_child(offset(top.at)));
         let children = [first, (low, to_child(offset(upper)))];
-        // PERSIST: (in `fill_new`) the new root, which `link_upper` fences together with the upper half.
+        // PERSIST: (in `fill_new`) the new root, which `link_upper` fences together with the upper
+        // half.
         self.fill_new(root, node.level(pm) + 1, 0, first.0, &children);
         if pm.planted(ROOT_FIRST) {
             pm.fence();
@@ -184,7 +191,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         Ok(())
     }
 
-    /// True if a node of level `level` with `n` entries is to be merged.
+    /// Returns true if a node of level `level` with `n` entries is to be merged.
     fn is_light(&self, level: usize, n: usize) -> bool {
         match level {
             0 => n == 0,
@@ -192,7 +199,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         }
     }
 
-    /// Merges what has become empty on the way to `goal`.
+    /// Merges emptied nodes on the path to `goal`.
     pub(super) fn shrink(&self, goal: Goal<'_, K>, guard: &Guard) -> Result<(), Corrupt> {
         let mut level = 0;
         loop {
@@ -212,7 +219,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         }
     }
 
-    /// Merges a node of level `level` with a neighbour under its parent, if it is light and both fit into one.
+    /// Merges a node of level `level` with a neighbour under its parent, if it is light and both
+    /// fit into one.
     fn merge(
         &self,
         parent: Step,
@@ -227,7 +235,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
             return Ok(Merge::No);
         }
         let (slot, children) = (parent.child, above.count(pm));
-        // First with the left neighbour, then with the right one.
+        // The left neighbour first, then the right one.
         for right in [slot, slot + 1] {
             if right == 0 || right >= children {
                 continue;
@@ -246,7 +254,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
             } else {
                 (node, other)
             };
-            // All that was read is right if the locks are taken at the versions that came first.
+            // If the locks are taken at the versions that came first, everything that was read is
+            // right.
             let Some(held) = self.lock_all(&[parent, left, gone]) else {
                 return Ok(Merge::Again);
             };
@@ -257,14 +266,14 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
             }
             let mut entries = Vec::new();
             right_node.entries(pm, &mut entries);
-            // The sibling is no child any more before anything else changes.
+            // Before anything else changes, the sibling is no longer a child.
             above.remove(pm, right);
             if !entries.is_empty() {
                 left.append(pm, entries.into_iter());
-                // PERSIST: what was appended, before it counts.
+                // PERSIST: the appended entries, before they count.
                 pm.fence();
             }
-            // PERSIST: (in `publish`) the right node is gone.
+            // PERSIST: (in `publish`) the link past the right node.
             left.link().publish(pm, right_node.next(pm));
             let low = right_node.low(pm);
             held.unlock();
@@ -275,7 +284,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         Ok(Merge::No)
     }
 
-    /// Gives a node back that nothing durable leads to any more, and a leaf's low key.
+    /// Frees a node that nothing durable leads to any more, and a leaf's low key.
     pub(super) fn retire_node(&self, at: u32, level: usize, low: K::Word, guard: &Guard) {
         self.heap.retire(POff::new(offset(at)), guard);
         if level == 0 && low != K::Word::default() {
@@ -283,7 +292,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         }
     }
 
-    /// While the root has a single child, that becomes the root.
+    /// While the root has a single child, makes that child the root.
     pub(super) fn collapse(&self, guard: &Guard) -> Result<(), Corrupt> {
         let pm = self.pm();
         loop {

@@ -1,12 +1,13 @@
-//! FAST/FAIR (UCSC-CRSS-20-01, sections 2.3 and 3.1, after Hwang et al., FAST 2018): a B+-tree wholly in
-//! persistent memory, sorted, without any log.
+//! FAST/FAIR (UCSC-CRSS-20-01, sections 2.3 and 3.1, after Hwang et al., FAST 2018): a sorted
+//! B+-tree entirely in persistent memory, without any log.
 //!
-//! *FAST*, failure-atomic shift (`node.rs`), makes a change of one node: entries are shifted by stores each of
-//! which leaves a node that reads right. *FAIR*, failure-atomic in-place rebalance (`fair.rs`), makes a change of
-//! several: a new node is a *sibling* first, which its left neighbour leads to, and a child of its parent
-//! afterwards; a node that goes ceases to be a child first, and a sibling afterwards.
+//! *FAST*, failure-atomic shift (`node.rs`), changes one node: each store of a shift leaves a node
+//! that reads right. *FAIR*, failure-atomic in-place rebalance (`fair.rs`), changes several: a new
+//! node is a *sibling* first, which its left neighbour leads to, and a child of its parent
+//! afterwards. A removed node first ceases to be a child, and then a sibling.
 //!
-//! [`FastFairSp`] is the same leaf under inner nodes in DRAM (*FAST/FAIR SP*, selective persistence).
+//! [`FastFairSp`] has the same leaf under inner nodes in DRAM (*FAST/FAIR SP*, selective
+//! persistence).
 //!
 //! # Structure
 //! ```text
@@ -20,50 +21,63 @@
 //!
 //! # Invariants
 //! 1. A child's level is its parent's less 1; leaves have level 0.
-//! 2. A node's low word is the key word of its entry in the parent, and 0 in the first node of a level.
-//! 3. A node's keys lie between its low (inclusive) and the low of its `next` (exclusive), and ascend strictly.
+//! 2. A node's low word is the key word of its entry in the parent, and 0 in the first node of a
+//!    level.
+//! 3. A node's keys lie between its low (inclusive) and the low of its `next` (exclusive), and
+//!    ascend strictly.
 //! 4. The `next` offsets lead through exactly the children of the level above, in order.
-//! 5. An inner node has a child. (A leaf may be empty: one is merged when it becomes so, unless it is an only child
-//!    whose parent has no neighbour with room.)
-//! 6. A byte string's low is a record of its own, which the leaf owns; inner entries share it. The first child of
-//!    an inner node never goes without it, so what an inner node's own low leads to stays.
+//! 5. An inner node has a child. (A leaf may be empty: a leaf that becomes empty is merged, unless
+//!    it is an only child whose parent has no neighbour with room.)
+//! 6. A byte string's low is a record of its own, which the leaf owns; inner entries share it. The
+//!    first child of an inner node is never removed without that node, so the record of an inner
+//!    node's own low stays.
 //!
 //! # Decisions
-//! * *Duplicates* of a shift are told by equal key words, not by equal pointers (`node.rs`): values are any.
-//! * *Readers validate versions* ([`crate::version_lock`]), in DRAM, rather than a switch counter in the node. A
-//!   switch counter lets a reader go on beside the writer, and so answer with what a crash undoes; with it, nodes
-//!   could not be used again while searches of numbers, which are not pinned, may be in them; and the
-//!   report that this follows gives all its trees the same optimistic scheme. Readers take no lock, and wait only
-//!   for a writer in the very node. Tolerance of duplicates is what recovery lives on.
-//! * *No wrong child*: a version of the child is read before the parent's is validated. A split holds the locks
-//!   of the node and of its parent, so no one but recovery meets a sibling that the parent does not know.
-//! * *Low keys* are in the node. The first key of a sibling is not its low key once that was removed, and an inner
-//!   sibling's never was: going by it puts keys into the wrong node.
-//! * *Repair is eager*: recovery walks the tree anyway to tell blocks in use from free ones, so it takes duplicates
-//!   out, cuts off what a sibling has, and makes siblings children. Lazily, a sibling without a parent might
-//!   stay so for ever, and every reader and writer would have to know of it.
-//! * *Keys and values of 16 bytes* are stored by one 16-byte store wherever they count, which such a tree declares to be
-//!   failure-atomic (`node.rs`). Two stores would leave mixtures of neighbours' keys that nothing tells from keys;
-//!   a log would make it another design.
-//! * A search looks through numbers one by one, as the papers do: a node without a count can't be halved.
+//! * *Duplicates* of a shift have equal key words, and not equal pointers (`node.rs`), since values
+//!   are arbitrary.
+//! * *Readers validate versions* ([`crate::version_lock`]) in DRAM, and do not use a switch counter
+//!   in the node. With a switch counter a reader would continue beside the writer, and could return
+//!   what a crash undoes. Nodes could not be reused while searches of numbers, which are not
+//!   pinned, may be in them. The report gives all its trees the same optimistic scheme too. Readers
+//!   take no lock, and wait only for a writer in the same node. Only recovery relies on the
+//!   tolerance of duplicates.
+//! * *No wrong child*: a version of the child is read before the parent's is validated. A split
+//!   holds the locks of the node and of its parent, so only recovery meets a sibling that the
+//!   parent does not have.
+//! * *Low keys* are in the node. The first key of a sibling is not its low key once that was
+//!   removed, and an inner sibling's first key never was. Using it would put keys into the wrong
+//!   node.
+//! * *Repair is eager*: recovery walks the tree anyway to tell blocks in use from free ones. So it
+//!   also removes duplicates, cuts off entries that a sibling has, and makes siblings children.
+//!   With lazy repair, a sibling without a parent might stay so for ever, and every reader and
+//!   writer would have to handle it.
+//! * *Keys and values of 16 bytes* that count are stored by one 16-byte store, which such a tree
+//!   declares to be failure-atomic (`node.rs`). Two stores could leave mixtures of neighbouring
+//!   keys that look like keys, and a log would make it another design.
+//! * A search reads numbers one by one, as the papers do, because a node without a count cannot be
+//!   halved.
 //!
 //! # Concurrency
-//! Descents go hand over hand, optimistically. A writer locks the nodes that it changes and those that it frees, at
-//! the versions that its descent read, waiting for none; if one has moved on it begins again. Full nodes are
-//! split from the top down, so a parent has room. Locks are given back once the change is durable.
+//! Descents are optimistic, hand over hand. A writer locks the nodes that it changes and those that
+//! it frees, at the versions that its descent read, without waiting. If one has changed, it begins
+//! again. Full nodes are split from the top down, so a parent has room. Locks are released once the
+//! change is durable.
 //!
 //! # Crash states
-//! 1. *Shift*: see `node.rs`. Before, or after, the operation.
-//! 2. *Split*: a sibling that the parent does not know, with or without its entries still in the left node too;
-//!    recovery cuts these off and makes it a child (the root's sibling: of a new root).
-//! 3. *Merge*: the same state, from the other side: the right node is no child any more. Recovery makes it one
-//!    again, or unlinks it if it is an empty leaf. What had been appended to the left node is cut off.
-//! 4. *Emptied*: a leaf without entries, and nothing else done yet. Recovery merges it.
-//! 5. *A root with one child*, between a merge and the root's going; recovery lets it go.
-//! 6. *New nodes and records* that nothing leads to yet, *old ones* that nothing leads to any more: no walk
-//!    reaches them, so they are free.
-//! 7. *Create*, before the root is published: chunks of an unpublished root, freed at open.
-//! 8. *Bulk load*, before the root word's NAW; *clean close*, before the marks word's: what nothing leads to.
+//! 1. *Shift*: see `node.rs`. The operation is done or not.
+//! 2. *Split*: the parent does not have the sibling, whose entries may still be in the left node
+//!    too. Recovery cuts these off and makes the sibling a child (the root's sibling becomes a
+//!    child of a new root).
+//! 3. *Merge*: the same state, from the other side: the right node is no longer a child. Recovery
+//!    makes it one again, or unlinks it if it is an empty leaf. Entries that were appended to the
+//!    left node are cut off.
+//! 4. *Emptied*: a leaf without entries, before anything else. Recovery merges it.
+//! 5. *A root with one child*, after a merge and before the root is removed; recovery removes it.
+//! 6. *New nodes and records* that nothing leads to yet, and *old ones* that nothing leads to any
+//!    more: they are free, because no walk reaches them.
+//! 7. *Create*, before the root is published: opening frees the chunks of an unpublished root.
+//! 8. *Bulk load*, before the root word's NAW, and *clean close*, before the marks word's: the new
+//!    blocks are free, because nothing leads to them.
 
 mod bulk;
 mod fair;
@@ -80,13 +94,14 @@ mod tests;
 
 pub use sp::{FastFairSp, SpDesign};
 
-use self::write::IfPresent;
 use crate::btree::node::UNIT;
+use crate::common::{self, check_node_bytes, check_pair};
 use crate::forward::{forward, forward_impls};
 use crate::index::{
-    DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
+    DurableIndex, IfPresent, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError,
+    UpdateError,
 };
-use crate::repr::{MAX_KEY, MAX_VALUE, Stored, StoredKey, Word};
+use crate::repr::{Stored, StoredKey, Word};
 use crate::saved;
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::cell::PWord16;
@@ -104,22 +119,23 @@ const ROOT: usize = 0;
 /// Root word: offset of the saved marks, 0 if there are none.
 const MARKS: usize = 1;
 
-/// Most levels above the leaves. A node is only made by a split of full ones, so even the smallest nodes
-/// would take more than 2^64 insertions to get higher.
+/// Maximum number of levels above the leaves. Only a split of full nodes makes a node, so even the
+/// smallest nodes would need more than 2^64 insertions to exceed it.
 const MAX_LEVEL: usize = 63;
 
 /// Node sizes in bytes.
 pub const NODE_BYTES: &[u32] = &[256, 512, 1024, 2048, 4096, 8192];
 
-/// How a FAST/FAIR tree is run.
+/// Options of a FAST/FAIR tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastFairOptions {
-    /// Bytes of a node, one of [`NODE_BYTES`]. A tree is opened with the size that it was made with.
+    /// Bytes of a node, one of [`NODE_BYTES`]. A tree is opened with the size that it was made
+    /// with.
     pub node_bytes: u32,
-    /// Most entries that a node is given, 4 at least; `None` for as many as fit. Few make small trees high,
-    /// which is what tests want.
+    /// Maximum number of entries of a node, at least 4; `None` for as many as fit. A small maximum
+    /// makes small trees high, for tests.
     pub most_entries: Option<usize>,
-    /// Threads that walk the tree at recovery; 0 counts as 1.
+    /// Number of threads that walk the tree at recovery; 0 counts as 1.
     pub recovery_threads: usize,
 }
 
@@ -141,7 +157,7 @@ pub struct FastFair<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> {
     base: *mut u8,
     /// Words of a node.
     words: usize,
-    /// Entries in a full node.
+    /// Number of entries in a full node.
     capacity: usize,
     read_only: bool,
     report: RecoveryReport,
@@ -155,7 +171,7 @@ pub struct FastFair<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> {
 // SAFETY: 1. `base` is the pool's mapping, which `pool` keeps alive and which any thread may use;
 // 2. all persistent words are atomics, and the protocol in the module's head orders them.
 unsafe impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> Send for FastFair<K, V, M> {}
-// SAFETY: as for `Send`.
+// SAFETY: 1. and 2. as for `Send`.
 unsafe impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> Sync for FastFair<K, V, M> {}
 
 impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> fmt::Debug for FastFair<K, V, M> {
@@ -167,17 +183,12 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> fmt::Debug for FastFai
     }
 }
 
-/// What the root table says of a tree of these types.
+/// Returns the entry of a tree of these types in the root table.
 fn root_kind<K: Stored + ?Sized, V: Stored + ?Sized>(options: &FastFairOptions) -> RootKind {
-    RootKind {
-        design: "fastfair".into(),
-        keys: K::KIND,
-        values: V::KIND,
-        node_bytes: options.node_bytes,
-    }
+    common::root_kind::<K, V>("fastfair", options.node_bytes)
 }
 
-/// Refuses a tree of keys or values of 16 bytes on a processor that does not store them by one store.
+/// Refuses a tree of 16-byte keys or values on a processor without a 16-byte store.
 fn check_width<K: Stored + ?Sized, V: Stored + ?Sized>() -> Result<(), TreeError> {
     if K::Word::WORDS + V::Word::WORDS == 2 || PWord16::supported() {
         Ok(())
@@ -186,24 +197,19 @@ fn check_width<K: Stored + ?Sized, V: Stored + ?Sized>() -> Result<(), TreeError
     }
 }
 
-/// Offset of the node with this handle.
+/// Returns the offset of the node with this handle.
 #[inline(always)]
 fn offset(handle: u32) -> u64 {
     u64::from(handle) * UNIT
 }
 
 impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
-    /// True if a pair leads to records, whose lines are to be fenced before it counts.
+    /// True if a pair leads to records, whose lines must be fenced before it counts.
     const RECORDS: bool = K::RECORDS || V::RECORDS;
 
     fn check_options(options: &FastFairOptions) -> Result<(), TreeError> {
         check_width::<K, V>()?;
-        let (asked, there) = (options.node_bytes, NODE_BYTES);
-        if there.contains(&asked) {
-            Ok(())
-        } else {
-            Err(TreeError::NodeBytes { asked, there })
-        }
+        check_node_bytes(options.node_bytes, NODE_BYTES)
     }
 
     fn assemble(root: Root<M>, heap: Heap<M>, options: &FastFairOptions) -> Self {
@@ -236,41 +242,43 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
     }
 
     fn root(&self) -> &Root<M> {
-        // `root` is taken by `close_now` only, after which the tree is gone.
+        // Only `close_now` takes `root`, after which the tree is not used.
         self.root
             .as_ref()
             .unwrap_or_else(|| unreachable!("the tree is open"))
     }
 
-    /// Handle of the root node.
+    /// Returns the handle of the root node.
     #[inline(always)]
     fn top(&self) -> u32 {
-        // ORDERING: Acquire; pairs with the Release of whoever made the node the root.
+        // ORDERING: Acquire; pairs with the Release of the thread that made the node the root.
         self.top.load(Ordering::Acquire)
     }
 
-    /// Makes a node the root; everything that it leads to is durable, and the old root is locked.
+    /// Makes a node the root. Everything that it leads to is durable, and the old root is locked.
     fn publish_top(&self, top: u32) {
-        // PERSIST: (in `publish`) this node is the root.
+        // PERSIST: (in `publish`) the root word.
         self.root().word(ROOT).publish(self.pm(), offset(top));
         // ORDERING: Release; pairs with the Acquire in `top`.
         self.top.store(top, Ordering::Release);
     }
 
-    /// The node of a handle that the allocator or `handle` vouched for.
+    /// Returns the node of a handle from the allocator or from `handle`.
     #[inline(always)]
     fn node(&self, at: u32) -> NodeOf<'_, K, V> {
-        // A search may come after the pool was compacted: what was ever mapped can be read.
+        // A search may come after the pool was compacted: memory that was ever mapped can be read.
         debug_assert!(offset(at) + self.node_bytes() <= self.pm().capacity());
         let start = self.base.wrapping_add(at as usize * UNIT as usize);
-        // SAFETY: 1. handles come from the allocator or were checked by `handle`, so a node's words there
-        // are inside the mapping; 2. they are 256-aligned; 3. a PWord is valid for any bits; 4. the
-        // mapping lives as long as `pool`; a node that was freed meanwhile is still mapped memory.
+        // SAFETY: 1. handles come from the allocator or were checked by `handle`, so a node's words
+        // there are inside the mapping; 2. they are 256-aligned; 3. a PWord is valid for any bits;
+        // 4. the mapping lives as long as `pool`; a node that was freed meanwhile is still mapped
+        // memory.
         let words = unsafe { std::slice::from_raw_parts(start.cast::<PWord>(), self.words) };
         Node::new(words)
     }
 
-    /// The handle of the node at `off`, which came from the pool; `None` if no node can be there.
+    /// Returns the handle of the node at `off`, which came from the pool, or `None` if no node can
+    /// be there.
     #[inline(always)]
     fn handle(&self, off: u64) -> Option<u32> {
         let inside = off >= CHUNK
@@ -281,7 +289,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         u32::try_from(off / UNIT).ok().filter(|_| inside)
     }
 
-    /// A block for a node.
+    /// Returns a block for a node.
     fn new_node(&self) -> Result<u32, SpaceError> {
         let off = self.heap.alloc(self.node_bytes())?;
         self.handle(off.get()).ok_or_else(|| {
@@ -293,12 +301,13 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         })
     }
 
-    /// Gives a node back that nothing ever led to.
+    /// Frees a node that nothing ever led to.
     fn free_node(&self, at: u32) {
         self.heap.free(POff::new(offset(at)));
     }
 
-    /// A record of its own for a low key like the one behind `word`; flushed, not fenced.
+    /// Makes a record for a low key that equals the key behind `word`. Flushes it and does not
+    /// fence.
     fn copy_key(&self, word: K::Word) -> Result<K::Word, SpaceError> {
         K::read(self.pm(), word, |key| key.make(&self.heap))
             .unwrap_or_else(|| Err(read::Corrupt.into_error()))
@@ -321,25 +330,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         self.pm().commit()
     }
 
-    fn value_fits(value: &V) -> Result<(), (usize, usize)> {
-        if value.bytes() <= MAX_VALUE {
-            Ok(())
-        } else {
-            Err((value.bytes(), MAX_VALUE))
-        }
-    }
-
     fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
-        if self.read_only {
-            return Err(InsertError::ReadOnly);
-        }
-        if !key.fits() {
-            return Err(InsertError::KeyTooLong {
-                len: key.bytes(),
-                most: MAX_KEY,
-            });
-        }
-        Self::value_fits(value).map_err(|(len, most)| InsertError::ValueTooLong { len, most })
+        check_pair(self.read_only, key, value)
     }
 
     /// Makes the empty leaf and publishes the root.
@@ -351,7 +343,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         let word = self.root().word(ROOT);
         // ORDERING: Relaxed; the root is not published.
         word.store(pm, offset(top), Ordering::Relaxed);
-        // PERSIST: where it is; likewise.
+        // PERSIST: the root word that leads to the leaf; `publish` fences both.
         pm.flush_of(word);
         self.root().publish();
         if let Err(e) = pm.commit() {
@@ -367,10 +359,11 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
 impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> Drop for FastFair<K, V, M> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Who knows how far the walk of an opening, or a change, had come: the next opening looks.
+            // A walk or a change may have stopped half-way, so marks might be wrong. The next
+            // opening walks the tree.
             self.root = None;
         }
-        // A failure costs a walk at the next opening; `close` reports it.
+        // A failure costs a walk at the next opening; `close` would report it.
         let _ = self.close_now();
     }
 }
@@ -397,7 +390,7 @@ where
         let made = tree.make_first_leaf();
         if made.is_err() {
             heap.trim();
-            // Nothing to save: there is no such tree.
+            // There is no such tree, so nothing is saved.
             tree.root = None;
         }
         made.map(|()| tree)

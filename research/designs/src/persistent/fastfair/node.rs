@@ -1,5 +1,5 @@
-//! The sorted node and *failure-atomic shift* (FAST): insertion and removal by shifting entries one word at a
-//! time, so that the node reads right after each of the stores.
+//! The sorted node and *failure-atomic shift* (FAST): insertion and removal shift entries one word
+//! at a time, so that the node reads right after each store.
 //!
 //! ```text
 //! word 0    | level:8 hidden:2 | 0 |
@@ -8,49 +8,52 @@
 //! words 4.. | key 0 | value 0 | key 1 | value 1 | ...          entries of 16 or 32 bytes, none of which crosses a line (24: some do)
 //! ```
 //!
-//! A value is a leaf's value word or an inner node's child. Inner nodes are laid out like leaves: entry 0's
-//! key is the node's own low word, and a child is in the first word of a value.
+//! A value is a leaf's value word or an inner node's child. Inner nodes have the same layout as
+//! leaves: entry 0's key is the node's own low word, and a child is in the first word of a value.
 //!
 //! # Wide keys and values
-//! An entry of which either has 16 bytes has 32. A shift stores a key over another, and at no moment may a mixture of
-//! both be there: any mixture can be a key of its own, which nothing tells from one that was inserted. So a
-//! wide key is stored by *one 16-byte store* ([`PWord16`]), and so is the wide value of an update. A tree with
-//! such a key or value declares 16 bytes to be failure-atomic, which is an assumption about the platform, and is
-//! refused on processors without such a store. All other stores are of values of entries that do not
-//! count, and may tear.
+//! If keys or values have 16 bytes, an entry has 32. A shift stores a key over another, and at no
+//! moment may a mixture of both be there, since a mixture looks like a key that was inserted.
+//! Therefore a wide key is stored by *one 16-byte store* ([`PWord16`]), and so is the wide value of
+//! an update. A tree with such a key or value declares 16 bytes to be failure-atomic, which is an
+//! assumption about the platform, and is refused on processors without such a store. All other
+//! stores are of values of entries that do not count, and may tear.
 //!
-//! Entry 1 is in line 1 then, and `hidden` in line 0. It is hidden by its left neighbour's key, unless that is 0: then
-//! line 0 is made durable before entry 1 changes, and entry 1 before line 0.
+//! Then entry 1 is in line 1, and `hidden` in line 0. The left neighbour's key hides it, unless
+//! that key is 0: then line 0 is made durable before entry 1 changes, and entry 1 before line 0.
 //!
-//! # What counts
-//! There is no count: what is stored twice cannot be published by one store, and one of two would be it.
+//! # Entries that count
+//! There is no count: one store cannot publish both an entry that is stored twice and a count.
 //!
-//! 1. The `hidden` entry does not count: 1 is entry 0, 2 is entry 1, 0 is none. At rest it is entry 0 of an
-//!    empty node, or none.
-//! 2. The first zero key from entry 1 on ends the node. (Keys ascend and 0 is the least number, so only entry
-//!    0 can have it as a key; the word of a byte string is never 0.)
+//! 1. The `hidden` entry does not count: 1 means entry 0, 2 means entry 1, and 0 none. At rest it
+//!    is entry 0 of an empty node, or none.
+//! 2. The first zero key from entry 1 on ends the node. (Keys ascend and 0 is the least number, so
+//!    only entry 0 can have it as a key; the word of a byte string is never 0.)
 //! 3. Of neighbours with the same key word the left one counts.
 //!
-//! The published design takes an entry whose *pointer* equals its left neighbour's for the duplicate of a shift,
-//! since pointers are distinct. Values here are arbitrary; keys of a node are distinct, so the *key* decides,
-//! and equal values in neighbouring entries mean nothing. `hidden` is for the entries that have no left neighbour,
-//! or one whose key may be 0; the zero key does what a null pointer does at the end.
+//! In the published design an entry whose *pointer* equals its left neighbour's is the duplicate of
+//! a shift, since pointers are distinct. Here values are arbitrary and the keys of a node are
+//! distinct. So the *key* decides, and equal values in neighbouring entries mean nothing. `hidden`
+//! is for the entries without a left neighbour, or with one whose key may be 0. The zero key ends
+//! the node, as a null pointer does there.
 //!
-//! How entries are shifted is said in `node/shift.rs`.
+//! `node/shift.rs` tells how entries are shifted.
 //!
 //! # Persist cost
 //! | operation | lines, fences |
 //! | --- | --- |
-//! | insert | lines of entries p to n: each 1 and 1 (and 1 and 1 where the zero key is to go into a further line) |
+//! | insert | lines of entries p to n: each 1 and 1 (and 1 and 1 where the zero key goes into a further line) |
 //! | remove | lines of entries p to n-1: each 1 and 1 |
 //! | update | 1 and 1 |
 //!
-//! Beside entry 0 with key 0, a wide entry 1 is inserted with 3 and 3 more, and removed with 3 and 3 more.
+//! A wide entry 1 beside an entry 0 with key 0 costs 3 and 3 more to insert, and 3 and 3 more to
+//! remove.
 //!
 //! # Crash states
-//! 1. *Shift*: entry p there or not, an entry twice, or one hidden with entries behind it. [`Node::repair`]
-//!    takes the superfluous entry out by the second half of a removal, which is failure-atomic itself.
-//! 2. *Before a split's cut, or while a merge appends*: entries that belong to the right sibling.
+//! 1. *Shift*: entry p is there or not, an entry is there twice, or one is hidden with entries
+//!    behind it. [`Node::repair`] removes the superfluous entry by the second half of a removal,
+//!    which is failure-atomic itself.
+//! 2. *Before a split's cut, or while a merge appends*: the node has entries of the right sibling.
 //!    [`Node::repair`] cuts them off.
 
 mod shift;
@@ -74,17 +77,17 @@ const LOW: usize = 2;
 const LEVEL: u64 = 0xFF;
 const HIDDEN_SHIFT: u32 = 8;
 const HIDDEN: u64 = 3 << HIDDEN_SHIFT;
-/// The entries that are hidden by number rather than by their left neighbour's key.
+/// Number of entries that are hidden by number and not by their left neighbour's key.
 const NUMBERED: usize = 2;
 
 const LINE_WORDS: usize = LINE / 8;
 
-/// The planted fault of a shift whose stores are not ordered inside a line.
+/// Planted fault: the stores of a shift are not ordered inside a line.
 const UNORDERED: [&str; 2] = ["fastfair-unordered", "fastfair-unordered-sp"];
-/// The planted fault of a recovery that leaves duplicates.
+/// Planted fault: recovery leaves duplicates.
 const DUPLICATE_KEPT: &str = "fastfair-duplicate-kept";
 
-/// Entries that a node of so many bytes has room for.
+/// Returns the number of entries that a node of `bytes` bytes has room for.
 pub(crate) const fn capacity<A: Word, B: Word>(bytes: usize) -> usize {
     (bytes / 8 - ENTRIES) / Node::<A, B>::STRIDE
 }
@@ -95,19 +98,19 @@ const _: () = assert!(Node::<u64, u64>::NEAR && !Node::<u128, u128>::NEAR);
 const _: () = assert!(ENTRIES.is_multiple_of(Node::<u128, u128>::STRIDE));
 const _: () = assert!(LINE_WORDS.is_multiple_of(Node::<u128, u128>::STRIDE));
 
-/// The value word of an inner entry that leads to the node at `off`.
+/// Returns the value word of an inner entry that leads to the node at `off`.
 #[inline(always)]
 pub(crate) fn to_child<B: Word>(off: u64) -> B {
     B::from_parts([off, 0])
 }
 
-/// Where the value word of an inner entry leads.
+/// Returns the offset of the child behind an inner entry's value word.
 #[inline(always)]
 pub(crate) fn child<B: Word>(value: B) -> u64 {
     value.parts()[0]
 }
 
-/// A node in the pool, of keys and values of such words.
+/// A node in the pool with keys and values of such words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node<'t, A, B> {
     pub words: &'t [PWord],
@@ -117,7 +120,7 @@ pub(crate) struct Node<'t, A, B> {
 /// A node of a tree from `K` to `V`.
 pub(crate) type NodeOf<'t, K, V> = Node<'t, WordOf<K>, WordOf<V>>;
 
-/// Orders the stores before it and those after it, on processors that do not by themselves.
+/// Orders the stores before it and after it, on processors that do not order them anyway.
 #[inline(always)]
 #[track_caller]
 fn order<M: Media>(pm: &M) {
@@ -126,24 +129,24 @@ fn order<M: Media>(pm: &M) {
     }
 }
 
-/// What a node holds after a crash.
+/// Content of a node after a crash.
 #[derive(Debug)]
 pub(crate) struct Raw<A, B> {
     /// The entries that count.
     pub entries: Vec<(A, B)>,
     /// The first entry that belongs to the right sibling.
     cut: Option<usize>,
-    /// The entry to take out of a shift that was cut short.
+    /// The entry to remove, because its shift was cut short.
     superfluous: Option<usize>,
 }
 
 impl<A, B> Raw<A, B> {
-    /// The first entry that belongs to the right sibling.
+    /// Returns the first entry that belongs to the right sibling.
     pub fn cut_at(&self) -> Option<usize> {
         self.cut
     }
 
-    /// Nothing is to be repaired.
+    /// Returns true if nothing has to be repaired.
     pub fn is_whole(&self) -> bool {
         self.cut.is_none() && self.superfluous.is_none()
     }
@@ -158,17 +161,17 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
     };
     /// Words of an entry before the value.
     const VALUE: usize = Self::STRIDE / 2;
-    /// The entries that are hidden by number are in line 0.
+    /// True if the entries that are hidden by number are in line 0.
     const NEAR: bool = ENTRIES + Self::STRIDE * NUMBERED <= LINE_WORDS;
 
-    /// The node of these words.
+    /// Returns the node of these words.
     #[inline(always)]
     pub fn new(words: &'t [PWord]) -> Self {
         let kinds = PhantomData;
         Self { words, kinds }
     }
 
-    /// Entries that fit.
+    /// Returns the number of entries that fit.
     #[inline(always)]
     pub fn slots(self) -> usize {
         (self.words.len() - ENTRIES) / Self::STRIDE
@@ -184,7 +187,7 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
         Self::key_at(i) + Self::VALUE
     }
 
-    /// The key or value whose words begin there.
+    /// Returns the key or value whose words begin at `word`.
     #[inline(always)]
     #[track_caller]
     fn load_wide<M: Media, W: Word>(self, pm: &M, word: usize) -> W {
@@ -199,14 +202,16 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
         W::from_parts(parts)
     }
 
-    /// Two words that are stored as one.
+    /// Returns two words as one that is stored by one store.
     #[inline(always)]
     fn wide_word(self, word: usize) -> &'t PWord16 {
         let pair = self.words[word..word + 2].as_ptr();
-        // SAFETY: 1. the two words are inside the node (the slice is checked), and 16-aligned, since nodes are
-        // 128-aligned and `word` is even; 2. all access to them is atomic; those who read 8 of the 16 bytes
-        // meanwhile use what they read only after the node's version was validated, and the 16-byte store
-        // is one instruction (accesses of two sizes that meet are the processor's to define, and it does); 3. a PWord16 is valid for any bits, and lives as long as the words.
+        // SAFETY: 1. the two words are inside the node (the slice is checked); 2. they are
+        // 16-aligned, since nodes are 128-aligned and `word` is even; 3. all access to them is
+        // atomic: a reader of 8 of the 16 bytes uses them only after it validated the node's
+        // version, and the 16-byte store is one instruction (the processor defines what overlapping
+        // accesses of two sizes do); 4. a PWord16 is valid for any bits, and lives as long as the
+        // words.
         unsafe { &*pair.cast::<PWord16>() }
     }
 
@@ -227,14 +232,16 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
     #[inline(always)]
     #[track_caller]
     fn load<M: Media>(self, pm: &M, word: usize) -> u64 {
-        // ORDERING: Relaxed; right under the node's lock, or once its version is validated.
+        // ORDERING: Relaxed; the value is right under the node's lock, or once its version is
+        // validated.
         self.words[word].load(pm, Ordering::Relaxed)
     }
 
     #[inline(always)]
     #[track_caller]
     fn store<M: Media>(self, pm: &M, word: usize, value: u64) {
-        // ORDERING: Relaxed; the node is locked, and unlocked with Release, or nothing leads to it yet.
+        // ORDERING: Relaxed; the node is locked, and unlocked with Release, or nothing leads to it
+        // yet.
         self.words[word].store(pm, value, Ordering::Relaxed);
     }
 
@@ -248,7 +255,7 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
         self.load_wide(pm, Self::value_at(i))
     }
 
-    /// Offset of the child that entry `i` of an inner node leads to.
+    /// Returns the offset of the child of entry `i` of an inner node.
     #[inline(always)]
     pub fn child<M: Media>(self, pm: &M, i: usize) -> u64 {
         self.load(pm, Self::value_at(i))
@@ -264,7 +271,7 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
     #[track_caller]
     fn set_value<M: Media>(self, pm: &M, i: usize, value: B) {
         let parts = value.parts();
-        // The entry does not count: it may tear.
+        // The entry does not count, so the stores may tear.
         for (part, at) in parts.into_iter().zip(Self::value_at(i)..).take(B::WORDS) {
             self.store(pm, at, part);
         }
@@ -276,16 +283,16 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
     pub fn publish_value<M: Media>(self, pm: &M, i: usize, value: B) {
         let [low, high] = value.parts();
         if B::WORDS == 1 {
-            // PERSIST: (in `publish`) the new value counts.
+            // PERSIST: (in `publish`) the new value.
             return self.value_word(i).publish(pm, low);
         }
         let value = u128::from(high) << 64 | u128::from(low);
-        // PERSIST: (in `publish`) the new value counts.
+        // PERSIST: (in `publish`) the new value.
         let stored = self.wide_word(Self::value_at(i)).publish(pm, value);
         debug_assert!(stored.is_ok(), "the tree was refused on such a processor");
     }
 
-    /// The line of entry `i`.
+    /// Returns the line of entry `i`.
     #[inline(always)]
     fn line(i: usize) -> usize {
         Self::key_at(i) / LINE_WORDS
@@ -295,7 +302,7 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
     #[inline(always)]
     #[track_caller]
     fn persist_line<M: Media>(self, pm: &M, i: usize) {
-        // PERSIST: the entry's line is durable after the fence; each call says what that precedes.
+        // PERSIST: the entry's line, durable after the fence; each caller says what that precedes.
         pm.flush_of(&self.words[Self::key_at(i)]);
         pm.fence();
     }
@@ -305,17 +312,18 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
         (self.load(pm, META) & LEVEL) as usize
     }
 
-    /// The number of the hidden entry, from 1 on; 0 if there is none.
+    /// Returns the number of the hidden entry, from 1 on, or 0 if there is none.
     #[inline(always)]
     fn hidden<M: Media>(self, pm: &M) -> usize {
         ((self.load(pm, META) & HIDDEN) >> HIDDEN_SHIFT) as usize
     }
 
-    /// True if a node at rest has no entries.
+    /// Returns true if a node at rest has no entries.
     #[inline(always)]
     fn is_empty<M: Media>(self, pm: &M) -> bool {
-        // ORDERING: Acquire; pairs with the Release in `hide`: who sees an entry again sees all of it, in recovery
-        // beside another thread too, where no version says that the node has changed.
+        // ORDERING: Acquire; pairs with the Release in `hide`: a reader that finds the entry
+        // visible sees all of it. This also holds in recovery beside another thread, where no
+        // version tells that the node has changed.
         self.words[META].load(pm, Ordering::Acquire) & HIDDEN != 0
     }
 
@@ -334,55 +342,57 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
     /// Flushes the line of `hidden` and fences.
     #[track_caller]
     fn persist_hidden<M: Media>(self, pm: &M) {
-        // PERSIST: whether an entry is hidden is durable after the fence; each call says what that precedes.
+        // PERSIST: the number of the hidden entry, durable after the fence; each caller says what
+        // that precedes.
         pm.flush_of(&self.words[META]);
         pm.fence();
     }
 
-    /// True if entry `at` is hidden by number, from another line.
+    /// Returns true if entry `at` is hidden by number, from another line.
     #[inline(always)]
     fn is_hidden_afar<M: Media>(self, pm: &M, at: usize) -> bool {
         !Self::NEAR && at == 1 && self.key(pm, 0) == A::default()
     }
 
-    /// Makes entry `at`, which stands also to its right or is to go, not count.
+    /// Makes entry `at` not count. It is also to its right, or is being removed.
     #[inline(always)]
     fn mask<M: Media>(self, pm: &M, at: usize) {
         if Self::NEAR && at < NUMBERED || at == 0 {
             self.hide(pm, at + 1);
         } else if self.is_hidden_afar(pm, at) {
             self.hide(pm, at + 1);
-            // PERSIST: the entry is hidden, before its line changes.
+            // PERSIST: the hidden number, before the entry's line changes.
             self.persist_hidden(pm);
         } else {
             self.set_key(pm, at, self.key(pm, at - 1));
         }
     }
 
-    /// Offset of the right sibling.
+    /// Returns the offset of the right sibling.
     #[inline(always)]
     pub fn next<M: Media>(self, pm: &M) -> u64 {
         self.load(pm, NEXT)
     }
 
-    /// The right sibling's word.
+    /// Returns the word of the right sibling's offset.
     pub fn link(self) -> &'t PWord {
         &self.words[NEXT]
     }
 
-    /// The first word of the value of entry `i`.
+    /// Returns the first word of the value of entry `i`.
     #[inline(always)]
     pub fn value_word(self, i: usize) -> &'t PWord {
         &self.words[Self::value_at(i)]
     }
 
-    /// Word of the smallest key that the node is for; 0 for the first node of a level.
+    /// Returns the low word, the smallest key that is routed to the node; 0 for the first node of a
+    /// level.
     #[inline(always)]
     pub fn low<M: Media>(self, pm: &M) -> A {
         self.load_wide(pm, LOW)
     }
 
-    /// Entries of a node at rest.
+    /// Returns the number of entries of a node at rest.
     #[inline]
     pub fn count<M: Media>(self, pm: &M) -> usize {
         if self.is_empty(pm) {
@@ -396,13 +406,13 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
         n
     }
 
-    /// The entries of a node at rest.
+    /// Appends the entries of a node at rest to `out`.
     pub fn entries<M: Media>(self, pm: &M, out: &mut Vec<(A, B)>) {
         out.clear();
         self.each(pm, |_, key, value| out.push((key, value)));
     }
 
-    /// Goes through the entries of a node at rest.
+    /// Visits the entries of a node at rest.
     #[inline(always)]
     pub fn each<M: Media>(self, pm: &M, mut f: impl FnMut(usize, A, B)) {
         if self.is_empty(pm) {
@@ -417,11 +427,11 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
         }
     }
 
-    /// How many entries, from entry `from` on, have a key less than `key`, or (`or_equal`) not greater; those
-    /// before `from` are counted in. The node is at rest and not empty.
+    /// Returns how many entries have a key less than `key`, or (`or_equal`) not greater. The
+    /// entries before `from` are counted without looking. The node is at rest and not empty.
     ///
-    /// Numbers are looked through one by one, as the papers do: there is no count to halve. Among byte
-    /// strings each look is a cache miss, so the end is found first, which takes none.
+    /// Numbers are read one by one, as in the papers, since there is no count to halve. For byte
+    /// strings each comparison is a cache miss, so the end is found first, which takes none.
     #[inline(always)]
     fn rank_from<K: StoredKey<Word = A> + ?Sized, M: Media>(
         self,
@@ -458,7 +468,7 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
         low
     }
 
-    /// Where a leaf has `key`, or would have it.
+    /// Returns the place of `key` in a leaf, or the place where it would be.
     #[inline(always)]
     pub fn find<K: StoredKey<Word = A> + ?Sized, M: Media>(
         self,
@@ -483,7 +493,8 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
         })
     }
 
-    /// Which entry of an inner node leads to `key`, or (`below`) to the largest key below it.
+    /// Returns the entry of an inner node that leads to `key`, or (`below`) to the largest key
+    /// below it.
     #[inline(always)]
     pub fn route<K: StoredKey<Word = A> + ?Sized, M: Media>(
         self,
@@ -491,13 +502,13 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
         key: &K,
         below: bool,
     ) -> usize {
-        // Entry 0 is for all keys that come here.
+        // Entry 0 is for all keys below entry 1.
         self.rank_from(pm, 1, key, !below) - 1
     }
 
-    /// Writes a node that nothing leads to yet, with these entries, in order. All of it is to be flushed: what is
-    /// behind the entries too, since a zero there that only the caches have would not end the node after a
-    /// crash, and [`end_behind`](Self::end_behind) trusts zeros.
+    /// Writes a node that nothing leads to yet, with these entries, in order. All of it must be
+    /// flushed, also behind the entries: a zero there that only the caches have would not end the
+    /// node after a crash, and [`end_behind`](Self::end_behind) trusts zeros.
     pub fn fill<M: Media>(
         self,
         pm: &M,
@@ -531,7 +542,8 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
         pm.flush(self.words[0].addr(), self.words.len() * 8);
     }
 
-    /// Reads a node as a crash left it. `bound`: the key word from which on all belongs to the right sibling.
+    /// Reads a node as a crash left it. From the key word `bound` on, all entries belong to the
+    /// right sibling.
     pub fn raw<K: StoredKey<Word = A> + ?Sized, M: Media>(
         self,
         pm: &M,
@@ -556,7 +568,7 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
                 raw.superfluous.get_or_insert(i);
                 continue;
             }
-            // The first node of a level has 0 for its low key, whatever keys are.
+            // The first node of a level has the low key 0, whatever its keys are.
             let beyond =
                 |bound| key != A::default() && compare_words::<K, M>(pm, key, bound).is_ge();
             if bound.is_some_and(beyond) {
@@ -572,17 +584,19 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
         raw
     }
 
-    /// Makes a node whole that [`raw`](Self::raw) found to be not. Returns the number of repairs, which are
-    /// durable.
+    /// Repairs a node that [`raw`](Self::raw) found to be damaged by a crash. Returns the number of
+    /// repairs, which are durable.
     pub fn repair<M: Media>(self, pm: &M, raw: &Raw<A, B>) -> u64 {
         let mut repairs = 0;
         if let Some(at) = raw.cut {
             if at == 0 && self.key(pm, 1) != A::default() {
-                // What is behind entry 0 does not count once that does not. If a crash keeps one of the two only,
-                // what the other would have cut still belongs to the sibling, and is cut then.
+                // Nothing behind entry 0 counts once entry 0 does not. If a crash keeps only one of
+                // the two stores, the remaining entries still belong to the sibling, and the next
+                // recovery cuts them.
                 self.set_key(pm, 1, A::default());
                 if !Self::NEAR {
-                    // PERSIST: the end behind entry 0; fenced by `cut`, before the sibling has a parent.
+                    // PERSIST: the end behind entry 0; `cut` fences it, before the sibling has a
+                    // parent.
                     pm.flush_of(&self.words[Self::key_at(1)]);
                 }
             }
@@ -597,7 +611,7 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
                 n += 1;
             }
             if n == at + 1 && self.hidden(pm) == n {
-                // Nothing is behind it, which no crash leaves.
+                // No entry is behind it, which no crash leaves.
                 self.hide(pm, 0);
             }
             self.shift_left(pm, at, n);

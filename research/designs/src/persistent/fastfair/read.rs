@@ -1,4 +1,4 @@
-//! Descent: hand over hand, optimistic.
+//! Descent: optimistic, hand over hand.
 
 use super::node::NodeOf;
 use super::{FastFair, MAX_LEVEL, UNIT};
@@ -9,15 +9,15 @@ use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 
-/// Keys that go down together.
+/// Keys of a batch that descend together.
 const TOGETHER: usize = 32;
-/// Bytes of a node that are asked for at once.
+/// Bytes of a node that are prefetched at once.
 const AHEAD: usize = 512;
 
-/// Where a descent is going.
+/// Target of a descent.
 #[derive(Debug)]
 pub(super) enum Goal<'k, K: ?Sized> {
-    /// The leaf that has this key, or would.
+    /// The leaf that has this key, or would have it.
     Key(&'k K),
     /// The leaf with the largest keys below this one.
     Below(&'k K),
@@ -27,7 +27,7 @@ pub(super) enum Goal<'k, K: ?Sized> {
     Last,
 }
 
-// Not derived: that would ask for `K: Clone`.
+// Not derived, because that would require `K: Clone`.
 impl<K: ?Sized> Clone for Goal<'_, K> {
     fn clone(&self) -> Self {
         *self
@@ -35,7 +35,7 @@ impl<K: ?Sized> Clone for Goal<'_, K> {
 }
 impl<K: ?Sized> Copy for Goal<'_, K> {}
 
-/// A node that a descent came through, at the version that it read, and the entry whose child it took.
+/// A node that a descent came through: its version, and the entry of the chosen child.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Step {
     pub at: u32,
@@ -51,7 +51,7 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// The inner nodes, the root first.
+    /// Returns the inner nodes, the root first.
     pub fn inner(&self) -> &[Step] {
         &self.steps[..self.depth - 1]
     }
@@ -60,19 +60,19 @@ impl Path {
         self.steps[self.depth - 1]
     }
 
-    /// The node of that level; `None` above the root.
+    /// Returns the node of that level, or `None` above the root.
     pub fn at_level(&self, level: usize) -> Option<Step> {
         let above = self.depth.checked_sub(1 + level)?;
         Some(self.steps[above])
     }
 }
 
-/// The pool contradicts itself; recovery and `verify` say where.
+/// The pool contradicts itself. Recovery and `verify` tell where.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Corrupt;
 
 impl Corrupt {
-    /// As the error of an operation that needs the tree to be whole.
+    /// Returns the error of an operation that needs the tree to be whole.
     pub fn into_error(self) -> bristlecone_pmem::SpaceError {
         let what = std::io::Error::other("corrupt: an inner node leads to what is no node");
         bristlecone_pmem::SpaceError::io("descending", what)
@@ -104,13 +104,14 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         M::Dram::touch(region, access, u64::from(at) * UNIT, bytes as u64);
     }
 
-    /// The root node as a step, and its level.
+    /// Returns the root node as a step, and its level.
     #[inline(always)]
     pub(super) fn start(&self) -> Result<(Step, usize), Corrupt> {
         loop {
             let at = self.top();
             let version = self.version(at);
-            // A node that is no longer the root is locked before that, so the version is one of the root's.
+            // A node is locked before it ceases to be the root, so the version is one of the
+            // root's.
             if self.top() != at {
                 continue;
             }
@@ -129,7 +130,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         }
     }
 
-    /// Which entry of an inner node to follow.
+    /// Returns the entry of an inner node to follow.
     #[inline(always)]
     fn route(&self, node: NodeOf<'_, K, V>, goal: Goal<'_, K>) -> usize {
         let pm = self.pm();
@@ -141,7 +142,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         }
     }
 
-    /// Goes from `step`, an inner node of level `level`, to the child of its entry `step.child`.
+    /// Moves from `step`, an inner node of level `level`, to the child of its entry `step.child`.
     #[inline(always)]
     pub(super) fn go_down(
         &self,
@@ -162,14 +163,15 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
             version,
             child: 0,
         };
-        // The version was read while the parent led there, so this level is the child's or changed since.
+        // The version was read while the parent led there, so this level is the child's, or the
+        // child has changed since.
         if self.node(at).level(pm) + 1 != level {
             return self.unless_changed(&child);
         }
         Ok(Ok(child))
     }
 
-    /// What cannot be was read: the node changed meanwhile, or the pool is corrupt.
+    /// Handles an impossible value: the node changed meanwhile, or the pool is corrupt.
     #[cold]
     fn unless_changed(&self, step: &Step) -> Result<Result<Step, Changed>, Corrupt> {
         if self.locks.validate(step.at, step.version) {
@@ -179,8 +181,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         }
     }
 
-    /// Goes down to a leaf; `each` sees every inner node on the way, its child chosen. Begins again until
-    /// it gets through, after `each(None)`.
+    /// Descends to a leaf. `each` sees every inner node on the way with its chosen child. Begins
+    /// again until it succeeds, each time after `each(None)`.
     #[inline(always)]
     fn descend(
         &self,
@@ -203,18 +205,19 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
                     }
                 }
             }
-            // A root's level was read before its version was validated; that comes with the leaf's.
+            // A root's level was read before its version was validated; validating the leaf does
+            // that.
             return Ok(step);
         }
     }
 
-    /// The leaf of `goal`.
+    /// Returns the leaf of `goal`.
     #[inline]
     pub(super) fn leaf_of(&self, goal: Goal<'_, K>) -> Result<Step, Corrupt> {
         self.descend(goal, |_| {})
     }
 
-    /// The way to the leaf of `goal`.
+    /// Returns the path to the leaf of `goal`.
     pub(super) fn path_to(&self, goal: Goal<'_, K>) -> Result<Path, Corrupt> {
         let mut path = Path {
             steps: [Step::default(); MAX_LEVEL + 1],
@@ -232,7 +235,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         Ok(path)
     }
 
-    /// The value word of `key`. The caller is pinned if there are records.
+    /// Returns the value word of `key`. The caller is pinned if there are records.
     #[inline]
     pub(super) fn find_word(&self, key: &K) -> Option<V::Word> {
         loop {
@@ -247,14 +250,14 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
     /// Finds `key` and calls `f` with its value.
     #[inline]
     pub(super) fn find_value<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
-        // Numbers need no pin: what a search reads is type-stable memory of nodes, checked before it is
-        // followed, and nothing of it is used before versions are validated.
+        // Numbers need no pin: a search reads the type-stable memory of nodes, checks it before
+        // following it, and uses nothing of it before versions are validated.
         let _pin = Self::RECORDS.then(epoch::pin);
         let word = self.find_word(key)?;
         V::read(self.pm(), word, f)
     }
 
-    /// The leaf of `key`, locked.
+    /// Returns the leaf of `key`, locked.
     pub(super) fn lock_leaf(
         &self,
         key: &K,
@@ -269,7 +272,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         }
     }
 
-    /// Looks a batch up. All descents go down together, level by level, so that their misses overlap.
+    /// Looks up a batch. All descents advance level by level, so that their misses overlap.
     pub(super) fn get_batch<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
         out.clear();
         out.reserve(keys.len());
@@ -278,7 +281,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
             let _pin = Self::RECORDS.then(epoch::pin);
             let top = self.start().ok();
             let mut at = [top.map(|(step, _)| step); TOGETHER];
-            // Whoever meets a change, or what cannot be, goes alone afterwards.
+            // A lookup that meets a change or an impossible value is repeated alone afterwards.
             for level in (1..=top.map_or(0, |(_, level)| level)).rev() {
                 for (key, at) in keys.iter().zip(&mut at) {
                     *at = at.and_then(|mut step| {

@@ -1,27 +1,29 @@
-//! The walk through the whole tree, level by level from the root down, that recovery and `verify` share; and
-//! opening.
+//! Opening, and the walk through the whole tree that recovery and `verify` share: level by level,
+//! from the root down.
 //!
-//! A level is a list of children, as the level above has them, and a list by `next`. Where the second has a node
-//! that the first has not, a split or a merge was cut short there: an *orphan*. As the parent of an orphan's left
-//! neighbour was locked, there is one at most behind each node, and its parent has room.
+//! A level is a list of children in the level above, and a list by `next`. A node that only the
+//! second list has is an *orphan*: a split or a merge was cut short there. The parent of an
+//! orphan's left neighbour was locked. Therefore at most one orphan is behind each node, and its
+//! parent has room.
 //!
 //! Recovery repairs in this order, each step repeatable:
 //!
-//! 1. while it walks: what an orphan has too is cut off its left neighbour; shifts are finished;
-//! 2. when it knows what is in use: an orphan becomes a child of its neighbour's parent, the root's of a new root;
-//!    one that is an empty leaf is unlinked;
-//! 3. at last, emptied leaves are merged, and a root with one child goes.
+//! 1. during the walk, entries that an orphan has too are cut off its left neighbour, and shifts
+//!    are finished;
+//! 2. once all blocks in use are known, an orphan becomes a child of its neighbour's parent, or of
+//!    a new root; an orphan that is an empty leaf is unlinked;
+//! 3. at last, emptied leaves are merged, and a root with one child is removed.
 //!
-//! The walk checks what it follows: nodes and records must be blocks of this root that nothing else reached,
-//! levels must go down, keys must ascend within what the parents say. So a corrupt pool ends in an error, not
-//! in a loop.
+//! The walk checks everything before it follows it: nodes and records must be blocks of this root
+//! that nothing else reached, levels must descend, and keys must ascend within the bounds that the
+//! parents give. So a corrupt pool ends in an error and not in a loop.
 
 use super::node::{child, to_child};
 use super::read::{Corrupt, Goal};
 use super::{FastFair, FastFairOptions, MARKS, MAX_LEVEL, ROOT, offset};
 use crate::btree::node::compare_words;
 use crate::index::{RecoveryReport, TreeError};
-use crate::repr::{Stored, StoredKey, WordOf};
+use crate::repr::{PairOf, Stored, StoredKey, WordOf};
 use crate::saved;
 use crate::threads::on_threads;
 use bristlecone_pmem::Media;
@@ -32,10 +34,10 @@ use std::cmp::Ordering as Order;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Nodes that a thread takes at a time.
+/// Number of nodes that a thread takes at a time.
 const TAKE: usize = 64;
 
-/// What a walk comes to.
+/// An item that a walk reaches.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reached<A, B> {
     /// A node, by its offset. Nothing of it has been read yet.
@@ -55,18 +57,18 @@ struct Child<A> {
     parent: u64,
 }
 
-/// What follows a node in its level.
+/// The successor of a node in its level.
 #[derive(Clone, Copy, Debug)]
 struct Follows<A> {
     /// Offset of the next node; 0 if there is none.
     next: u64,
     /// Its low word.
     high: Option<A>,
-    /// An orphan may come before it.
+    /// True if an orphan may come before it.
     orphan: bool,
 }
 
-/// A node that the list of its level leads to, and no parent.
+/// A node in the list of its level that no parent has.
 #[derive(Clone, Copy, Debug)]
 struct Orphan<A> {
     child: Child<A>,
@@ -76,7 +78,7 @@ struct Orphan<A> {
     empty: bool,
 }
 
-/// What a walk found.
+/// Result of a walk.
 #[derive(Debug)]
 pub(super) struct Walked<A> {
     pub entries: u64,
@@ -88,7 +90,7 @@ pub(super) struct Walked<A> {
     empty: Vec<A>,
 }
 
-// Not derived: that would ask for `A: Default`, which is more than there is to say.
+// Not derived, because that would require `A: Default`.
 impl<A> Default for Walked<A> {
     fn default() -> Self {
         Self {
@@ -102,7 +104,7 @@ impl<A> Default for Walked<A> {
     }
 }
 
-/// What a thread found in some nodes, and the number of the first of them.
+/// A thread's result for some nodes, and the index of the first of them.
 type Part<A> = (usize, Walked<A>);
 
 impl<A> Walked<A> {
@@ -117,12 +119,12 @@ impl<A> Walked<A> {
 }
 
 impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
-    /// Goes through all nodes, checks the invariants of the module's head, and gives everything that it
-    /// comes to to `each` first. `repair`: a crash came before; else nothing is stored. Call it while no one
-    /// writes.
+    /// Walks all nodes and checks the invariants of the module's head. Passes every item that it
+    /// reaches to `each` first. `repair` is true after a crash; otherwise nothing is stored. No
+    /// thread may write meanwhile.
     ///
     /// # Errors
-    /// What is wrong, in words, `each`'s refusal included.
+    /// The reason in words, whether a check or `each` failed.
     pub(super) fn walk<F>(
         &self,
         threads: usize,
@@ -151,7 +153,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         Ok(total)
     }
 
-    /// Visits the nodes of one level; its children come in order.
+    /// Visits the nodes of one level. Returns their children in order.
     fn walk_level<F>(
         &self,
         threads: usize,
@@ -166,7 +168,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         let taken = AtomicUsize::new(0);
         let failed = AtomicBool::new(false);
         let worker = || -> Result<Vec<Part<WordOf<K>>>, String> {
-            // What `each` pins is pinned already, which is cheap.
+            // Pins of `each` are then nested, which is cheap.
             let _pin = epoch::pin();
             let mut parts = Vec::new();
             loop {
@@ -190,7 +192,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
             }
             Ok(parts)
         };
-        // More would have nothing to take.
+        // More threads would have nothing to take.
         let threads = threads.min(nodes.len().div_ceil(TAKE));
         let mut parts: Vec<_> = on_threads(self.pm(), threads, worker, |what| what)?
             .into_iter()
@@ -214,45 +216,100 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         each: &impl Fn(Reached<K::Word, V::Word>) -> Result<(), String>,
         out: &mut Walked<K::Word>,
     ) -> Result<(), String> {
-        let pm = self.pm();
         let wrong = |what: String| format!("node {:#x} of level {level}: {what}", child.off);
-        let at = (self.handle(child.off)).ok_or_else(|| wrong("no node can be there".into()))?;
-        each(Reached::Node(child.off)).map_err(wrong)?;
+        let Some(orphan) = self
+            .visit_one(level, child, follows, repair, each, out)
+            .map_err(wrong)?
+        else {
+            return Ok(());
+        };
+        let empty = out.empty.len();
+        let alone = Follows {
+            orphan: false,
+            ..follows
+        };
+        self.visit(level, orphan, alone, repair, each, out)?;
+        let is_empty = out.empty.len() > empty;
+        out.empty.truncate(empty);
+        out.orphans.push(Orphan {
+            child: orphan,
+            level,
+            left: child.off,
+            empty: is_empty,
+        });
+        Ok(())
+    }
+
+    /// Visits a node. Returns the orphan behind it, if there is one.
+    fn visit_one(
+        &self,
+        level: usize,
+        child: Child<K::Word>,
+        follows: Follows<K::Word>,
+        repair: bool,
+        each: &impl Fn(Reached<K::Word, V::Word>) -> Result<(), String>,
+        out: &mut Walked<K::Word>,
+    ) -> Result<Option<Child<K::Word>>, String> {
+        let pm = self.pm();
+        let at = (self.handle(child.off)).ok_or("no node can be there")?;
+        each(Reached::Node(child.off))?;
         let node = self.node(at);
         let (found, low) = (node.level(pm), node.low(pm));
         if found != level || low != child.low {
             let expected = child.low;
-            return Err(wrong(format!(
+            return Err(format!(
                 "level {found}, low key {low:#x}; its parent says {expected:#x}"
-            )));
+            ));
         }
-        let none = K::Word::default();
-        if level == 0 && low != none {
-            each(Reached::Key(low)).map_err(wrong)?;
+        if level == 0 && low != K::Word::default() {
+            each(Reached::Key(low))?;
         }
-        let (mut high, next) = (follows.high, node.next(pm));
-        let mut orphan = None;
-        if next != follows.next {
-            if !follows.orphan {
-                return Err(wrong(format!(
-                    "it leads to {next:#x}, and {:#x} follows",
-                    follows.next
-                )));
-            }
-            let behind = self
-                .check_orphan(level, next, child, follows)
-                .map_err(wrong)?;
-            high = Some(behind.low);
-            orphan = Some(behind);
-        }
-        let raw = node.raw::<K, M>(pm, high.filter(|_| orphan.is_some()));
+        let next = node.next(pm);
+        let orphan = if next == follows.next {
+            None
+        } else if follows.orphan {
+            Some(self.check_orphan(level, next, child, follows)?)
+        } else {
+            return Err(format!(
+                "it leads to {next:#x}, and {:#x} follows",
+                follows.next
+            ));
+        };
+        let raw = node.raw::<K, M>(pm, orphan.map(|orphan| orphan.low));
         if !raw.is_whole() {
             if !repair {
-                return Err(wrong("a shift was not finished".into()));
+                return Err("a shift was not finished".into());
             }
             out.repaired += node.repair(pm, &raw);
         }
-        let entries = raw.entries;
+        let high = orphan.map_or(follows.high, |orphan| Some(orphan.low));
+        self.check_order(&raw.entries, low, high)?;
+        if level == 0 {
+            Self::visit_entries(child, &raw.entries, each, out)?;
+        } else {
+            let first = raw.entries.first().map(|entry| entry.0);
+            if first != Some(low) {
+                return Err(format!(
+                    "its first key is {first:#x?}, its low key {low:#x}"
+                ));
+            }
+            out.children
+                .extend(raw.entries.iter().map(|(low, value)| Child {
+                    off: self::child(*value),
+                    low: *low,
+                    parent: child.off,
+                }));
+        }
+        Ok(orphan)
+    }
+
+    /// Checks that the keys of a node ascend and are at least `low` and below `high`.
+    fn check_order(
+        &self,
+        entries: &[PairOf<K, V>],
+        low: K::Word,
+        high: Option<K::Word>,
+    ) -> Result<(), String> {
         let order = |a: K::Word, b: K::Word| self.order(a, b);
         let ascends = entries
             .windows(2)
@@ -264,54 +321,36 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
             (Some(last), Some(high)) => order(last, high).is_lt(),
             _ => true,
         };
-        if !(ascends && above && below) {
-            return Err(wrong(format!(
-                "keys are out of order, or not between {low:#x} and {high:#x?}"
-            )));
-        }
-        if level == 0 {
-            for (key, value) in &entries {
-                each(Reached::Key(*key)).map_err(wrong)?;
-                each(Reached::Value(*value)).map_err(wrong)?;
-            }
-            out.leaves += 1;
-            out.entries += entries.len() as u64;
-            // But for a root: it has nothing to merge with.
-            if entries.is_empty() && (child.parent != 0 || low != none) {
-                out.empty.push(low);
-            }
+        if ascends && above && below {
+            Ok(())
         } else {
-            if first != Some(low) {
-                return Err(wrong(format!(
-                    "its first key is {first:#x?}, its low key {low:#x}"
-                )));
-            }
-            out.children
-                .extend(entries.iter().map(|(low, value)| Child {
-                    off: self::child(*value),
-                    low: *low,
-                    parent: child.off,
-                }));
+            Err(format!(
+                "keys are out of order, or not between {low:#x} and {high:#x?}"
+            ))
         }
-        let Some(behind) = orphan else { return Ok(()) };
-        let empty = out.empty.len();
-        let alone = Follows {
-            orphan: false,
-            ..follows
-        };
-        self.visit(level, behind, alone, repair, each, out)?;
-        let is_empty = out.empty.len() > empty;
-        out.empty.truncate(empty);
-        out.orphans.push(Orphan {
-            child: behind,
-            level,
-            left: child.off,
-            empty: is_empty,
-        });
+    }
+
+    /// Visits the entries of a leaf.
+    fn visit_entries(
+        leaf: Child<K::Word>,
+        entries: &[PairOf<K, V>],
+        each: &impl Fn(Reached<K::Word, V::Word>) -> Result<(), String>,
+        out: &mut Walked<K::Word>,
+    ) -> Result<(), String> {
+        for (key, value) in entries {
+            each(Reached::Key(*key))?;
+            each(Reached::Value(*value))?;
+        }
+        out.leaves += 1;
+        out.entries += entries.len() as u64;
+        // An empty root has nothing to merge with.
+        if entries.is_empty() && (leaf.parent != 0 || leaf.low != K::Word::default()) {
+            out.empty.push(leaf.low);
+        }
         Ok(())
     }
 
-    /// Order of two key words, of which 0 is below all others.
+    /// Returns the order of two key words, of which 0 is below all others.
     fn order(&self, a: K::Word, b: K::Word) -> Order {
         let none = K::Word::default();
         if a == none || b == none {
@@ -370,7 +409,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
                 Ok(tree)
             }
             Err(e) => {
-                // Nothing of this tree may be saved as if it were whole.
+                // This tree is not whole, so nothing of it may be saved.
                 tree.root = None;
                 Err(e)
             }
@@ -415,7 +454,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         for orphan in &walked.orphans {
             self.adopt(orphan)?;
         }
-        report.repaired += self.give_back(&walked.empty);
+        report.repaired += self.merge_emptied(&walked.empty);
         Ok(report)
     }
 
@@ -427,7 +466,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         let handles = self.handle(off).zip(self.handle(orphan.left));
         let (at, left) = handles.ok_or_else(|| TreeError::Corrupt("no node".into()))?;
         if orphan.empty {
-            // PERSIST: (in `publish`) the empty leaf is unlinked.
+            // PERSIST: (in `publish`) the link past the empty leaf.
             self.node(left).link().publish(pm, self.node(at).next(pm));
             self.retire_node(at, 0, low, &epoch::pin());
             return Ok(());
@@ -454,9 +493,9 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         Ok(())
     }
 
-    /// Merges empty leaves, whose low words these are, and lets a root with one child go. Returns how many nodes
-    /// went.
-    fn give_back(&self, empty: &[K::Word]) -> u64 {
+    /// Merges empty leaves, given by their low words, and removes a root with one child. Returns
+    /// how many nodes were freed.
+    fn merge_emptied(&self, empty: &[K::Word]) -> u64 {
         let before = self.heap.live_blocks();
         let guard = epoch::pin();
         let merge = || -> Result<(), Corrupt> {
@@ -465,13 +504,13 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
                     self.shrink(Goal::First, &guard)?;
                     continue;
                 }
-                // An own key: the record may go with a leaf.
+                // A key of its own, because the record may be freed with a leaf.
                 let key = K::read(self.pm(), *low, ToOwned::to_owned).ok_or(Corrupt)?;
                 self.shrink(Goal::Key(key.borrow()), &guard)?;
             }
             self.collapse(&guard)
         };
-        // The walk found the tree to be whole; what is left undone is not lost.
+        // The walk found the tree to be whole, and unfinished merges lose nothing.
         let _ = merge();
         before.saturating_sub(self.heap.live_blocks())
     }

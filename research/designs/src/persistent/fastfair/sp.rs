@@ -1,18 +1,19 @@
-//! FAST/FAIR SP (UCSC-CRSS-20-01, sections 2.3 and 4.3): *selective persistence*, that is, FAST/FAIR's leaves under
-//! inner nodes in DRAM, which recovery rebuilds from the leaves.
+//! FAST/FAIR SP (UCSC-CRSS-20-01, sections 2.3 and 4.3), *selective persistence*: FAST/FAIR's
+//! leaves under inner nodes in DRAM, which recovery rebuilds from the leaves.
 //!
-//! A [`LeafTree`] with the sorted node of `node.rs` as its leaf. Its low word is not used: the inner index routes,
-//! and a leaf that a crash left with what its sibling has too is told by the first key of that sibling, which no
-//! one else had come to yet.
+//! FAST/FAIR SP is a [`LeafTree`] with the sorted node of `node.rs` as its leaf. The leaf's low
+//! word is not used, because the inner index routes. If a crash left a leaf with entries that its
+//! sibling has too, the first key of the sibling tells them, which no walk had reached before.
 //!
 //! # Persist cost
-//! Insertions, removals and updates cost what they do in FAST/FAIR; a split lacks the insertion into the parent.
+//! Insertions, removals and updates cost what they do in FAST/FAIR; a split lacks the insertion
+//! into the parent.
 //!
 //! # Crash states
-//! 1. *Shift*: as `node.rs` says.
-//! 2. *Split*, the new leaf linked in and the upper half not cut off yet: recovery cuts it off, if the sibling has
-//!    each of those entries.
-//! 3. *Unlinking*: an empty leaf in the chain, or not.
+//! 1. *Shift*: see `node.rs`.
+//! 2. *Split*: the new leaf is linked in and the upper half not cut off yet. Recovery cuts it off,
+//!    if the sibling has each of those entries.
+//! 3. *Unlinking*: an empty leaf is in the chain, or not.
 
 use super::check_width;
 use super::node::{Node, NodeOf, capacity};
@@ -45,7 +46,8 @@ impl<const B: usize> SpLeaf<B> {
     }
 }
 
-/// FAST/FAIR with selective persistence, in leaves of `B` x 256 bytes (`B` from 1 to 4). See the module's head.
+/// FAST/FAIR with selective persistence, in leaves of `B` x 256 bytes (`B` from 1 to 4). See the
+/// module's head.
 pub type FastFairSp<K, V, M, const B: usize = 2> = LeafTree<SpDesign<B>, K, V, M>;
 
 /// The leaf design of FAST/FAIR SP.
@@ -119,7 +121,7 @@ where
 
     #[inline(always)]
     fn set_value(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>, slot: usize, value: V::Word) {
-        // PERSIST: (in `publish_value`) the new value counts.
+        // PERSIST: (in `publish_value`) the new value.
         node_of::<K, V, B>(leaf).publish_value(tree.pm(), slot, value);
     }
 
@@ -192,14 +194,15 @@ where
         new_node.flush_new(pm);
         // PERSIST: the new leaf, and the pair's records, before the link to it.
         pm.fence();
-        // PERSIST: (in `publish`) the upper half is the sibling's, before it is cut off here.
+        // PERSIST: (in `publish`) the link; the upper half is the sibling's, before it is cut off
+        // here.
         node.link().publish(pm, offset(new));
         if let Some(first) = upper.first() {
-            // PERSIST: (in `cut`) the upper half is gone from here, before an insertion comes.
+            // PERSIST: (in `cut`) the cut, before an insertion comes.
             node.cut(pm, first.slot);
         }
         if !goes_right {
-            // The split has fenced the pair's records.
+            // The split fenced the pair's records.
             let inserted = Self::insert(tree, leaf, pair, true);
             debug_assert!(inserted, "half the slots are empty");
         }
@@ -213,17 +216,19 @@ where
             && next
                 .checked_add(size_of::<SpLeaf<B>>() as u64)
                 .is_some_and(|end| end <= pm.len());
-        // What else it may be, the walk will say when it comes there.
+        // The walk reports anything else when it arrives there.
         let sibling = u32::try_from(next / UNIT).ok().filter(|_| inside);
         let mut moved = Vec::new();
         if let Some(sibling) = sibling {
-            // One that is being repaired by another thread has keys beyond all of this leaf's, whichever are seen.
+            // If another thread is repairing the sibling, all keys seen in it are beyond this
+            // leaf's.
             node_of::<K, V, B>(tree.leaf(sibling)).entries(pm, &mut moved);
         }
         let raw = node.raw::<K, M>(pm, moved.first().map(|entry| entry.0));
         if let Some(cut) = raw.cut_at() {
-            // A split's sibling has all of them; then no one has come to it yet. Its values may be newer: one that was not
-            // fenced before the lock was given back (`update_unflushed`) is fenced there with the copy, and may be lost here.
+            // A split's sibling has all of them, and no walk has reached it yet. Its values may be
+            // newer: a value that was not fenced before the lock was released (`update_unflushed`)
+            // is fenced there with the copy, and may be lost here.
             let mut rest = moved.as_slice();
             let all = (cut..node.count(pm)).all(|i| {
                 let key = node.key(pm, i);
@@ -253,7 +258,7 @@ where
     }
 }
 
-/// The node that a leaf is.
+/// Returns the node of a leaf.
 #[inline(always)]
 fn node_of<K: StoredKey + ?Sized, V: Stored + ?Sized, const B: usize>(
     leaf: &SpLeaf<B>,
@@ -261,7 +266,7 @@ fn node_of<K: StoredKey + ?Sized, V: Stored + ?Sized, const B: usize>(
     leaf.node()
 }
 
-/// Where the key of `word`, which is not there, would be.
+/// Returns the place where the key of `word`, which is absent, would be.
 #[inline(always)]
 fn place_of_word<K, V, M, const B: usize>(pm: &M, leaf: &SpLeaf<B>, word: K::Word) -> usize
 where
@@ -272,7 +277,7 @@ where
     let node = node_of::<K, V, B>(leaf);
     match K::read(pm, word, |key| node.find(pm, key)) {
         Some(Ok(Found { slot, .. }) | Err(slot)) => slot,
-        None => node.count(pm), // no key was ever at that word: the pool is corrupt under our hands
+        None => node.count(pm), // no key was ever at that word: the pool has become corrupt
     }
 }
 
@@ -287,7 +292,8 @@ mod tests {
 
     type Tree = FastFairSp<u64, u64, Mapped>;
 
-    /// A crash in a split, after the link to the new leaf, which also undid values that were changed before and not fenced.
+    /// A crash in a split comes after the link to the new leaf, and also undoes values that were
+    /// changed before and not fenced.
     #[test]
     fn a_half_done_split_is_repaired_though_the_old_leaf_has_older_values() {
         let folder = tempfile::tempdir().unwrap();

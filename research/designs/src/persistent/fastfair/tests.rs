@@ -1,4 +1,4 @@
-//! What is particular to this design; the shared scenarios are in `tests/`.
+//! Tests of this design alone; the scenarios that all designs share are in `tests/`.
 
 use super::node::Node;
 use super::*;
@@ -42,7 +42,7 @@ fn content(tree: &Numbers, node: Node<'_, u64, u64>) -> Vec<(u64, u64)> {
     entries
 }
 
-/// A bijection on u64 that looks random.
+/// Maps u64 one to one to numbers that look random.
 fn mix(x: u64) -> u64 {
     let x = (x ^ x >> 31).wrapping_mul(0x7FB5_D329_728E_A185);
     let x = (x ^ x >> 27).wrapping_mul(0x81DA_DEF4_BC2D_D44D);
@@ -57,7 +57,7 @@ fn nodes_keep_what_is_put_in_and_nothing_else() {
         let mut model: BTreeMap<u64, u64> = BTreeMap::new();
         let slots = node.slots();
         for round in 0..20 * slots as u64 {
-            // Keys from 0 on, and few different values.
+            // Keys from 0 on, and few distinct values.
             let (key, value) = (mix(round) % (2 * slots as u64), mix(round) >> 62);
             match node.find(pm, &key) {
                 Ok(found) => {
@@ -82,14 +82,14 @@ fn nodes_keep_what_is_put_in_and_nothing_else() {
     }
 }
 
-/// Every state that a crash inside a line leaves of a shift, put together by hand.
+/// Every state that a crash inside a line can leave of a shift, constructed by hand.
 #[test]
 fn what_a_shift_leaves_is_repaired_whatever_the_values() {
     let tree = tree(256, None);
     let pm = tree.pm();
     for first in [0, 5] {
         let all: Vec<(u64, u64)> = (0..6).map(|i| (first + i, 9)).collect();
-        // An entry twice: the left one counts. Its value may be any.
+        // An entry is there twice, and the left one counts. Its value may be anything.
         for twice in 0..all.len() {
             let mut entries = all.clone();
             entries.insert(twice + 1, (all[twice].0, 1));
@@ -117,7 +117,7 @@ fn what_a_shift_leaves_is_repaired_whatever_the_values() {
             assert_eq!(node.repair(pm, &raw), 1);
             assert_eq!(content(&tree, node), all);
         }
-        // What belongs to the right sibling is cut off.
+        // Entries of the right sibling are cut off.
         for kept in 0..all.len() {
             if all[kept].0 == 0 {
                 continue; // no sibling's low key
@@ -131,7 +131,7 @@ fn what_a_shift_leaves_is_repaired_whatever_the_values() {
     }
 }
 
-/// Nothing that a header may say leads outside the node.
+/// No header, however corrupt, leads outside the node.
 #[test]
 fn damaged_headers_stay_inside() {
     let tree = tree(256, None);
@@ -171,7 +171,7 @@ fn grows_and_shrinks(bytes: u32, most: Option<usize>, n: u64) {
         ControlFlow::Continue(())
     });
     assert!(seen.iter().rev().copied().eq(model.clone()));
-    // In the order of insertion, which is none of the keys'; then in theirs.
+    // In the order of insertion, which is not that of the keys; then in the order of the keys.
     for i in 0..n / 2 {
         assert!(tree.remove(&mix(i)).unwrap());
         model.remove(&mix(i));
@@ -195,7 +195,7 @@ fn trees_grow_and_shrink_to_nothing() {
     grows_and_shrinks(8192, None, 20_000);
 }
 
-/// Removal from either end, where neighbours are merged from one side only.
+/// Removal from either end, where only neighbours on one side can be merged.
 #[test]
 fn trees_shrink_from_either_end() {
     for order in [0, 1, 2] {
@@ -218,8 +218,9 @@ fn trees_shrink_from_either_end() {
     }
 }
 
-/// A scan whose next leaf changed goes down again to the leaf that it was in. It counted that as a further leaf,
-/// and stopped once it had counted more than the pool has room for, though half of them were to come.
+/// A scan whose next leaf had changed descended again to its own leaf. It counted that leaf as
+/// another one, and stopped once it had counted more leaves than the pool has room for, though half
+/// of them were still to come.
 #[test]
 fn scans_go_on_to_the_end_beside_writers() {
     let mut tree = tree(512, None);
@@ -236,7 +237,7 @@ fn scans_go_on_to_the_end_beside_writers() {
     tree.scan(.., |key, _| {
         assert_eq!(*key, next);
         next += 1;
-        // In the next leaf, whose version is known already.
+        // In the next leaf, whose version the scan has read already.
         tree.upsert(&(key + per_leaf).min(keys - 1), &1).unwrap();
         ControlFlow::Continue(())
     });

@@ -1,8 +1,9 @@
-//! Checking every invariant, and measuring.
+//! Checks of every invariant, and measurements.
 
 use super::FastFair;
 use super::read::Goal;
 use super::recovery::Reached;
+use crate::common::check_leaks;
 use crate::index::{IndexStats, VerifyReport, Violation};
 use crate::repr::{Stored, StoredKey};
 use crate::version_lock::VersionLocks;
@@ -11,7 +12,7 @@ use crossbeam_epoch as epoch;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-/// What a check has seen.
+/// State of a check.
 #[derive(Default)]
 struct Seen {
     blocks: HashSet<u64>,
@@ -20,8 +21,8 @@ struct Seen {
 }
 
 impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
-    /// Checks every invariant, and that every block that is live is reached and every block that is reached
-    /// is live, once.
+    /// Checks every invariant, and that every live block is reached exactly once, and no other
+    /// block.
     pub(super) fn check(&self) -> Result<VerifyReport, Violation> {
         let seen = Mutex::new(Seen::default());
         let walked = self.walk(1, false, |reached| {
@@ -54,12 +55,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         } = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
         let walked = walked.map_err(|what| Violation { what, leak })?;
         let (live, reached) = (self.heap.live_blocks(), blocks.len() as u64);
-        if live != reached {
-            return Err(Violation::leak(format!(
-                "{live} blocks are in use but {reached} are reached: {} leaked",
-                live.abs_diff(reached)
-            )));
-        }
+        check_leaks(live, reached)?;
         Ok(VerifyReport {
             entries: walked.entries,
             leaves: walked.leaves,
@@ -68,7 +64,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
     }
 
     pub(super) fn measure(&self) -> IndexStats {
-        // Pinned, so that what it comes to is a node, if perhaps no longer of the tree.
+        // Pinned, so that everything reached is a node, even if it may have left the tree.
         let _pin = epoch::pin();
         let pm = self.pm();
         let heap = self.heap.stats();
@@ -78,7 +74,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
             ..IndexStats::default()
         };
         let most = pm.len() / self.node_bytes();
-        // The first node of each level; levels may come and go meanwhile.
+        // The first node of each level. Levels may come and go meanwhile.
         let Ok(path) = self.path_to(Goal::First) else {
             return stats;
         };

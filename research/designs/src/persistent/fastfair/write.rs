@@ -1,31 +1,19 @@
-//! Insertion, replacement and removal: one leaf each, but for what `fair.rs` does.
+//! Insertion, replacement and removal. Each changes one leaf, except for what `fair.rs` does.
 
 use super::FastFair;
 use super::read::{Corrupt, Goal};
-use crate::index::{InsertError, RemoveError, UpdateError};
+use crate::common::{commit_inserts, make_pair};
+use crate::index::{IfPresent, InsertError, RemoveError, UpdateError};
 use crate::leaftree::Found;
 use crate::repr::{PairOf, Stored, StoredKey};
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 
-/// What to do with a key that is there already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IfPresent {
-    /// Report [`InsertError::KeyExists`].
-    Refuse,
-    /// Put the new value in its place.
-    Replace,
-}
-
 impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
-    /// Makes the words for a pair, records and all; nothing is allocated if it fails.
+    /// Makes the words of a pair, with their records. If this fails, nothing stays allocated.
     pub(super) fn make_pair(&self, key: &K, value: &V) -> Result<PairOf<K, V>, SpaceError> {
-        let word = key.make(&self.heap)?;
-        let value = value
-            .make(&self.heap)
-            .inspect_err(|_| K::discard(&self.heap, word))?;
-        Ok((word, value))
+        make_pair(&self.heap, key, value)
     }
 
     pub(super) fn free_pair(&self, (key, value): PairOf<K, V>) {
@@ -33,18 +21,18 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         V::discard(&self.heap, value);
     }
 
-    /// Inserts, or does as `present` says, and commits. True if the key was there.
+    /// Inserts, or acts as `present` says, and commits. Returns true if the key was present.
     pub(super) fn put(&self, key: &K, value: &V, present: IfPresent) -> Result<bool, InsertError> {
         let was_there = self.put_uncommitted(key, value, present)?;
         self.commit()?;
         Ok(was_there)
     }
 
-    /// Inserts, or does as `present` says; what it fenced is still to be committed.
+    /// Inserts, or acts as `present` says. The caller commits what was fenced.
     fn put_uncommitted(&self, key: &K, value: &V, present: IfPresent) -> Result<bool, InsertError> {
         // Numbers retire nothing.
         let pin = Self::RECORDS.then(epoch::pin);
-        // Records are made before a lock is taken, but not for nothing.
+        // Records are made before a lock is taken, but only if the operation can succeed.
         if Self::RECORDS && self.find_word(key).is_some() {
             match present {
                 IfPresent::Refuse => return Err(InsertError::KeyExists),
@@ -85,7 +73,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
             let n = leaf.count(pm);
             if n < self.capacity {
                 leaf.insert(pm, n, place, pair, !Self::RECORDS);
-                // After the change is durable: what others see now, a crash keeps.
+                // After the change is durable, so that others see only what survives a crash.
                 locked.unlock();
                 pm.interleave();
                 return Ok(false);
@@ -98,18 +86,18 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         }
     }
 
-    /// Stores a value over that of a locked leaf's entry.
+    /// Replaces the value of a locked leaf's entry.
     fn swap_value(&self, leaf: u32, slot: usize, value: V::Word) {
         let pm = self.pm();
         if V::RECORDS {
             // PERSIST: the new value's record, before the word that leads to it.
             pm.fence();
         }
-        // PERSIST: (in `publish_value`) the new value counts.
+        // PERSIST: (in `publish_value`) the new value.
         self.node(leaf).publish_value(pm, slot, value);
     }
 
-    /// Inserts a batch, each pair for itself, and commits once.
+    /// Inserts a batch, pair by pair, and commits once.
     pub(super) fn insert_batch<Q: Borrow<K>, W: Borrow<V>>(
         &self,
         pairs: &[(Q, W)],
@@ -122,18 +110,12 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
             self.put_uncommitted(key, value, IfPresent::Refuse)
                 .map(|_| ())
         }));
-        if out.iter().any(Result::is_ok)
-            && let Err(e) = self.commit()
-        {
-            for result in out.iter_mut().filter(|result| result.is_ok()) {
-                *result = Err(e.duplicate().into());
-            }
-        }
+        commit_inserts(out, || self.commit());
     }
 
-    /// Replaces the value of a key that is there.
+    /// Replaces the value of a key that is present.
     pub(super) fn replace(&self, key: &K, value: &V) -> Result<(), UpdateError> {
-        // A record is not made for nothing.
+        // A record is made only if the operation can succeed.
         let there = !V::RECORDS || {
             let _pin = epoch::pin();
             self.find_word(key).is_some()
@@ -145,8 +127,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         Ok(())
     }
 
-    /// Replaces the value of `key`, if it is there: false if not. What it fenced is still to be
-    /// committed.
+    /// Replaces the value of `key`. Returns false if the key is absent. The caller commits what was
+    /// fenced.
     fn replace_uncommitted(&self, key: &K, value: &V) -> Result<bool, SpaceError> {
         let pin = Self::RECORDS.then(epoch::pin);
         let word = value.make(&self.heap)?;
@@ -171,11 +153,11 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         Ok(true)
     }
 
-    /// Removes `key`; true if it was there.
+    /// Removes `key`. Returns true if it was present.
     pub(super) fn take_out(&self, key: &K) -> Result<bool, RemoveError> {
         let pin = Self::RECORDS.then(epoch::pin);
         let pm = self.pm();
-        // In a corrupt pool nothing is found: `RemoveError` knows no such case.
+        // In a corrupt pool the key counts as absent, since `RemoveError` has no such case.
         let Ok((at, leaf, locked)) = self.lock_leaf(key) else {
             return Ok(false);
         };
@@ -196,7 +178,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
             V::retire(&self.heap, value, guard);
         }
         if left == 0 && at.at != self.top() {
-            // What is lost if the pool is corrupt is for `verify` to say: the key is removed.
+            // The key is removed. If the pool is corrupt, `verify` reports what is wrong.
             let _ = self.shrink(Goal::Key(key), &epoch::pin());
         }
         self.commit()?;

@@ -1,9 +1,9 @@
-//! Persistent unsorted (UCSC-CRSS-20-01, sections 2.3 and 3.1): a B+-tree whose leaves are unsorted, with a
-//! validity bitmap, and whose other nodes are sorted. All of it is in persistent memory.
+//! Persistent unsorted (UCSC-CRSS-20-01, sections 2.3 and 3.1): a B+-tree entirely in persistent
+//! memory. Its leaves are unsorted, with a validity bitmap; its other nodes are sorted.
 //!
-//! An entry is written into an empty slot and made to count by one NAW of a bitmap word (*native atomic
-//! in-place updates*); only structural modifications are logged. Descent, splits, unlinking, scans, bulk load
-//! and recovery are [`crate::btree`]'s.
+//! An entry is written into an empty slot, and one NAW of a bitmap word makes it count (*native
+//! atomic in-place updates*). Only structural modifications are logged. [`crate::btree`] has
+//! descent, splits, unlinking, scans, bulk load and recovery.
 //!
 //! ```text
 //! word 0     | 0 (level 0)             word 1 | offset of the next leaf, 0 for the last
@@ -13,23 +13,25 @@
 //!
 //! # Invariants
 //! 1. A slot counts iff its bit is set.
-//! 2. A slot that counts in the *durable* bitmap is never overwritten but for the 8-byte value word of an
-//!    update, or under the log.
+//! 2. A slot that counts in the *durable* bitmap is never overwritten, with two exceptions: the
+//!    8-byte value word of an update, and changes under the log.
 //!
 //! # Values of 16 bytes
-//! No store that vendors promise to be failure-atomic replaces one. So the updated entry is written into an empty
-//! slot, and one NAW of the bitmap word takes the old slot out and the new one in. Where there is no empty
-//! slot of the same bitmap word the value is replaced in place, under the log of structural modifications.
+//! No store that vendors promise to be failure-atomic replaces such a value. Therefore the updated
+//! entry is written into an empty slot, and one NAW of the bitmap word removes the old slot and
+//! adds the new one. If the same bitmap word has no empty slot, the value is replaced in place,
+//! under the log of structural modifications.
 //!
 //! # Crash states
-//! 1. *Insert*, before the bitmap's NAW: an entry in a slot that does not count.
-//! 2. *Update*, *remove*: the old or the new word. (A wide value: the old or the new bitmap, and an entry in a slot
-//!    that does not count; or as [`crate::btree`] says of logged changes.)
-//! 3. *Split*, *unlinking of an emptied leaf*: as [`crate::btree`] says.
+//! 1. *Insert*, before the bitmap's NAW: the entry is in a slot that does not count.
+//! 2. *Update*, *remove*: the old or the new word. (A wide value: the old or the new bitmap, and an
+//!    entry in a slot that does not count; or a logged change, see [`crate::btree`].)
+//! 3. *Split*, *unlinking of an emptied leaf*: see [`crate::btree`].
 //!
 //! # Persist cost
-//! Insert: 2 lines and 2 fences (records share the first). Update and remove: 1 line and 1 fence (an update
-//! to a record: 2 fences; of a wide value: 2 lines and 2 fences, or, under the log, 3 lines and 3 fences).
+//! Insert: 2 lines and 2 fences (records share the first). Update and remove: 1 line and 1 fence
+//! (an update to a record: 2 fences; of a wide value: 2 lines and 2 fences, or, under the log, 3
+//! lines and 3 fences).
 
 use crate::btree::BTree;
 use crate::btree::change::{Change, Overwritten, OverwrittenWords};
@@ -39,9 +41,9 @@ use crate::repr::{PairOf, Stored, StoredKey, Word};
 use bristlecone_pmem::Media;
 use std::sync::atomic::Ordering;
 
-/// First word of the bitmap.
+/// Index of the bitmap's first word.
 pub(crate) const BITMAP: usize = 2;
-/// Bits in a word of it.
+/// Number of bits in a word of the bitmap.
 const BITS: usize = u64::BITS as usize;
 
 /// The persistent unsorted design.
@@ -50,7 +52,7 @@ pub struct Unsorted;
 
 impl Kind for Unsorted {
     const NAME: &'static str = "unsorted";
-    const USUAL_BYTES: u32 = 512;
+    const DEFAULT_BYTES: u32 = 512;
     type Leaf = Bitmap;
     type Protect = OverwrittenWords;
 }
@@ -62,18 +64,18 @@ pub type UnsortedTree<K, V, M> = BTree<K, V, M, Unsorted>;
 #[derive(Debug)]
 pub struct Bitmap;
 
-/// Words of an entry.
+/// Returns the words of an entry.
 pub(crate) const fn stride<A: Word, B: Word>() -> usize {
     A::WORDS + B::WORDS
 }
 
-/// Words of the bitmap of a leaf of `words` words, whose entries have `stride` words.
+/// Returns the words of the bitmap of a leaf of `words` words, whose entries have `stride` words.
 pub(crate) const fn bitmap_words(words: usize, stride: usize) -> usize {
-    // An entry's worth is taken by the link and the bitmap at least.
+    // The link and the bitmap take at least the room of one entry.
     (words / stride - 1).div_ceil(BITS)
 }
 
-/// Word number of the first entry, such that entries of 2 or 4 words do not cross a line.
+/// Returns the index of the first entry's first word. Entries of 2 or 4 words then cross no line.
 const fn entries_at(words: usize, stride: usize) -> usize {
     (BITMAP + bitmap_words(words, stride)).next_multiple_of(stride)
 }
@@ -98,20 +100,20 @@ const _: () = {
     }
 };
 
-/// Word number of the key of `slot`; the value follows.
+/// Returns the index of the key of `slot`; the value follows.
 pub(crate) fn key_at<A: Word, B: Word>(leaf: Node<'_>, slot: usize) -> usize {
     let stride = stride::<A, B>();
     entries_at(leaf.words.len(), stride) + stride * slot
 }
 
-/// Words of the bitmap, with the number of slots that each is for.
+/// Returns the words of the bitmap, with the number of slots of each.
 fn parts<A: Word, B: Word>(leaf: Node<'_>) -> impl Iterator<Item = (usize, usize)> {
     let (words, stride) = (leaf.words.len(), stride::<A, B>());
     let slots = slots(words, stride);
     (0..bitmap_words(words, stride)).map(move |i| (i, (slots - i * BITS).min(BITS)))
 }
 
-/// Bits of the slots that part `i` is for and that are in use.
+/// Returns the bits of part `i`'s slots that are in use.
 #[inline]
 fn in_use<M: Media>(leaf: Node<'_>, pm: &M, (i, slots): (usize, usize)) -> u64 {
     let all = !0 >> (BITS - slots);
@@ -119,7 +121,7 @@ fn in_use<M: Media>(leaf: Node<'_>, pm: &M, (i, slots): (usize, usize)) -> u64 {
     leaf.words[BITMAP + i].load(pm, Ordering::Acquire) & all
 }
 
-/// The slots in use.
+/// Returns the slots in use.
 #[inline]
 fn used<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M) -> impl Iterator<Item = usize> {
     parts::<A, B>(leaf).flat_map(move |part| {
@@ -267,7 +269,7 @@ impl Leaf for Bitmap {
         };
         let bit = bits.trailing_ones() as usize;
         write(tree, leaf, i * BITS + bit, pair);
-        // PERSIST: (in `publish`) the entry counts.
+        // PERSIST: (in `publish`) the bit; the entry counts.
         tree.publish(&leaf.words[BITMAP + i], bits | 1 << bit);
     }
 
@@ -284,7 +286,7 @@ impl Leaf for Bitmap {
                 // PERSIST: the new value's record, before the word that leads to it.
                 tree.fence();
             }
-            // PERSIST: (in `publish`) the new value counts.
+            // PERSIST: (in `publish`) the new value.
             tree.publish(&leaf.words[at], value.parts()[0]);
             return;
         }
@@ -299,7 +301,8 @@ impl Leaf for Bitmap {
         if part.is_some_and(|(_, slots)| bit < slots) {
             let key = key::<K::Word, V::Word, M>(leaf, pm, slot);
             write(tree, leaf, i * BITS + bit, (key, value));
-            // PERSIST: (in `publish`) the entry with the new value counts, the old one no longer.
+            // PERSIST: (in `publish`) the bitmap word; the entry with the new value counts, and the
+            // old one no longer.
             tree.publish(&leaf.words[BITMAP + i], (bits | 1 << bit) & !(1 << old));
             return;
         }
@@ -320,7 +323,7 @@ impl Leaf for Bitmap {
         let (pm, word) = (tree.pm(), &leaf.words[BITMAP + slot / BITS]);
         // ORDERING: Relaxed; the leaf is locked.
         let bits = word.load(pm, Ordering::Relaxed);
-        // PERSIST: (in `publish`) the entry no longer counts.
+        // PERSIST: (in `publish`) the bit; the entry no longer counts.
         tree.publish(word, bits & !(1 << (slot % BITS)));
     }
 }

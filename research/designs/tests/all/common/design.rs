@@ -10,16 +10,16 @@ use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{Auto, Dram, Journal, Mapped};
 use std::marker::PhantomData;
 
-/// A design and how it is run, as a type: the design itself for its usual options, or a type of
-/// the test's own that gives it others.
+/// A design and its options, as a type: the design itself for its default options, or a type of the
+/// test's own with others.
 pub trait Chosen: 'static {
     /// The design.
     type Design: 'static;
 
-    /// Whether byte strings have sums, so that `verify` finds damage inside them.
+    /// True if byte strings have checksums, so that `verify` finds damage inside them.
     const SUMS: bool = true;
 
-    /// With its options.
+    /// Returns the design with its options.
     fn design() -> Self::Design;
 }
 
@@ -50,7 +50,7 @@ where
     K: StoredKey + ?Sized,
     V: Stored + ?Sized,
 {
-    /// What makes and opens them.
+    /// Returns a maker of such indexes.
     fn maker(design: D) -> Box<dyn Maker<K, V, Self::Media>>;
 }
 
@@ -90,7 +90,7 @@ pub struct Of<C, K: ?Sized, V: ?Sized, P>(PhantomData<fn(&C, &K, &V, P)>);
 
 /// A harness whose design can be put on the medium that [records](Recorder) what is durable.
 pub trait Recorded: Pooled {
-    /// What makes and opens indexes there.
+    /// Returns a maker of indexes on the recorder.
     fn recorded() -> Box<dyn Maker<Self::Key, Self::Value, Recorder>>;
 }
 

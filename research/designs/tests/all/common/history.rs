@@ -1,30 +1,30 @@
-//! Is a concurrent history of one key linearizable?
+//! Linearizability check of a concurrent history of one key.
 //!
 //! A key is a register that may be empty. Every operation took effect at one moment between its
-//! start and its end stamp; the history is linearizable when some order of those moments explains
-//! every answer. The search walks the orders depth first; a state is how far each thread has come
-//! and what the register holds, and each state is visited once. With a handful of threads that is
+//! start and its end stamp. The history is linearizable if some order of those moments explains
+//! every answer. The search walks the orders depth first. A state is the position of each thread
+//! and the register's content, and each state is visited once. With a handful of threads that is
 //! linear in the history's length for all practical histories.
 
 use std::collections::HashSet;
 
-/// What an operation did, with its answer.
+/// An operation with its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// `insert(value)`; `false` is `KeyExists`.
     Insert { value: u64, done: bool },
-    /// `upsert(value)`; whether the key was there.
+    /// `upsert(value)`; `replaced` if the key was present.
     Upsert { value: u64, replaced: bool },
     /// `update(value)`; `false` is `NotFound`.
     Update { value: u64, done: bool },
-    /// `remove()`; whether the key was there.
+    /// `remove()`; `found` if the key was present.
     Remove { found: bool },
-    /// `get`, or what a scan saw.
+    /// `get`, or the result of a scan.
     Read(Option<u64>),
 }
 
 impl Action {
-    /// The register after the action, or `None` if the answer does not fit `state`.
+    /// Returns the register after the action, or `None` if the answer does not fit `state`.
     fn apply(self, state: Option<u64>) -> Option<Option<u64>> {
         let there = state.is_some();
         match self {
@@ -58,11 +58,11 @@ pub struct Event {
     pub start: u64,
     /// Taken after it.
     pub end: u64,
-    /// What was called and answered.
+    /// The call and its answer.
     pub action: Action,
 }
 
-/// Most threads that a history may have.
+/// Maximum number of threads of a history.
 pub const MAX_THREADS: usize = 17;
 
 type Positions = [u32; MAX_THREADS];
@@ -70,7 +70,7 @@ type Positions = [u32; MAX_THREADS];
 /// Looks for an order that explains `threads`, each in its own program order.
 ///
 /// # Errors
-/// The part of the history that no order explains, in words.
+/// The part of the history that no order explains.
 pub fn check(initial: Option<u64>, threads: &[Vec<Event>]) -> Result<(), String> {
     assert!(
         threads.len() <= MAX_THREADS,
@@ -104,8 +104,8 @@ pub fn check(initial: Option<u64>, threads: &[Vec<Event>]) -> Result<(), String>
     Err(explain(threads, furthest))
 }
 
-/// An action that fits and changes nothing may as well come first: every order that has it later
-/// works with it here.
+/// An action that fits and changes nothing may come first: every order that has it later also works
+/// with it here.
 fn take_what_changes_nothing(threads: &[Vec<Event>], at: &mut Positions, state: Option<u64>) {
     loop {
         let harmless = candidates(threads, at)
@@ -117,7 +117,8 @@ fn take_what_changes_nothing(threads: &[Vec<Event>], at: &mut Positions, state: 
     }
 }
 
-/// The pending operations that may come next: those that no other pending one ended before.
+/// Returns the pending operations that may come next: those that no other pending operation
+/// precedes.
 fn candidates<'a>(
     threads: &'a [Vec<Event>],
     at: &Positions,

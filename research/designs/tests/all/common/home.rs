@@ -15,13 +15,13 @@ pub trait Place: 'static {
     /// The medium.
     type Media: Media;
 
-    /// How pools are opened there.
+    /// Returns the options of pools there.
     fn options() -> PoolOptions {
         PoolOptions::default()
     }
 }
 
-/// A mapped file, on the medium that is chosen when the program runs.
+/// A mapped file, on the medium that is chosen at run time.
 pub struct File;
 
 impl Place for File {
@@ -46,7 +46,7 @@ impl Place for Dram {
     type Media = Self;
 }
 
-/// A pool and the folder that holds its files and nothing else.
+/// A pool and the folder of its own that holds its files.
 pub struct PoolHome<P: Place> {
     /// The pool.
     pub pool: Arc<Pool<P::Media>>,
@@ -54,10 +54,10 @@ pub struct PoolHome<P: Place> {
     folder: Arc<TempDir>,
 }
 
-/// The folder's files by name, whole.
+/// The content of the folder's files, by name.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-/// A new folder, in memory where the system has a place for that.
+/// Makes a folder, in memory where the system has a place for that.
 pub fn folder() -> TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() {
@@ -73,12 +73,12 @@ fn pool_file(folder: &TempDir) -> PathBuf {
 }
 
 impl<P: Place> PoolHome<P> {
-    /// A new pool that may grow as far as the system lets it.
+    /// Makes a pool that may grow as far as the system allows.
     pub fn new() -> Self {
         Self::with(P::options())
     }
 
-    /// A new pool that never has more than `bytes` bytes.
+    /// Makes a pool of at most `bytes` bytes.
     pub fn with_capacity(bytes: u64) -> Self {
         let mut options = P::options();
         options.media.reserve = bytes;
@@ -95,7 +95,7 @@ impl<P: Place> PoolHome<P> {
         }
     }
 
-    /// The pool's file.
+    /// Returns the path of the pool's file.
     pub fn path(&self) -> PathBuf {
         pool_file(&self.folder)
     }
@@ -113,12 +113,12 @@ impl<P: Place> PoolHome<P> {
         Self::open_folder(folder, options).expect("reopening a closed pool")
     }
 
-    /// What a crash now would leave, opened. Nothing may be writing.
+    /// Opens a copy of the pool as a crash would leave it now. Nothing may be writing.
     pub fn crash_image(&self) -> Self {
         Self::open_files(&self.files(), &self.options).expect("opening a crash image")
     }
 
-    /// The folder's files as they are now.
+    /// Returns the current content of the folder's files.
     pub fn files(&self) -> Files {
         read_files(self.folder.path())
     }
@@ -126,7 +126,7 @@ impl<P: Place> PoolHome<P> {
     /// Opens a copy of `files`.
     ///
     /// # Errors
-    /// What the pool answers.
+    /// The pool's error.
     pub fn open_files(files: &Files, options: &PoolOptions) -> Result<Self, OpenError> {
         let folder = Arc::new(folder());
         for (name, bytes) in files {
@@ -135,10 +135,10 @@ impl<P: Place> PoolHome<P> {
         Self::open_folder(folder, options.clone())
     }
 
-    /// Another handle on the same file, for reading.
+    /// Opens the same file again, for reading.
     ///
     /// # Errors
-    /// What the pool answers.
+    /// The pool's error.
     pub fn open_read_only(&self) -> Result<Self, OpenError> {
         let mut options = self.options.clone();
         options.media.access = Access::ReadOnly;
@@ -182,8 +182,8 @@ fn read_files(folder: &Path) -> Files {
             entry.file_name().into_string().expect("a plain name")
         })
         .collect();
-    // A journal before its pool file: a checkpoint that comes between has written pages that the
-    // copied journal still holds, which is what a crash can leave; the other way round it is not.
+    // A journal is copied before its pool file: a checkpoint in between has written pages that the
+    // copied journal still holds, which a crash can leave. The opposite order could not.
     names.sort_by(|a, b| b.cmp(a));
     names
         .into_iter()
@@ -194,7 +194,7 @@ fn read_files(folder: &Path) -> Files {
         .collect()
 }
 
-/// `Ok` or a panic that says what was being done.
+/// Returns the content of `Ok`, or panics with `what` was being done.
 pub fn must<T>(what: &str, result: Result<T, Failure>) -> T {
     result.unwrap_or_else(|e| panic!("{what}: {e}"))
 }

@@ -10,7 +10,7 @@ use std::ops::Bound;
 /// Longest byte-string key that every design takes.
 pub const MAX_KEY: usize = 65_540;
 
-/// A key type that the scenarios can make keys of.
+/// A key type that the scenarios can use.
 pub trait TestKey:
     ToOwned<Owned: Clone + Debug + Ord + Hash + Send + Sync + 'static>
     + Ord
@@ -19,25 +19,25 @@ pub trait TestKey:
     + Sync
     + 'static
 {
-    /// The `n`th key; strictly ascending in `n`.
+    /// Returns the `n`th key; strictly ascending in `n`.
     fn of(n: u64) -> Self::Owned;
 
-    /// The `n` of a key that [`of`](Self::of) made.
+    /// Returns the `n` of a key that [`of`](Self::of) made.
     fn number(&self) -> u64;
 
-    /// As [`number`](Self::number), where a key that was never made can be told.
+    /// Returns the same, or `None` for a key that was never made, where this can be told.
     fn made(&self) -> Option<u64>;
 
-    /// Few and clustered keys, so that random operations meet each other.
+    /// Returns few and clustered keys, so that random operations meet each other.
     fn clustered() -> BoxedStrategy<Self::Owned>;
 
-    /// The extremes of the type, strictly ascending; byte strings of up to `most` bytes.
+    /// Returns the extremes of the type, strictly ascending; byte strings of up to `most` bytes.
     fn boundaries(most: usize) -> Vec<Self::Owned>;
 
-    /// Many keys that are hard to tell apart, in no order.
+    /// Returns many keys that are hard to tell apart, in no order.
     fn look_alikes() -> Vec<Self::Owned>;
 
-    /// A key that is one byte longer than `most`, where there is such a thing.
+    /// Returns a key that is one byte longer than `most`, where keys have lengths.
     fn too_long(most: usize) -> Option<Self::Owned>;
 }
 
@@ -85,7 +85,7 @@ impl TestKey for u64 {
     }
 
     fn look_alikes() -> Vec<u64> {
-        // Few bits set, so that hashes of neighbours, halves and shifts are put to the test.
+        // Few bits set, as a test of hashes of neighbours, halves and shifts.
         let mut keys: Vec<u64> = Vec::new();
         for a in 0..64 {
             keys.push(1 << a);
@@ -103,7 +103,7 @@ impl TestKey for u64 {
 }
 
 impl TestKey for u128 {
-    // Two numbers in a row share the high half; the low half depends on all of the number.
+    // Two consecutive numbers share the high half; the low half depends on all of the number.
     fn of(n: u64) -> u128 {
         u128::from(n / 2) << 64 | u128::from(n % 2) << 63 | u128::from(!n >> 1)
     }
@@ -114,7 +114,7 @@ impl TestKey for u128 {
         n
     }
 
-    // A number has no checksum: a damaged one is as good as another.
+    // A number has no checksum, so a damaged one cannot be told.
     fn made(&self) -> Option<u64> {
         Some((self >> 63) as u64)
     }
@@ -271,7 +271,7 @@ impl TestKey for [u8] {
     }
 }
 
-/// A value type that the scenarios can make values of.
+/// A value type that the scenarios can use.
 pub trait TestValue:
     ToOwned<Owned: Clone + Debug + PartialEq + Send + Sync + 'static>
     + PartialEq
@@ -280,16 +280,17 @@ pub trait TestValue:
     + Sync
     + 'static
 {
-    /// Values lie in records that carry checksums.
+    /// True if values lie in records with checksums.
     const CHECKED: bool;
 
-    /// The value that stands for `n`.
+    /// Returns the value that stands for `n`.
     fn of(n: u64) -> Self::Owned;
 
-    /// The `n` of a value that [`of`](Self::of) made; panics on any other, torn ones included.
+    /// Returns the `n` of a value that [`of`](Self::of) made. Panics on any other value, torn ones
+    /// included.
     fn number(&self) -> u64;
 
-    /// A value of `bytes` bytes, where values have lengths.
+    /// Returns a value of `bytes` bytes, where values have lengths.
     fn sized(bytes: usize, seed: u64) -> Option<Self::Owned>;
 }
 
@@ -366,12 +367,12 @@ impl TestValue for [u8] {
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator that `seed` decides.
+    /// Returns the generator of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -380,7 +381,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }

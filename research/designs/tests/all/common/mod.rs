@@ -1,33 +1,34 @@
 //! The scenarios that every index design passes.
 //!
-//! A design says how a fresh index is made ([`Harness`]) and, when it lives in a pool, how it is
-//! opened again ([`Pooled`]); [`scenario_suite!`] then makes one `#[test]` of every scenario whose
+//! A harness says how to make a fresh index ([`Harness`]) and, if it lives in a pool, how to open
+//! it again ([`Pooled`]). [`scenario_suite!`] then makes a `#[test]` of every scenario whose
 //! capability the design claims:
 //!
 //! ```ignore
 //! scenario_suite!(numbers_256, Of<Lb<1>, u64, u64, File>: [base, reverse, bulk, pooled, durable]);
 //! ```
 //!
-//! [`Of`] is the harness of every [`Design`](bristlecone_designs::Design); options other than the
-//! usual come from a [`Chosen`] of the test's own. On a [`File`] the index is one of the library's engines, which are compiled once for
-//! all tests; on a medium by its type, for kinds of keys and values that these have not, it is compiled for the test.
+//! [`Of`] is the harness of every [`Design`](bristlecone_designs::Design); other than default
+//! options come from a [`Chosen`] of the test's own. On a [`File`] the index is one of the
+//! library's engines, which are compiled once for all tests. On a medium given by its type, or for
+//! kinds of keys and values without such engines, it is compiled for the test.
 //!
-//! | capability | what it asks of the harness | scenarios |
+//! | capability | requires of the harness | scenarios |
 //! | --- | --- | --- |
 //! | `base` | [`Harness`] | stress, boundary keys, scans during splits, emptied leaves, batches |
 //! | `forward_only` | no `ReverseScan` | the model |
 //! | `reverse` | `Index: ReverseScan` | the model and scans during splits, downwards too |
 //! | `bulk` | `Index: BulkLoad` | bulk load |
-//! | `pooled` | [`Pooled`] | full pool, space given back, several roots, large values |
+//! | `pooled` | [`Pooled`] | full pool, freed space, several roots, large values |
 //! | `pooled_bulk` | both | bulk load into a full pool |
 //! | `durable` | [`Pooled`] on a file | reopening, crash images, read-only opens |
 //! | `durable_bulk` | both | bulk load, then reopening |
-//! | `compact` | [`Pooled`] on a file | compaction while others work |
+//! | `compact` | [`Pooled`] on a file | compaction while other threads work |
 //! | `compact_memory` | [`Pooled`] | compaction between batches of work |
 //! | `hostile` | [`Pooled`] on a file | damaged pool files |
 //! | `power_cuts` | [`Recorded`] | power cuts in the middle of operations |
 
-// Each test binary uses the part that its designs need.
+// Each test binary uses only the parts that its designs need.
 #![allow(dead_code, unused_imports, unused_macros)]
 
 pub mod design;
@@ -48,7 +49,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// What harnesses answer when they cannot do what is asked.
+/// Error of a harness that cannot do what is asked.
 pub type Failure = Box<dyn Error>;
 
 /// How the suite makes an index of one design.
@@ -59,21 +60,21 @@ pub trait Harness: 'static {
     type Value: TestValue + ?Sized;
     /// The index itself.
     type Index: OrderedIndex<Self::Key, Self::Value> + 'static;
-    /// What has to outlive the index (a pool and its folder).
+    /// Holds everything that must outlive the index (a pool and its folder).
     type Home: Send + Sync;
 
-    /// Whether byte strings have sums.
+    /// True if byte strings have checksums.
     const SUMS: bool = true;
 
-    /// An empty index in a home of its own.
+    /// Returns an empty index in a home of its own.
     fn fresh() -> Fresh<Self>;
 
-    /// Longest byte-string key that it takes.
+    /// Returns the length of its longest byte-string key.
     fn longest_key() -> usize {
         kinds::MAX_KEY
     }
 
-    /// Longest byte-string value that it takes.
+    /// Returns the length of its longest byte-string value.
     fn longest_value() -> usize {
         bristlecone_designs::MAX_VALUE
     }
@@ -83,19 +84,19 @@ pub trait Harness: 'static {
 pub struct Fresh<H: Harness + ?Sized> {
     /// The index.
     pub index: H::Index,
-    /// Where it lives.
+    /// Home of the index.
     pub home: H::Home,
 }
 
 /// A design whose indexes live in a pool.
 pub trait Pooled: Harness {
-    /// Where the pool is.
+    /// Place of the pool.
     type Place: Place;
 
-    /// What makes and opens the indexes.
+    /// Returns a maker of the indexes.
     fn maker() -> Box<dyn Maker<Self::Key, Self::Value, <Self::Place as Place>::Media>>;
 
-    /// Makes the root `root`, empty.
+    /// Makes an empty index in root `root`.
     fn create(home: &PoolHome<Self::Place>, root: &str) -> Result<Self::Index, Failure>;
 
     /// Opens the root `root`.
@@ -104,15 +105,15 @@ pub trait Pooled: Harness {
     /// Closes cleanly.
     fn close(index: Self::Index) -> Result<(), Failure>;
 
-    /// What opening found.
+    /// Returns the report of the last opening.
     fn recovery(index: &Self::Index) -> RecoveryReport;
 }
 
-/// Longest that one scenario may take before it counts as hung.
+/// Time after which a scenario counts as hung.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Runs `scenario`; one that does not come back within [`PATIENCE`] fails instead of blocking the
-/// run for ever.
+/// Runs `scenario`. A scenario that takes longer than [`PATIENCE`] fails, so that it does not block
+/// the run.
 pub fn within_patience(scenario: fn()) {
     let (done, finished) = mpsc::channel();
     let worker = thread::spawn(move || {
@@ -128,7 +129,7 @@ pub fn within_patience(scenario: fn()) {
     }
 }
 
-/// How long a timed scenario works: 1 s, or `BRISTLECONE_STRESS_SECONDS`.
+/// Returns how long a timed scenario works: 1 s, or `BRISTLECONE_STRESS_SECONDS`.
 pub fn stress_time() -> Duration {
     let seconds = std::env::var("BRISTLECONE_STRESS_SECONDS")
         .ok()
@@ -136,7 +137,7 @@ pub fn stress_time() -> Duration {
     Duration::from_secs(seconds.unwrap_or(1))
 }
 
-/// One `#[test]` per scenario for one design; see the module's head.
+/// Makes one `#[test]` per scenario for one design; see the module's head.
 macro_rules! scenario_suite {
     ($name:ident, $harness:ty: [$($capability:ident),* $(,)?]) => {
         mod $name {

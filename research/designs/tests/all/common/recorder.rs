@@ -1,10 +1,11 @@
-//! A medium that remembers what is durable: a line counts as written back when it was flushed and a
-//! fence followed, with the content it had at the flush. At every flush, fence and store fence it
-//! builds images that persistent memory could hold if power failed there: each line that differs
-//! from what is durable may have reached memory or not.
+//! A medium that knows what is durable. A line counts as written back when it was flushed and a
+//! fence followed, with its content at the flush. At every flush, fence and store fence the
+//! recorder builds images that persistent memory could hold if power failed there: each line that
+//! differs from its durable content may have reached memory or not.
 //!
-//! Exhaustive for up to three such lines at a moment; beyond that all, none, each alone, all but one,
-//! and random sets. One thread; stores of one line persist in program order (x86).
+//! All subsets of up to three such lines are built. For more lines, the subsets are all, none, each
+//! alone, all but one, and random sets. There is one thread, and stores of one line persist in
+//! program order (x86).
 
 use super::Rng;
 use bristlecone_pmem::media::{Dram, Instrument, Untraced};
@@ -25,12 +26,12 @@ pub struct Recorder {
 
 struct State {
     durable: Vec<u8>,
-    /// Flushed, not fenced: line number and content at the flush.
+    /// Flushed and not fenced: line number, and content at the flush.
     pending: Vec<(usize, Line)>,
     images: Option<Images>,
 }
 
-/// What power cuts during one operation could leave.
+/// The images that power cuts during one operation could leave.
 struct Images {
     found: Vec<Vec<u8>>,
     seen: HashSet<u64>,
@@ -45,8 +46,8 @@ impl Recorder {
     fn line(&self, line: usize) -> Line {
         let mut bytes = [0; LINE];
         let from = self.memory.base().wrapping_add(line * LINE);
-        // SAFETY: 1. callers name lines inside the mapping, which `memory` keeps alive; 2. this test
-        // has one thread, so no one writes meanwhile.
+        // SAFETY: 1. callers name lines inside the mapping, which `memory` keeps alive; 2. this
+        // test has one thread, so no one writes meanwhile.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), LINE) };
         bytes
     }
@@ -114,8 +115,8 @@ impl Instrument for Recorder {
     type Dram = Untraced;
 }
 
-// SAFETY: 1, 2, 3, 5, 6. the memory is `Dram`'s, and its methods change it; 4. images are made of what was flushed, then
-// fenced; the memory itself survives nothing.
+// SAFETY: 1, 2, 3, 5, 6. the memory is `Dram`'s, and its methods change it; 4. images contain what
+// was flushed and then fenced, and the memory itself survives nothing.
 unsafe impl Media for Recorder {
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
         let memory = Dram::open(path, initial, options)?;
@@ -131,7 +132,7 @@ unsafe impl Media for Recorder {
     }
 
     fn kind(&self) -> MediumKind {
-        // What the images are opened on.
+        // Medium of the pools that are opened from images.
         MediumKind::Mapped
     }
 

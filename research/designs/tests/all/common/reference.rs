@@ -1,4 +1,4 @@
-//! A trivially correct index, to test the suite itself: a `BTreeMap` behind one lock.
+//! A trivially correct index that tests the suite itself: a `BTreeMap` behind one lock.
 
 use super::{Fresh, Harness, TestKey, TestValue};
 use bristlecone_designs::{
@@ -18,7 +18,7 @@ pub struct Reference<K: TestKey + ?Sized, V: TestValue + ?Sized> {
 
 type Map<K, V> = BTreeMap<<K as ToOwned>::Owned, <V as ToOwned>::Owned>;
 
-/// True when no key can lie in the range, which `BTreeMap::range` would panic on.
+/// Returns true if no key can lie in the range; `BTreeMap::range` would panic on it.
 pub fn is_void<K: Ord + ?Sized>(range: &impl RangeBounds<K>) -> bool {
     match (range.start_bound(), range.end_bound()) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
@@ -28,7 +28,7 @@ pub fn is_void<K: Ord + ?Sized>(range: &impl RangeBounds<K>) -> bool {
 }
 
 impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Reference<K, V> {
-    /// An empty one.
+    /// Returns an empty index.
     pub fn new() -> Self {
         Self {
             map: RwLock::new(BTreeMap::new()),
@@ -44,7 +44,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Reference<K, V> {
     }
 
     fn check_key(key: &K) -> Result<(), InsertError> {
-        // The one limit that the scenarios know.
+        // The scenarios know only this limit.
         match K::too_long(super::kinds::MAX_KEY) {
             Some(limit) if size_of_val(key) >= size_of_val::<K>(limit.borrow()) => {
                 let most = size_of_val::<K>(limit.borrow()) - 1;

@@ -1,32 +1,34 @@
-//! The machine: cores with their caches in front of the device and of DRAM, and what each step of an
-//! operation costs on it.
+//! The machine: cores with caches in front of the device and of DRAM, and the cost of each step of
+//! an operation.
 //!
 //! ```text
-//!  thread 0   clock, store buffer, fill buffers, flushes    L1 - L2 -+
-//!  thread 1   ...                                           L1 - L2 -+- L3 -+- DRAM (inner nodes, locks)
-//!  ...                                                               |      +- device (the pool)
+//!  thread 0  clock, store buffer, fill buffers, flushes   L1 - L2 -+
+//!  thread 1  ...                                          L1 - L2 -+- L3 -+- DRAM (inner nodes, locks)
+//!  ...                                                             |      +- device (the pool)
 //! ```
 //!
 //! # Rules
-//! 1. *Loads are dependent.* A load waits until its line is there, and the next step starts then.
-//!    What overlaps is what a program or a prefetcher asked for before it was needed: a *prefetch*
-//!    takes a fill buffer and goes on, and a later load of the line waits for the rest. So the
-//!    lines of a leaf that a design prefetches arrive together, and those of one that it walks line by
-//!    line do so one after the other, unless the stream prefetcher sees three lines that ascend or descend.
-//! 2. *Fill buffers* bound what is outstanding. When all are taken, loads and prefetches wait for the
-//!    first to be free.
-//! 3. *Stores* wait in the store buffer for their line and take effect in order; the core goes on
+//! 1. *Loads are dependent.* A load waits for its line, and the next step starts then. Only lines
+//!    that a program or a prefetcher requested earlier overlap: a *prefetch* takes a fill buffer
+//!    without waiting, and a later load of the line waits for the rest. So the lines of a leaf that
+//!    a design prefetches arrive together. The lines of a leaf that it walks arrive one after the
+//!    other, unless the stream prefetcher sees three lines that ascend or descend.
+//! 2. *Fill buffers* bound the outstanding lines. If all are taken, loads and prefetches wait for
+//!    the first free one.
+//! 3. *Stores* wait in the store buffer for their line and take effect in order. The core continues
 //!    until the buffer is full.
-//! 4. *A flush* takes the line as the stores before have left it, and is outstanding until the device
-//!    has accepted it; a clean line costs the issuing only. As many may be outstanding as there are
-//!    fill buffers, or one where flushes are serial. *A fence* waits for stores and flushes. *A fence between
-//!    stores* costs a constant: stores take effect in order as it is.
-//! 5. *Caches.* A level 2 cache holds what its level 1 does; level 3 takes in what level 2 evicts
-//!    and keeps what is read from it. A line that only another core has comes from there. A
-//!    store makes it the only copy. Dirty lines that level 3 evicts go to memory, and no one waits.
+//! 4. *A flush* writes the line with all stores before it, and is outstanding until the device has
+//!    accepted the line. The flush of a clean line only costs its issue. As many flushes may be
+//!    outstanding as there are fill buffers, or one if flushes are serial. *A fence* waits for
+//!    stores and flushes. *A fence between stores* costs a constant, since stores take effect in
+//!    order anyway.
+//! 5. *Caches.* A level 2 cache includes its level 1 cache. Level 3 takes in the lines that level 2
+//!    evicts, and keeps the lines that are read from it. A line that only another core has comes
+//!    from that core. A store makes it the only copy. Dirty lines that level 3 evicts go to memory,
+//!    and no thread waits for them.
 //!
-//! Every picosecond that a thread's clock advances is charged to one [`Cause`], so causes add up to
-//! the time.
+//! Every picosecond of a thread's clock is charged to one [`Cause`], so the causes add up to the
+//! time.
 
 use super::cache::{Cache, Victim};
 use super::memory::{Memory, Time, time};
@@ -34,7 +36,7 @@ use super::trace::{DRAM, Step};
 use super::{Core, Device};
 use std::collections::VecDeque;
 
-/// What a thread's time was spent on; see [`super::Stalls`].
+/// A cause of a thread's time; see [`super::Stalls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     Compute,
@@ -47,16 +49,16 @@ pub(crate) enum Cause {
     Bandwidth,
 }
 
-/// How many causes there are.
+/// Number of causes.
 pub(crate) const CAUSES: usize = Cause::Bandwidth as usize + 1;
 
-/// What a thread has done.
+/// Counts and times of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
     pub by_cause: [Time; CAUSES],
     pub flushes: u64,
     pub fences: u64,
-    /// Load instructions, of a word each.
+    /// Load instructions of one word each.
     pub loads: u64,
     /// Lines that came from the device or from DRAM.
     pub misses: u64,
@@ -76,12 +78,12 @@ struct Fill {
 struct Stream {
     last: u64,
     run: u32,
-    /// Means nothing while there is one line.
+    /// Meaningless while the stream has one line.
     descends: bool,
 }
 
 impl Stream {
-    /// The stream with one line more, if it is the next one.
+    /// Returns the stream with one line more, if it is the stream's next line.
     fn followed_by(self, line: u64) -> Option<Self> {
         let descends = match self.run {
             0 => return None,
@@ -97,11 +99,11 @@ impl Stream {
     }
 }
 
-/// Streams that the prefetcher follows at a time.
+/// Streams that the prefetcher follows at the same time.
 const STREAMS: usize = 16;
-/// Lines after which it believes in a stream.
+/// Lines after which it follows a stream.
 const STREAM_TRAINED: u32 = 3;
-/// Lines of a page, which it does not leave.
+/// Lines of a page. The prefetcher does not leave it.
 const PAGE_LINES: u64 = 64;
 
 #[derive(Debug)]
@@ -110,10 +112,10 @@ struct Thread {
     l1: Cache,
     l2: Cache,
     fills: Vec<Fill>,
-    /// When the stores in the buffer take effect, in order.
+    /// Times at which the buffered stores take effect, in order.
     stores: VecDeque<Time>,
     last_store: Time,
-    /// When outstanding flushes are done, and how much of that is waiting in the device.
+    /// Times at which outstanding flushes are done, and the part that is a wait in the device.
     flushes: Vec<(Time, Time)>,
     /// Least recently used first.
     streams: [Stream; STREAMS],
@@ -126,7 +128,7 @@ impl Thread {
         self.spent.by_cause[cause as usize] += by;
     }
 
-    /// Waits until `at`; up to `queued` of it are the device's being busy.
+    /// Waits until `at`. Up to `queued` of the wait is charged to the busy device.
     fn wait(&mut self, at: Time, queued: Time, cause: Cause) {
         let wait = at.saturating_sub(self.clock);
         let busy = wait.min(queued);
@@ -134,11 +136,11 @@ impl Thread {
         self.advance(busy, Cause::Bandwidth);
     }
 
-    /// The fill whose end leaves a fill buffer free, if none of the `most` is free now.
-    fn full(&mut self, most: usize) -> Option<Fill> {
+    /// Returns the fill whose end frees one of the `buffers`, if none is free now.
+    fn full(&mut self, buffers: usize) -> Option<Fill> {
         let now = self.clock;
         self.fills.retain(|fill| fill.at > now);
-        let over = self.fills.len().checked_sub(most)?;
+        let over = self.fills.len().checked_sub(buffers)?;
         self.fills.sort_by_key(|fill| fill.at);
         Some(self.fills[over])
     }
@@ -163,7 +165,7 @@ struct Times {
 pub(crate) struct Machine {
     times: Times,
     fill_buffers: usize,
-    /// Flushes that may be outstanding.
+    /// Largest number of outstanding flushes.
     flush_buffers: usize,
     store_buffer: usize,
     stream_lines: u64,
@@ -175,8 +177,8 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// A machine with `threads` cores in front of `device` and, beside it, of `dram`. Both
-    /// descriptions have been checked.
+    /// Returns a machine with `threads` cores in front of `device` and `dram`. Both descriptions
+    /// have been checked.
     pub(crate) fn new(device: &Device, dram: &Device, threads: usize) -> Self {
         let core: &Core = device.core();
         let thread = || Thread {
@@ -218,22 +220,22 @@ impl Machine {
         }
     }
 
-    /// The time that thread `t` has come to.
+    /// Returns the clock of thread `t`.
     pub(crate) fn clock(&self, t: usize) -> Time {
         self.threads[t].clock
     }
 
-    /// What thread `t` has done since the last restart.
+    /// Returns the counts and times of thread `t` since the last restart.
     pub(crate) fn spent(&self, t: usize) -> Spent {
         self.threads[t].spent
     }
 
-    /// The device in front of which the machine is.
+    /// Returns the device.
     pub(crate) fn pm(&self) -> &Memory {
         &self.pm
     }
 
-    /// Starts clocks and counters again; caches and buffers keep what they hold, and nothing is
+    /// Resets clocks and counters. Caches and buffers keep their content, and nothing is
     /// outstanding.
     pub(crate) fn restart(&mut self) {
         for thread in &mut self.threads {
@@ -248,7 +250,7 @@ impl Machine {
         self.pm.restart();
     }
 
-    /// Empties the caches, as whoever flushes all of them does: what they hold reaches memory uncharged.
+    /// Empties the caches. Their content reaches memory uncharged.
     pub(crate) fn empty_caches(&mut self) {
         self.l3.clear();
         for thread in &mut self.threads {
@@ -328,7 +330,7 @@ impl Machine {
         self.own(t, line);
     }
 
-    /// Marks a line that thread `t` has as dirty, and as the only copy.
+    /// Marks a line of thread `t` as dirty, and removes all other copies.
     fn own(&mut self, t: usize, line: u64) {
         let thread = &mut self.threads[t];
         if thread.l1.state(line) == Some(true) {
@@ -343,8 +345,9 @@ impl Machine {
         }
     }
 
-    /// Brings a line into the caches of thread `t`, and says when it is there. A request that finds
-    /// no fill buffer waits for one: with the core (`blocks`), or in the store buffer.
+    /// Brings a line into the caches of thread `t`. Returns the fill, with the time at which the
+    /// line is there. A request without a free fill buffer waits for one: with the core if
+    /// `blocks`, or else in the store buffer.
     fn request(&mut self, t: usize, line: u64, blocks: bool) -> Fill {
         let most = self.fill_buffers;
         let thread = &mut self.threads[t];
@@ -370,7 +373,7 @@ impl Machine {
         if thread.l2.touch(line, false) {
             (fill.at, fill.cause) = (at + self.times.l2, Cause::Cache);
         } else if self.l3.touch(line, false) {
-            // Its copy here is the newest from now on.
+            // The thread's copy is the newest from now on.
             dirty = self.l3.clean(line) == Some(true);
             (fill.at, fill.cause) = (at + self.times.l3, Cause::Cache);
         } else if let Some(from) = self.take_from_peer(t, line) {
@@ -396,7 +399,8 @@ impl Machine {
         fill
     }
 
-    /// If another core has the line, copies it from there: whether it was dirty.
+    /// Copies the line from another core. Returns whether it was dirty; `None` if no other core has
+    /// it.
     fn take_from_peer(&mut self, t: usize, line: u64) -> Option<bool> {
         for (i, peer) in self.threads.iter_mut().enumerate() {
             if i == t {
@@ -409,7 +413,7 @@ impl Machine {
         None
     }
 
-    /// Puts a line into both caches of thread `t`; what it displaces goes a level out.
+    /// Puts a line into both caches of thread `t`. Displaced lines move one level out.
     fn fill_caches(&mut self, t: usize, line: u64, dirty: bool) {
         let thread = &mut self.threads[t];
         if let Some(Victim { line, dirty }) = thread.l2.insert(line, dirty) {
@@ -438,7 +442,7 @@ impl Machine {
         }
     }
 
-    /// Makes a line clean in all caches, or takes it out of them; true if it was dirty.
+    /// Cleans a line in all caches, or removes it from them. Returns true if it was dirty.
     fn evict(&mut self, line: u64, keep: bool) -> bool {
         let take = |cache: &mut Cache| {
             let was = if keep {
@@ -456,8 +460,8 @@ impl Machine {
         dirty
     }
 
-    /// Sends a line to the device, once one more may be outstanding and the stores before have taken
-    /// effect.
+    /// Sends a line to the device, as soon as one more flush may be outstanding and the stores
+    /// before it have taken effect.
     fn write_back(&mut self, t: usize, line: u64) {
         let most = self.flush_buffers;
         let thread = &mut self.threads[t];
@@ -473,8 +477,8 @@ impl Machine {
         thread.flushes.push((answer.at, answer.queued));
     }
 
-    /// Follows the streams that the loads of thread `t` make, and runs ahead of them. Misses start and
-    /// train a stream; once it is believed in, hits on what was fetched ahead keep it going.
+    /// Follows the streams of thread `t`'s loads and prefetches ahead of them. Misses start and
+    /// train a stream. After training, hits on prefetched lines keep it going.
     fn follow_streams(&mut self, t: usize, line: u64, missed: bool) {
         let streams = &mut self.threads[t].streams;
         let known = streams.iter().position(|s| s.followed_by(line).is_some());

@@ -1,4 +1,4 @@
-//! What each step costs on a machine, in whole nanoseconds.
+//! The cost of each step on a machine, in whole nanoseconds.
 
 use super::*;
 use crate::model::memory::Traffic;
@@ -13,7 +13,7 @@ fn optane() -> Machine {
     machine("optane", 1, |_| {})
 }
 
-/// Does the steps as thread 0; returns the time that they took, in whole nanoseconds.
+/// Does the steps as thread 0. Returns their time in whole nanoseconds.
 fn cost(machine: &mut Machine, steps: impl IntoIterator<Item = Step>) -> u64 {
     let before = machine.clock(0);
     for step in steps {
@@ -90,7 +90,7 @@ fn the_stream_prefetcher_runs_ahead_of_ascending_and_descending_lines() {
     let (off, on) = (time(0, 63), time(8, 63));
     assert!(on.0 * 2 < off.0, "{on:?} {off:?}");
     assert_eq!((off.1, on.1), (64, 64), "0, then 63 down to 1");
-    // Neither every other line nor every third one downwards is a stream.
+    // Every other line is no stream, and neither is every third one downwards.
     for step in [2, 61] {
         assert_eq!(time(0, step), time(8, step));
     }
@@ -134,7 +134,7 @@ fn a_persist_costs_the_devices_accepting_it() {
         let counts = (machine.spent(0).flushes, machine.spent(0).fences);
         assert_eq!(counts, (1, 1));
         assert_eq!(machine.pm().traffic().lines_written, 1);
-        // The line is clean now: nothing to write, nothing to wait for.
+        // The line is clean now, so there is nothing to write or to wait for.
         let again = cost(&mut machine, [Step::Flush { line: 0 }, Step::Fence]);
         assert!(again <= 2, "{again}");
         assert_eq!(machine.pm().traffic().lines_written, 1);
@@ -189,7 +189,7 @@ fn dirty_lines_that_leave_the_caches_are_written() {
         (core.l1_bytes, core.l2_bytes, core.l3_bytes) = (4 << 10, 8 << 10, 16 << 10);
         core.stream_lines = 0;
     });
-    // 128 + 256 lines fit in levels 2 and 3; of 1000 dirty ones the rest has to go.
+    // 128 + 256 lines fit in levels 2 and 3. The rest of 1000 dirty lines is evicted.
     cost(&mut machine, (0..1000).map(store));
     let written = machine.pm().traffic().lines_written;
     assert!((1000 - 128 - 256..=1000).contains(&written), "{written}");
@@ -208,9 +208,9 @@ fn a_line_that_another_core_wrote_comes_from_there_and_is_still_dirty() {
         1,
         "the store is not lost"
     );
-    // Now thread 0 has it no more: what it wrote was flushed from everywhere.
+    // Thread 0 no longer has the line, since the flush removed it from all caches.
     assert_eq!(cost(&mut machine, [load(0)]), 124);
-    // A store takes it away from the other.
+    // A store removes the other core's copy.
     machine.step(1, load(0));
     cost(&mut machine, [store(0)]);
     let before = machine.clock(1);

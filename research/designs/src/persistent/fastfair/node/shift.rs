@@ -12,24 +12,24 @@
 //!                                    key[i] = key[i+1]         entry i counts, i+1 is a duplicate now
 //!               key[n-1] = 0
 //! ```
-//! At p = 0 and p = 1, `hidden` is set instead of the copy of a left neighbour's key, and cleared in the end. Entries
-//! of 16 bytes are in its line there.
+//! At p = 0 and p = 1, `hidden` is set in place of the copy of a left neighbour's key, and cleared
+//! at the end. Entries of 16 bytes are in its line there.
 //!
-//! Each store is ordered behind the one before: inside a line by total store order or a store fence; and before
-//! the first store to a next line, the line that is complete is flushed and fenced. So a crash leaves the
+//! Each store is ordered behind the one before: inside a line by total store order or a store
+//! fence, and from line to line by a flush and a fence of the complete line. So a crash leaves the
 //! node as after some prefix of the stores.
 
 use super::{META, NUMBERED, Node, order};
 use crate::repr::Word;
 use bristlecone_pmem::Media;
 
-/// The planted fault of a removal that flushes lines where an insertion does.
+/// Planted fault: a removal flushes lines where an insertion does.
 const WRONG_WAY: &str = "fastfair-wrong-way";
-/// The planted fault of an insertion that gives the new key to the old value.
+/// Planted fault: an insertion gives the new key to the old value.
 const KEY_FIRST: &str = "fastfair-key-first";
 
 impl<A: Word, B: Word> Node<'_, A, B> {
-    /// Makes entry `n + 1` end a node of `n` entries, of which entry `n` is about to be stored.
+    /// Makes entry `n + 1` end a node of `n` entries, before entry `n` is stored.
     #[inline(always)]
     fn end_behind<M: Media>(self, pm: &M, n: usize) {
         let end = n + 1;
@@ -38,14 +38,14 @@ impl<A: Word, B: Word> Node<'_, A, B> {
             if Self::line(end) == Self::line(n) {
                 order(pm);
             } else {
-                // PERSIST: the new end, before the entry that is the end so far counts.
+                // PERSIST: the new end, before the entry that has been the end counts.
                 self.persist_line(pm, end);
             }
         }
     }
 
-    /// FAST insertion at place `at` of a locked node of `n` entries, with room. `fenced`: nothing that the
-    /// entry leads to is still to be fenced.
+    /// FAST insertion at place `at` of a locked node of `n` entries that has room. `fenced` is true
+    /// if nothing that the entry leads to is still to be fenced.
     #[inline]
     pub fn insert<M: Media>(self, pm: &M, n: usize, at: usize, (key, value): (A, B), fenced: bool) {
         debug_assert!(
@@ -64,7 +64,8 @@ impl<A: Word, B: Word> Node<'_, A, B> {
             if Self::line(i) == Self::line(i + 1) {
                 order(pm);
             } else {
-                // PERSIST: the line that is complete, before the original of its first entry is stored over.
+                // PERSIST: the complete line, before the original of its first entry is
+                // overwritten.
                 self.persist_line(pm, i + 1);
             }
         }
@@ -87,10 +88,10 @@ impl<A: Word, B: Word> Node<'_, A, B> {
                 order(pm);
                 self.hide(pm, 0);
             } else {
-                // PERSIST: the entry, before it is hidden no more.
+                // PERSIST: the entry, before it is visible again.
                 self.persist_line(pm, at);
                 self.hide(pm, 0);
-                // PERSIST: the insertion counts.
+                // PERSIST: the cleared number; the insertion counts.
                 self.persist_hidden(pm);
                 return;
             }
@@ -102,7 +103,7 @@ impl<A: Word, B: Word> Node<'_, A, B> {
         self.persist_line(pm, at);
     }
 
-    /// FAST removal of entry `at` of a locked node. Returns how many are left.
+    /// FAST removal of entry `at` of a locked node. Returns how many entries are left.
     #[inline]
     pub fn remove<M: Media>(self, pm: &M, at: usize) -> usize {
         let n = self.count(pm);
@@ -116,7 +117,8 @@ impl<A: Word, B: Word> Node<'_, A, B> {
         n - 1
     }
 
-    /// The second half of a removal: entry `at` does not count, and those behind it, up to entry `n`, move.
+    /// Does the second half of a removal: entry `at` does not count, and those behind it, up to
+    /// entry `n`, move.
     pub(super) fn shift_left<M: Media>(self, pm: &M, at: usize, n: usize) {
         for i in at..n - 1 {
             self.set_value(pm, i, self.value(pm, i + 1));
@@ -127,8 +129,8 @@ impl<A: Word, B: Word> Node<'_, A, B> {
                     order(pm);
                     self.hide(pm, 0);
                 } else {
-                    // PERSIST: the entry, before it is hidden no more; and that it is not, before its original
-                    // is stored over.
+                    // PERSIST: the entry, before it is visible again; then the cleared number,
+                    // before the original is overwritten.
                     self.persist_line(pm, i);
                     self.hide(pm, 0);
                     self.persist_hidden(pm);
@@ -140,7 +142,7 @@ impl<A: Word, B: Word> Node<'_, A, B> {
                 Self::line(i) != Self::line(i + 1)
             };
             if boundary {
-                // PERSIST: the line that is complete, before the original of its last entry is stored over.
+                // PERSIST: the complete line, before the original of its last entry is overwritten.
                 self.persist_line(pm, i);
             } else {
                 order(pm);
@@ -149,7 +151,7 @@ impl<A: Word, B: Word> Node<'_, A, B> {
         self.cut(pm, n - 1);
     }
 
-    /// Makes entry `at` the end: a NAW. Returns the entries that are left.
+    /// Ends the node at entry `at` by a NAW. Returns the number of entries that are left.
     #[track_caller]
     pub fn cut<M: Media>(self, pm: &M, at: usize) -> usize {
         if at == 0 {
@@ -157,12 +159,13 @@ impl<A: Word, B: Word> Node<'_, A, B> {
         } else {
             self.set_key(pm, at, A::default());
         }
-        // PERSIST: those entries are gone.
+        // PERSIST: the new end.
         self.persist_line(pm, at);
         at
     }
 
-    /// Appends entries that do not count yet, because the right sibling has the same; flushed, not fenced.
+    /// Appends entries that do not count yet, because the right sibling has the same ones. Flushes
+    /// them and does not fence.
     pub fn append<M: Media>(self, pm: &M, entries: impl Iterator<Item = (A, B)>) {
         let n = self.count(pm);
         let mut end = n;
@@ -184,7 +187,7 @@ impl<A: Word, B: Word> Node<'_, A, B> {
         let first = if n == 0 { META } else { Self::key_at(n) };
         let last = Self::key_at(end) + A::WORDS;
         let words = &self.words[first..last.min(self.words.len())];
-        // PERSIST: the entries, fenced before the sibling that has the same is unlinked.
+        // PERSIST: the entries, fenced before their sibling is unlinked.
         pm.flush_of(words);
     }
 }

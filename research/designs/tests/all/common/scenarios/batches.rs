@@ -1,4 +1,4 @@
-//! `multi_get` and `multi_insert`: one answer per key, in order, whatever the batch looks like.
+//! `multi_get` and `multi_insert` return one answer per key, in order, whatever the batch.
 
 use super::super::{Harness, Rng};
 use super::{Model, assert_holds, key, value};
@@ -27,7 +27,7 @@ pub fn answers_in_order<H: Harness>() {
         "an empty batch has no answers, and old ones go"
     );
 
-    // From one pair to far more than a leaf or a batch's window holds.
+    // From one pair to far more than the window of a leaf or a batch holds.
     for (round, size) in [1usize, 2, 7, 15, 64, 65, 1000, 1, 300, 5000]
         .into_iter()
         .enumerate()

@@ -31,7 +31,8 @@ fn filled<H: Harness>(
     model
 }
 
-/// Insert, look up, scan between, update and remove at each boundary; one byte more is an error.
+/// Inserts, looks up, scans between, updates and removes at each boundary. One more byte is an
+/// error.
 pub fn every_boundary_key<H: Harness>() {
     for seed in 0..3 {
         let fresh = H::fresh();
@@ -39,7 +40,7 @@ pub fn every_boundary_key<H: Harness>() {
         let keys = H::Key::boundaries(H::longest_key());
         let mut model = filled::<H>(index, keys.clone(), seed);
         assert_holds::<H>(index, &model, "the boundary keys alone");
-        // Neighbours that force splits between them.
+        // Neighbours, which force splits between them.
         for n in 0..400 {
             let (k, v) = (key::<H>(n * 7), value::<H>(n));
             if model.insert(k.clone(), v.clone()).is_none() {

@@ -1,4 +1,4 @@
-//! Bulk load: fills, refusals, and work on what was loaded.
+//! Bulk load: fill factors, refusals, and operations on loaded data.
 
 use super::super::home::must;
 use super::super::{Harness, PoolHome, Pooled, Rng, TestKey};
@@ -30,7 +30,7 @@ where
     )
 }
 
-/// Every size around the leaves' and inner nodes', then ordinary operations.
+/// Loads every size around those of leaves and inner nodes, then executes ordinary operations.
 pub fn load_then_work<H: Harness>()
 where
     H::Index: BulkLoad<H::Key, H::Value>,
@@ -58,7 +58,7 @@ where
     }
 }
 
-/// The leaves are as full as was asked for.
+/// Leaves are as full as requested.
 pub fn fills_are_kept<H: Harness>()
 where
     H::Index: BulkLoad<H::Key, H::Value>,
@@ -71,7 +71,7 @@ where
         let stats = fresh.index.stats();
         assert_eq!(stats.entries, 10_000);
         if stats.leaves == 1 || stats.leaves == stats.entries {
-            // A design without leaves of fixed size has nothing to fill.
+            // A design without leaves of fixed size has no fill.
             continue;
         }
         assert!(
@@ -89,7 +89,8 @@ where
     }
 }
 
-/// Unsorted, repeated, too long, or not empty: an error, and the index as it was.
+/// An unsorted, repeated or too long key, or an index that is not empty, is an error and changes
+/// nothing.
 pub fn bad_input_is_refused<H: Harness>()
 where
     H::Index: BulkLoad<H::Key, H::Value>,
@@ -135,7 +136,7 @@ where
         "not empty: {answer:?}"
     );
     assert_holds::<H>(&fresh.index, &model, "after a second load was refused");
-    // Emptied, it may be loaded again.
+    // Once emptied, it may be loaded again.
     for n in (0..600).step_by(2) {
         take::<H>(&fresh.index, &mut model, n);
     }
@@ -147,7 +148,7 @@ where
     assert_holds::<H>(&fresh.index, &again, "loaded again");
 }
 
-/// No room for all of it: an error, an empty index, and the space back.
+/// A load that does not fit returns an error, leaves an empty index, and frees its space.
 pub fn full_pool<H: Pooled>()
 where
     H::Index: BulkLoad<H::Key, H::Value>,
@@ -167,7 +168,7 @@ where
     must("close", H::close(index));
 }
 
-/// What was loaded is durable, by clean close and by crash; a refused load leaves nothing.
+/// Loaded data is durable across a clean close and a crash; a refused load leaves nothing.
 pub fn reopen<H: Pooled>()
 where
     H::Index: BulkLoad<H::Key, H::Value>,

@@ -1,5 +1,5 @@
-//! Compaction while other threads read and write: what is cut off or punched may just have been left
-//! by a reader, and nothing that is in use goes.
+//! Compaction while other threads read and write. A reader may just have left the parts that are
+//! cut off or punched, and nothing that is in use disappears.
 
 use super::super::home::must;
 use super::super::{PoolHome, Pooled, Rng, TestKey, TestValue, stress_time};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// Keys of the part that comes and goes; a few below it stay.
+/// Number of keys that come and go; a few below them stay.
 const MOVING: u64 = 40_000;
 const STAYING: u64 = 500;
 
@@ -95,7 +95,7 @@ pub fn others_work<H: Pooled>() {
     );
 }
 
-/// Between batches of work, and what stays is readable.
+/// Compaction between batches of work; what stays is readable.
 pub fn between_batches<H: Pooled>() {
     let home = PoolHome::<H::Place>::new();
     let tree = must("create", H::create(&home, "index"));

@@ -1,4 +1,4 @@
-//! Deleting everything gives the memory back.
+//! Removing everything frees the memory.
 
 use super::super::home::must;
 use super::super::{Harness, PoolHome, Pooled, Rng};
@@ -8,10 +8,10 @@ use std::borrow::Borrow;
 
 const KEYS: u64 = 30_000;
 
-/// Leaves that an empty index may keep.
+/// Number of leaves that an empty index may keep.
 const FEW: u64 = 2;
 
-/// In whatever order everything is removed, the leaves go.
+/// The leaves are freed, whatever the order of removals.
 pub fn leaves_are_given_back<H: Harness>() {
     let fresh = H::fresh();
     let index = &fresh.index;
@@ -51,7 +51,7 @@ pub fn leaves_are_given_back<H: Harness>() {
     }
 }
 
-/// Filling and emptying again and again takes no more space than the second time.
+/// Repeated filling and emptying takes no more space than the second time.
 pub fn space_is_reused<H: Pooled>() {
     let home = PoolHome::<H::Place>::new();
     let index = must("create", H::create(&home, "index"));
@@ -83,7 +83,7 @@ pub fn space_is_reused<H: Pooled>() {
             (full_most, empty_most, pool_most) = (full, empty, info.pool_bytes);
         }
         if cycle > 1 {
-            // Split points differ from cycle to cycle by a little; a leak adds up.
+            // Split points differ a little from cycle to cycle; a leak adds up.
             assert!(
                 full <= full_most + full_most / 20,
                 "cycle {cycle}: {full} after {full_most}"
@@ -92,8 +92,8 @@ pub fn space_is_reused<H: Pooled>() {
                 empty <= empty_most + taken / 20,
                 "cycle {cycle}: {empty} after {empty_most}"
             );
-            // Readers elsewhere in the process hold back what is freed, so that now and then more is
-            // in use at once; pools grow by 2 MiB at least.
+            // Readers elsewhere in the process delay frees, so that now and then more is in use at
+            // once; pools grow by at least 2 MiB.
             assert!(
                 info.pool_bytes <= pool_most + (4 << 20),
                 "cycle {cycle}: the pool grew to {} from {pool_most}",

@@ -1,4 +1,4 @@
-//! A pool that cannot grow: refused calls leave everything as it was, and freed space serves again.
+//! A pool that cannot grow: refused calls change nothing, and freed space is used again.
 
 use super::super::home::must;
 use super::super::{PoolHome, Pooled, Rng};
@@ -8,7 +8,8 @@ use bristlecone_pmem::SpaceError;
 use std::borrow::Borrow;
 use std::thread;
 
-/// Bytes that the pool may have: small, and yet some leaves, chunks and records of every design.
+/// Maximum size of the pool: small, and yet room for some leaves, chunks and records of every
+/// design.
 const CAPACITY: u64 = 8 << 20;
 
 /// More keys than fit.
@@ -18,7 +19,7 @@ fn is_full(e: &InsertError) -> bool {
     matches!(e, InsertError::Space(SpaceError::Capacity { .. }))
 }
 
-/// Inserts random keys until `patience` of them have been refused; how many went in.
+/// Inserts random keys until `patience` of them have been refused. Returns how many went in.
 fn fill<H: Pooled>(index: &H::Index, model: &mut Model<H>, rng: &mut Rng, patience: usize) -> u64 {
     let (mut added, mut refused) = (0, 0);
     for _ in 0..TOO_MANY {
@@ -41,7 +42,7 @@ fn fill<H: Pooled>(index: &H::Index, model: &mut Model<H>, rng: &mut Rng, patien
     panic!("{TOO_MANY} keys fitted into {CAPACITY} bytes");
 }
 
-/// Fill, be refused, read, remove, fill again.
+/// Fills, is refused, reads, removes, and fills again.
 pub fn refuses_and_goes_on<H: Pooled>() {
     let home = PoolHome::<H::Place>::with_capacity(CAPACITY);
     let index = must("create", H::create(&home, "index"));
@@ -93,7 +94,7 @@ pub fn refuses_and_goes_on<H: Pooled>() {
     }
     assert_holds::<H>(&index, &model, "after more calls on the full pool");
 
-    // What is removed serves again; three times, so that nothing seeps away.
+    // Removed keys make room again; three times, so that a leak would show.
     let at_most = model.len();
     for round in 0..3 {
         let mut keys: Vec<_> = model.keys().cloned().collect();
@@ -125,7 +126,7 @@ pub fn refuses_and_goes_on<H: Pooled>() {
     must("close", H::close(index));
 }
 
-/// Several threads run into the end at once.
+/// Several threads fill the pool at once.
 pub fn many_threads<H: Pooled>() {
     let home = PoolHome::<H::Place>::with_capacity(CAPACITY / 2);
     let index = must("create", H::create(&home, "index"));
@@ -185,7 +186,7 @@ pub fn reopen<H: Pooled>() {
         let index = must("open", H::open(&image, "index"));
         assert_holds::<H>(&index, &model, "after a crash while full");
     }
-    // Closing may have no room for what it would like to write; it must not need it.
+    // Closing may have no room for what it would like to write, and must not need it.
     must("close", H::close(index));
     let home = home.reopen();
     let index = must("open", H::open(&home, "index"));

@@ -1,8 +1,8 @@
 //! Damaged pool files that hold trees.
 //!
-//! Whatever a file holds, opening it, verifying, scanning and looking up either serve or report; no
-//! case panics, takes more than bounded work, or touches memory past the pool's end (the mapping
-//! goes on there without a file behind it, so that would kill the test).
+//! Whatever a file holds, opening it, verifying, scanning and looking up either work or report an
+//! error. No case panics, takes unbounded time, or touches memory past the pool's end (the mapping
+//! continues there without a file behind it, so that would kill the test).
 
 use super::super::home::folder;
 use super::super::{On, Place, Pooled, Rng, TestKey, TestValue};
@@ -21,17 +21,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Two trees, so that damage to one may meet the other.
+/// Two trees, so that damage to one may affect the other.
 const ROOTS: [&str; 2] = ["index", "another"];
-/// Keys that each tree has held; some were removed again.
+/// Number of keys that each tree has held; some were removed again.
 const KEYS: u64 = 4_000;
-/// Pairs that no scan of a damaged tree may exceed: every slot of a pool this small, and to spare.
+/// No scan of a damaged tree may exceed this number of pairs: more than the slots of a pool this
+/// small.
 const BOUND: usize = 400_000;
-/// Of a pool of more used pages, about so many are lost, one after another.
+/// Of a pool with more used pages, about this many are lost, one after another.
 const MAX_PAGES: usize = 600;
-/// So many pages are lost in any case.
+/// This many pages are lost in any case.
 const FIRST_PAGES: usize = 32;
-/// Longest that a case may take.
+/// Maximum time of a case.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The medium of a harness.
@@ -44,7 +45,7 @@ fn options<H: Pooled>(access: Access) -> PoolOptions {
     options
 }
 
-/// A pool with both trees: after a clean close, and as a crash would leave it.
+/// Returns a pool with both trees: after a clean close, and as a crash would leave it.
 fn samples<H: Pooled>() -> (Vec<u8>, Vec<u8>) {
     let folder = folder();
     let path = folder.path().join("pool");
@@ -76,7 +77,7 @@ fn samples<H: Pooled>() -> (Vec<u8>, Vec<u8>) {
     (fs::read(&path).expect("the closed pool"), unclean)
 }
 
-/// How often each way of answering was seen.
+/// Counts of each kind of answer.
 #[derive(Debug, Default)]
 struct Tally {
     pool_refused: u32,
@@ -85,7 +86,7 @@ struct Tally {
     served: u32,
 }
 
-/// Opens what is at `path` and uses all that opens.
+/// Opens the pool at `path` and uses everything that opens.
 fn use_pool<H: Pooled>(path: &Path, access: Access, tally: &mut Tally) {
     let pool = match Pool::<Media<H>>::open(path, &options::<H>(access)) {
         Ok(pool) => pool,
@@ -109,7 +110,7 @@ fn use_pool<H: Pooled>(path: &Path, access: Access, tally: &mut Tally) {
     }
 }
 
-/// Goes on unless a scan has seen more than there can be.
+/// Continues unless a scan has seen more pairs than there can be.
 fn bounded(seen: usize) -> ControlFlow<()> {
     if seen > BOUND {
         ControlFlow::Break(())
@@ -155,7 +156,7 @@ fn use_tree<H: Pooled>(tree: &On<H>, access: Access, tally: &mut Tally) {
                     "verified, but {k:?} is not found"
                 );
             }
-            // Records carry checksums: what verifies was written by `samples`.
+            // Records carry checksums, so everything that verifies was written by `samples`.
             for (k, v) in up.iter().filter(|_| H::SUMS) {
                 let n = TestKey::made(k.borrow());
                 let n = n.unwrap_or_else(|| panic!("verified, but {k:?} was never written"));
@@ -169,7 +170,7 @@ fn use_tree<H: Pooled>(tree: &On<H>, access: Access, tally: &mut Tally) {
     }
     if access == Access::ReadWrite {
         for n in (0..KEYS).step_by(101) {
-            // Both answers are right on a damaged tree; it must only hold.
+            // Both answers are right on a damaged tree; it only must not break.
             let _ = tree.upsert(key::<H>(n).borrow(), value::<H>(1).borrow());
             let _ = tree.remove(key::<H>(n + 1).borrow());
             let _ = tree.insert(key::<H>(n + (1 << 40)).borrow(), value::<H>(2).borrow());
@@ -177,7 +178,8 @@ fn use_tree<H: Pooled>(tree: &On<H>, access: Access, tally: &mut Tally) {
     }
 }
 
-/// Ends the process with the case's name when one takes too long: a hung case cannot be unwound.
+/// Ends the process with the case's name if one takes too long, since a hung case cannot be
+/// unwound.
 struct Watchdog {
     case: Mutex<(Instant, String)>,
     done: AtomicBool,
@@ -216,15 +218,15 @@ impl Watchdog {
     }
 }
 
-/// Bytes that differ from zero lie in these pages: damage elsewhere is in space that no one uses.
+/// Returns the pages with bytes other than zero. Damage elsewhere is in unused space.
 fn used_pages(bytes: &[u8]) -> Vec<usize> {
     (0..bytes.len() / 4096)
         .filter(|p| bytes[p * 4096..][..4096].iter().any(|b| *b != 0))
         .collect()
 }
 
-/// `cases` times: some random bytes of the used part are changed, everything is tried, and the
-/// bytes are put back.
+/// Changes some random bytes of the used part, tries everything, and restores the bytes; `cases`
+/// times.
 fn flips<H: Pooled>(bytes: &[u8], access: Access, cases: u32, seed: u64) -> Tally {
     let folder = folder();
     let path = folder.path().join("pool");
@@ -281,7 +283,8 @@ fn flips<H: Pooled>(bytes: &[u8], access: Access, cases: u32, seed: u64) -> Tall
     tally
 }
 
-/// Damage was found, and what it did not reach was served. `trees`: how often one was opened.
+/// Damage was found, and everything that it did not reach was served. `trees` is how often a tree
+/// was opened.
 fn check(tally: &Tally, trees: u32) {
     println!("{tally:?}");
     let Tally {
@@ -300,7 +303,7 @@ fn check(tally: &Tally, trees: u32) {
     );
 }
 
-/// As they are: both trees serve.
+/// Without damage, both trees are served.
 pub fn undamaged_samples_are_served<H: Pooled>() {
     let (clean, unclean) = samples::<H>();
     let folder = folder();
@@ -315,7 +318,7 @@ pub fn undamaged_samples_are_served<H: Pooled>() {
     }
 }
 
-/// Bytes changed in a crash image, opened for reading.
+/// Changes bytes of a crash image and opens it for reading.
 pub fn flips_in_a_crash_image_read_only<H: Pooled>() {
     check(
         &flips::<H>(&samples::<H>().1, Access::ReadOnly, 1_200, 101),
@@ -323,7 +326,7 @@ pub fn flips_in_a_crash_image_read_only<H: Pooled>() {
     );
 }
 
-/// Bytes changed in a closed pool, opened for reading.
+/// Changes bytes of a closed pool and opens it for reading.
 pub fn flips_in_a_closed_pool_read_only<H: Pooled>() {
     check(
         &flips::<H>(&samples::<H>().0, Access::ReadOnly, 1_000, 102),
@@ -331,7 +334,7 @@ pub fn flips_in_a_closed_pool_read_only<H: Pooled>() {
     );
 }
 
-/// Bytes changed in a crash image, worked on.
+/// Changes bytes of a crash image and works on it.
 pub fn flips_in_a_crash_image_writing<H: Pooled>() {
     check(
         &flips::<H>(&samples::<H>().1, Access::ReadWrite, 500, 103),
@@ -339,7 +342,7 @@ pub fn flips_in_a_crash_image_writing<H: Pooled>() {
     );
 }
 
-/// Bytes changed in a closed pool, worked on.
+/// Changes bytes of a closed pool and works on it.
 pub fn flips_in_a_closed_pool_writing<H: Pooled>() {
     check(
         &flips::<H>(&samples::<H>().0, Access::ReadWrite, 500, 104),
@@ -347,7 +350,7 @@ pub fn flips_in_a_closed_pool_writing<H: Pooled>() {
     );
 }
 
-/// Whole pages lost (as zeros), duplicated over others, or filled with noise.
+/// Loses whole pages (as zeros), duplicates them over others, or fills them with noise.
 pub fn lost_pages<H: Pooled>() {
     let (clean, unclean) = samples::<H>();
     let folder = folder();
@@ -357,8 +360,8 @@ pub fn lost_pages<H: Pooled>() {
     Watchdog::watch(|dog| {
         for (which, bytes) in [("closed", &clean), ("crashed", &unclean)] {
             let pages = used_pages(bytes);
-            // Each case costs as much as the pool is long, so of a long one (of logs) some pages do: those in which the
-            // pool describes itself, and any.
+            // The time of a case grows with the pool. Of a long pool (of logs) only some pages are
+            // tried: those in which the pool describes itself, and any others.
             let every = pages.len().div_ceil(MAX_PAGES) as u64;
             for (i, page) in pages.iter().enumerate() {
                 if every > 1 && i >= FIRST_PAGES && rng.below(every) > 0 {
@@ -389,7 +392,7 @@ pub fn lost_pages<H: Pooled>() {
     assert!(tally.tree_refused + tally.verify_reported > 0, "{tally:?}");
 }
 
-/// The first half of the pool from one moment, the second from another.
+/// Takes the first half of the pool from one moment and the second from another.
 pub fn images_of_two_moments<H: Pooled>() {
     let (clean, unclean) = samples::<H>();
     let folder = folder();
@@ -410,7 +413,7 @@ pub fn images_of_two_moments<H: Pooled>() {
     });
 }
 
-/// Cut off at any page.
+/// Cuts the pool off at any page.
 pub fn a_pool_cut_at_any_page_is_refused<H: Pooled>() {
     let (clean, _) = samples::<H>();
     let folder = folder();

@@ -1,4 +1,4 @@
-//! One scenario a file; see the suite's head for which design runs which.
+//! One scenario per file. The suite's head says which design runs which.
 
 pub mod batches;
 pub mod boundary;
@@ -22,21 +22,21 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-/// What an index should hold.
+/// The expected content of an index.
 pub type Model<H> =
     BTreeMap<<<H as Harness>::Key as ToOwned>::Owned, <<H as Harness>::Value as ToOwned>::Owned>;
 
-/// The `n`th key of a harness.
+/// Returns the `n`th key of a harness.
 pub fn key<H: Harness + ?Sized>(n: u64) -> <H::Key as ToOwned>::Owned {
     H::Key::of(n)
 }
 
-/// The `n`th value of a harness.
+/// Returns the `n`th value of a harness.
 pub fn value<H: Harness + ?Sized>(n: u64) -> <H::Value as ToOwned>::Owned {
     H::Value::of(n)
 }
 
-/// Everything in the index, by a full scan.
+/// Returns everything in the index, by a full scan.
 pub fn content<H: Harness + ?Sized>(index: &H::Index) -> Vec<KeyValue<H>> {
     let mut all = Vec::new();
     index.scan(.., |k: &H::Key, v: &H::Value| {
@@ -52,7 +52,8 @@ pub type KeyValue<H> = (
     <<H as Harness>::Value as ToOwned>::Owned,
 );
 
-/// The index holds what the model holds, by scan and by look-ups, and verifies.
+/// Checks that the index has the content of the model, by scan and by look-ups, and that it
+/// verifies.
 pub fn assert_holds<H: Harness + ?Sized>(index: &H::Index, model: &Model<H>, when: &str) {
     let report = index.verify().unwrap_or_else(|v| panic!("{when}: {v}"));
     assert_eq!(
@@ -94,7 +95,7 @@ pub fn assert_holds<H: Harness + ?Sized>(index: &H::Index, model: &Model<H>, whe
     }
 }
 
-/// Enough of a key or value to recognise it.
+/// Returns enough of a key or value to recognise it.
 pub fn short(x: &(impl std::fmt::Debug + ?Sized)) -> String {
     let mut text = format!("{x:?}");
     if text.len() > 120 {
@@ -127,7 +128,7 @@ pub fn take<H: Harness + ?Sized>(index: &H::Index, model: &mut Model<H>, k: u64)
     );
 }
 
-/// Lets deferred frees happen. Other tests' threads may be pinned for a while.
+/// Executes deferred frees. Threads of other tests may be pinned for a while.
 pub fn reclaim() {
     for _ in 0..20 {
         if bristlecone_pmem::sync::wait_for_readers() {

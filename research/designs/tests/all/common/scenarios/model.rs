@@ -20,14 +20,14 @@ enum Op<K> {
     Update(K, u64),
     Remove(K),
     Get(K),
-    /// Bounds and how many pairs to see before breaking.
+    /// Bounds, and the number of pairs after which the scan stops.
     Scan(Bound<K>, Bound<K>, usize),
     ScanReverse(Bound<K>, Bound<K>, usize),
     MultiGet(Vec<K>),
     MultiInsert(Vec<(K, u64)>),
-    /// Inserts `count` keys from `first`, `step` apart: splits.
+    /// Inserts `count` keys from `first`, `step` apart, which causes splits.
     InsertRun(u64, u64, u64),
-    /// Removes the keys of a range: emptied leaves.
+    /// Removes the keys of a range, which empties leaves.
     RemoveRange(Bound<K>, Bound<K>),
 }
 
@@ -65,7 +65,8 @@ fn limit() -> BoxedStrategy<usize> {
 
 /// How the scenario scans downwards, for the designs that can.
 trait Downwards<H: Harness> {
-    /// The first `limit` pairs of the range from above, or `None` for a design that cannot.
+    /// Returns the first `limit` pairs of the range from above, or `None` for a design that cannot
+    /// scan downwards.
     fn collect(
         index: &H::Index,
         range: (Bound<&H::Key>, Bound<&H::Key>),
@@ -108,7 +109,7 @@ where
     }
 }
 
-/// What every design can do.
+/// The operations of every design.
 pub fn forward<H: Harness>() {
     run::<H, ForwardOnly>();
 }
@@ -189,18 +190,7 @@ fn step<H: Harness, D: Downwards<H>>(
         ),
         Op::Scan(a, b, limit) => {
             let range = (bound_ref::<H::Key>(a), bound_ref::<H::Key>(b));
-            let mut seen = Vec::new();
-            index.scan(range, |k: &H::Key, v: &H::Value| {
-                seen.push((k.to_owned(), v.to_owned()));
-                if seen.len() >= *limit {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            });
-            let mut expected = in_range::<H>(model, range);
-            expected.truncate(*limit);
-            same("scan", &seen, &expected)
+            scan::<H>(index, model, range, *limit)
         }
         Op::ScanReverse(a, b, limit) => {
             let range = (bound_ref::<H::Key>(a), bound_ref::<H::Key>(b));
@@ -213,7 +203,7 @@ fn step<H: Harness, D: Downwards<H>>(
             same("reverse scan", &seen, &expected)
         }
         Op::MultiGet(keys) => {
-            // Something left in `out` must not survive.
+            // Old content of `out` must not survive.
             let mut out = vec![None; 3];
             index.multi_get(keys, &mut out);
             let expected: Vec<_> = keys
@@ -222,29 +212,7 @@ fn step<H: Harness, D: Downwards<H>>(
                 .collect();
             same("multi_get", &out, &expected)
         }
-        Op::MultiInsert(pairs) => {
-            let pairs: Vec<_> = pairs
-                .iter()
-                .map(|(k, v)| (k.clone(), H::Value::of(*v)))
-                .collect();
-            let mut out = vec![Ok(())];
-            index.multi_insert(&pairs, &mut out);
-            same("answers of multi_insert", &out.len(), &pairs.len())?;
-            for ((k, v), answer) in pairs.into_iter().zip(out) {
-                let done = match answer {
-                    Ok(()) => true,
-                    Err(InsertError::KeyExists) => false,
-                    Err(e) => return Err(TestCaseError::fail(e.to_string())),
-                };
-                same(
-                    &format!("multi_insert of {}", short(&k)),
-                    &done,
-                    &!model.contains_key(k.borrow()),
-                )?;
-                model.entry(k).or_insert(v);
-            }
-            Ok(())
-        }
+        Op::MultiInsert(pairs) => multi_insert::<H>(index, model, pairs),
         Op::InsertRun(first, count, step) => {
             for n in 0..*count {
                 insert::<H>(index, model, &H::Key::of(first + n * step), n)?;
@@ -259,6 +227,54 @@ fn step<H: Harness, D: Downwards<H>>(
             Ok(())
         }
     }
+}
+
+fn scan<H: Harness>(
+    index: &H::Index,
+    model: &Model<H>,
+    range: (Bound<&H::Key>, Bound<&H::Key>),
+    limit: usize,
+) -> Result<(), TestCaseError> {
+    let mut seen = Vec::new();
+    index.scan(range, |k: &H::Key, v: &H::Value| {
+        seen.push((k.to_owned(), v.to_owned()));
+        if seen.len() >= limit {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    });
+    let mut expected = in_range::<H>(model, range);
+    expected.truncate(limit);
+    same("scan", &seen, &expected)
+}
+
+fn multi_insert<H: Harness>(
+    index: &H::Index,
+    model: &mut Model<H>,
+    pairs: &[(<H::Key as ToOwned>::Owned, u64)],
+) -> Result<(), TestCaseError> {
+    let pairs: Vec<_> = pairs
+        .iter()
+        .map(|(k, v)| (k.clone(), H::Value::of(*v)))
+        .collect();
+    let mut out = vec![Ok(())];
+    index.multi_insert(&pairs, &mut out);
+    same("answers of multi_insert", &out.len(), &pairs.len())?;
+    for ((k, v), answer) in pairs.into_iter().zip(out) {
+        let done = match answer {
+            Ok(()) => true,
+            Err(InsertError::KeyExists) => false,
+            Err(e) => return Err(TestCaseError::fail(e.to_string())),
+        };
+        same(
+            &format!("multi_insert of {}", short(&k)),
+            &done,
+            &!model.contains_key(k.borrow()),
+        )?;
+        model.entry(k).or_insert(v);
+    }
+    Ok(())
 }
 
 fn insert<H: Harness>(

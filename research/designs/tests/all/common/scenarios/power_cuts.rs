@@ -1,7 +1,7 @@
 //! Power cuts in the middle of operations.
 //!
-//! Each image that the [`Recorder`] says a power cut could leave is opened as a pool, and the index
-//! found as it was before the operation or as it is after it, verified and without leaks.
+//! Each image that the [`Recorder`] says a power cut could leave is opened as a pool. The index
+//! must be as it was before the operation or as it is after it, verify, and have no leaks.
 
 use super::super::home::folder;
 use super::super::recorder::Recorder;
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 /// A call of one tree.
 type Operation<H> = Box<dyn FnOnce(&mut On<H>)>;
 
-/// A recorded pool with one tree, and where its images are opened.
+/// A recorded pool with one tree, and a place to open its images.
 struct Lab<H: Recorded> {
     pool: Arc<Pool<Recorder>>,
     tree: On<H>,
@@ -31,7 +31,7 @@ struct Lab<H: Recorded> {
     operations: u64,
 }
 
-/// Bytes that a pool may grow to.
+/// Maximum size of the pool.
 const RESERVE: u64 = 64 << 20;
 
 fn options() -> PoolOptions {
@@ -58,7 +58,7 @@ impl<H: Recorded> Lab<H> {
         self.folder.path().join("pool")
     }
 
-    /// Runs `operation`; each image of it must hold what `legal` allows.
+    /// Runs `operation`. Each image of it must have content that `legal` allows.
     fn explore(
         &mut self,
         what: &str,
@@ -81,7 +81,7 @@ impl<H: Recorded> Lab<H> {
         self.images += images.len() as u64;
     }
 
-    /// Opens an image, compares, verifies, and works on it a little.
+    /// Opens an image, compares and verifies it, and works on it a little.
     fn recover(&self, image: &[u8], at: &str, legal: &impl Fn(&Model<H>) -> bool) {
         fs::write(self.path(), image).expect("writing the image");
         let mut options = H::Place::options();
@@ -112,7 +112,7 @@ impl<H: Recorded> Lab<H> {
                 .unwrap_or_else(|e| panic!("{at}: {e}"))
         );
         if self.images.is_multiple_of(8) {
-            // Fill it and empty it: what recovery calls free is free.
+            // Fill and empty it: blocks that recovery calls free are free.
             for n in 0..40 {
                 let _ = tree
                     .upsert(key::<H>(n * 5).borrow(), v.borrow())
@@ -128,7 +128,7 @@ impl<H: Recorded> Lab<H> {
         drop(pool);
     }
 
-    /// One operation that changes one key from what the model says to `to`.
+    /// Executes one operation that changes one key from its value in the model to `to`.
     fn change(&mut self, n: u64, to: Option<u64>, upsert: bool) {
         let key = key::<H>(n);
         let before = self.model.clone();
@@ -168,7 +168,7 @@ impl<H: Recorded> Lab<H> {
         self.explore(&what, operation, |found| {
             *found == before || *found == after
         });
-        // What the call returned for is there whatever happens next.
+        // A call that has returned survives whatever happens next.
         self.model = after;
     }
 
@@ -188,7 +188,7 @@ impl<H: Recorded> Lab<H> {
     }
 }
 
-/// What differs, shortly.
+/// Describes the difference, in short.
 fn difference<H: Harness>(found: &Model<H>, before: &Model<H>) -> String {
     let lost: Vec<u64> = before
         .iter()
@@ -203,7 +203,7 @@ fn difference<H: Harness>(found: &Model<H>, before: &Model<H>) -> String {
     format!("against the keys before: {lost:?} lost or changed, {new:?} new or changed")
 }
 
-/// Entries that go into a leaf, at most: enough of them to split several.
+/// Returns the maximum number of entries of a leaf, for the number of keys that splits several.
 fn leaf_entries<H: Recorded>() -> u64 {
     const MOST: u64 = 64;
     let home = PoolHome::<H::Place>::new();
@@ -248,8 +248,8 @@ pub fn random_changes<H: Recorded>() {
     lab.finish(200);
 }
 
-/// Ascending and descending runs, then whole leaves removed: splits on both sides, unlinking at the
-/// start, in the middle and at the end of the chain.
+/// Ascending and descending runs, then removal of whole leaves: splits on both sides, unlinking at
+/// the start, in the middle and at the end of the chain.
 pub fn runs<H: Recorded>() {
     let mut lab = Lab::<H>::new();
     let leaf = leaf_entries::<H>();
@@ -268,7 +268,7 @@ pub fn runs<H: Recorded>() {
     lab.finish(150);
 }
 
-/// A batch: each pair wholly there or wholly absent, whatever the others are.
+/// In a batch, each pair is wholly there or wholly absent, whatever the others are.
 pub fn batches<H: Recorded>() {
     let mut lab = Lab::<H>::new();
     let mut rng = Rng::new(77);
@@ -302,7 +302,7 @@ pub fn batches<H: Recorded>() {
     lab.finish(100);
 }
 
-/// Bulk load: nothing or everything. Then a close, in which nothing may get lost.
+/// A bulk load is there wholly or not at all. A close then loses nothing.
 pub fn load_and_close<H: Recorded>() {
     let mut lab = Lab::<H>::new();
     let loaded: Model<H> = (0..150).map(|n| (key::<H>(n * 3), value::<H>(n))).collect();
@@ -322,14 +322,14 @@ pub fn load_and_close<H: Recorded>() {
     for n in 0..12 {
         lab.change(n, Some(n), true);
     }
-    // Closed and opened again twice, so that a snapshot is there to be thrown away.
+    // Closed and opened twice, so that a snapshot is there to be discarded.
     for _ in 0..2 {
         let model = lab.model.clone();
         let pool = Arc::clone(&lab.pool);
         lab.explore(
             "close and open",
             |tree| {
-                // A tree cannot be taken out of a reference; another one stands in for it.
+                // A tree cannot be moved out of a reference, so another one stands in for it.
                 let stand_in = H::recorded().create(&pool, "stand-in");
                 let open = std::mem::replace(tree, stand_in.expect("a second root"));
                 open.close().expect("close");

@@ -1,4 +1,4 @@
-//! Read-only opens: everything can be read, nothing written, and the files stay as they are.
+//! Read-only opens: everything can be read and nothing written, and the files do not change.
 
 use super::super::home::must;
 use super::super::{PoolHome, Pooled, Rng};
@@ -52,7 +52,7 @@ fn reads_and_refuses<H: Pooled>(home: &PoolHome<H::Place>, model: &Model<H>) {
     must("close", H::close(index));
 }
 
-/// A pool that was closed.
+/// A pool that was closed cleanly.
 pub fn clean<H: Pooled>() {
     let (home, index, model) = filled::<H>();
     let in_use = home.open_read_only().map(drop);
@@ -71,7 +71,7 @@ pub fn clean<H: Pooled>() {
     drop((home, second));
 }
 
-/// A crash image: recovery works in memory only.
+/// In a crash image, recovery works in memory only.
 pub fn unclean<H: Pooled>() {
     let (home, index, model) = filled::<H>();
     let files = home.files();

@@ -1,4 +1,4 @@
-//! Closing and opening, and opening what a crash left, again and again with work between.
+//! Closing and opening, and opening crash images, again and again with work in between.
 
 use super::super::home::must;
 use super::super::{PoolHome, Pooled, Rng};
@@ -9,7 +9,7 @@ use std::thread;
 
 const ROUNDS: u64 = 12;
 
-/// Changes at random: more growth in even rounds, more shrinking in odd ones.
+/// Changes keys at random: even rounds grow the index, odd ones shrink it.
 fn work<H: Pooled>(index: &H::Index, model: &mut Model<H>, rng: &mut Rng, round: u64) {
     let keys = 1 + rng.below(3_000);
     for _ in 0..1_500 {
@@ -30,7 +30,7 @@ pub fn clean<H: Pooled>() {
     let mut rng = Rng::new(51);
     for round in 0..ROUNDS {
         work::<H>(&index, &mut model, &mut rng, round);
-        // By the call, and by dropping.
+        // Alternately by the call and by dropping.
         if round % 3 == 2 {
             drop(index);
         } else {
@@ -87,7 +87,7 @@ pub fn crash_images<H: Pooled>() {
             );
         }
         assert_holds::<H>(&opened, &model, "after a crash");
-        // A crash before anything was changed, and at once another.
+        // A crash before anything was changed, followed by another.
         let again = image.crash_image();
         let twice = must("open", H::open(&again, "index"));
         assert_holds::<H>(&twice, &model, "after two crashes");
@@ -98,7 +98,7 @@ pub fn crash_images<H: Pooled>() {
         (index, home) = (twice, again);
         used = home.pool.info().used_bytes;
     }
-    // Nothing leaked on the way: everything removed is everything free.
+    // Nothing leaked on the way: once everything is removed, everything is free.
     let keys: Vec<_> = model.keys().cloned().collect();
     for k in keys {
         assert!(index.remove(k.borrow()).expect("removal"));
@@ -150,7 +150,7 @@ pub fn empty<H: Pooled>() {
     must("close", H::close(index));
 }
 
-/// Threads work, all stop, the power fails.
+/// Threads work, all stop, and the power fails.
 pub fn after_concurrent_work<H: Pooled>() {
     let home = PoolHome::<H::Place>::new();
     let index = must("create", H::create(&home, "index"));
@@ -189,7 +189,7 @@ pub fn after_concurrent_work<H: Pooled>() {
                         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                 })
                 .map(|(t, mine): (u64, Vec<Option<Option<u64>>>)| {
-                    // Untouched keys stay what the model says.
+                    // Untouched keys keep their value in the model.
                     let known = mine.iter().enumerate().map(|(n, now)| match now {
                         Some(now) => *now,
                         None => model

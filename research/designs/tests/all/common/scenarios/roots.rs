@@ -23,7 +23,7 @@ fn work<H: Pooled>(indexes: &[H::Index], models: &mut [Model<H>], rng: &mut Rng)
     }
 }
 
-/// Each holds its own keys; names are taken once; an absent one is an error.
+/// Each index holds its own keys, a name can be taken once, and an absent one is an error.
 pub fn do_not_mix<H: Pooled>() {
     let home = PoolHome::<H::Place>::new();
     let indexes: Vec<_> = NAMES
@@ -74,7 +74,7 @@ pub fn do_not_mix<H: Pooled>() {
     }
 }
 
-/// All of them are there again, in whichever order they are opened.
+/// All of them are there again, whatever the order of opening.
 pub fn reopen<H: Pooled>() {
     let home = PoolHome::<H::Place>::new();
     let indexes: Vec<_> = NAMES
@@ -104,7 +104,7 @@ pub fn reopen<H: Pooled>() {
             let index = must("open", H::open(&image, NAMES[which]));
             assert_holds::<H>(&index, &models[which], "the ones that waited");
         }
-        // The others not opened at all, and a crash again.
+        // The others are not opened at all before the next crash.
         let again = image.crash_image();
         for which in [2, 0] {
             let index = must("open", H::open(&again, NAMES[which]));

@@ -1,7 +1,7 @@
 //! Scans while another thread splits and empties the leaves under them.
 //!
-//! Even keys stand still; a writer inserts and removes all odd ones. Each scan must see every even
-//! key of its range exactly once, in strict order, and nothing that was never written.
+//! Even keys never change; a writer inserts and removes all odd ones. Each scan must visit every
+//! even key of its range exactly once, in strict order, and nothing that was never written.
 
 use super::super::{Harness, Rng, TestKey, TestValue, stress_time};
 use super::{key, value};
@@ -93,7 +93,7 @@ fn run<H: Harness>(scan: Scan<H>, downwards: bool) {
 }
 
 fn one_scan<H: Harness>(index: &H::Index, scan: Scan<H>, downwards: bool, rng: &mut Rng) {
-    // Every third scan goes over everything.
+    // Every third scan covers everything.
     let whole = rng.below(3) == 0;
     let a = if whole { 0 } else { rng.below(KEYS) };
     let b = if whole {

@@ -1,9 +1,9 @@
-//! Threads that meet on few keys; each key's history must be linearizable.
+//! Threads that meet on few keys. Each key's history must be linearizable.
 //!
-//! Every call is stamped before and after by one counter, every value is written once, and a scan
-//! counts as a read of each key of its range somewhere between its stamps. Rounds grow, shrink and
-//! mix, so that leaves split, empty and go while others read them. Keys that nobody touches must be
-//! in every scan.
+//! One counter stamps every call before and after, every value is written once, and a scan counts
+//! as a read of each key of its range at some moment between its stamps. Rounds grow, shrink and
+//! mix, so that leaves split, empty and disappear while others read them. Keys that no thread
+//! touches must be in every scan.
 
 use super::super::history::{Action, Event, check};
 use super::super::{Harness, Rng, TestKey, TestValue, stress_time};
@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// Keys in play; every eighth of the lower half stands still.
+/// Number of keys in play; every eighth of the lower half never changes.
 const KEYS: u64 = 512;
-/// Threads of three rounds each, in turn; and what all of them do in a round.
+/// Numbers of threads, three rounds each, and the operations of all of them in a round.
 const THREADS: [usize; 2] = [4, 16];
 const OPS: usize = 12_000;
 
@@ -27,7 +27,7 @@ fn stands_still(n: u64) -> bool {
     n < KEYS / 2 && n.is_multiple_of(8)
 }
 
-/// What one thread did, by key.
+/// A thread's operations, by key.
 type Log = HashMap<u64, Vec<Event>>;
 
 #[derive(Clone, Copy)]
@@ -147,7 +147,8 @@ impl<H: Harness> Worker<'_, H> {
         self.next_value
     }
 
-    /// A key that may be changed, half the time from a few neighbours that all threads want.
+    /// Returns a key that may be changed, half the time one of a few neighbours that all threads
+    /// want.
     fn key(&mut self) -> u64 {
         loop {
             let n = match self.rng.below(4) {
@@ -162,7 +163,7 @@ impl<H: Harness> Worker<'_, H> {
 
     fn step(&mut self, phase: Phase) {
         let dice = self.rng.below(100);
-        // Borders between insert, upsert, update, remove; the rest reads.
+        // Borders between insert, upsert, update and remove; the rest are reads.
         let [insert, upsert, update, remove] = match phase {
             Phase::Grow => [40, 50, 58, 66],
             Phase::Mix => [18, 28, 40, 64],

@@ -34,7 +34,7 @@ const SIZES: [usize; 24] = [
     4 << 20,
 ];
 
-/// Each size is stored, read, replaced by another, removed, and its space used again.
+/// Stores, reads, replaces and removes each size, and uses its space again.
 pub fn large<H: Pooled>() {
     if H::Value::sized(1, 0).is_none() {
         return;
@@ -82,7 +82,7 @@ pub fn large<H: Pooled>() {
         "bytes used when emptied, by cycle: {used:?}"
     );
 
-    // Far too much for anything: an error that says so, and nothing happened.
+    // A value far too large for anything returns an error that says so, and changes nothing.
     let huge = sized(300 << 20, 1);
     let k = key::<H>(99);
     match index.insert(k.borrow(), huge.borrow()) {
@@ -90,7 +90,7 @@ pub fn large<H: Pooled>() {
             assert_eq!(len, 300 << 20);
             assert_eq!(most, H::longest_value());
             assert!(e.to_string().contains(&most.to_string()), "{e}");
-            // The limit itself fits, one more does not.
+            // The limit itself fits, one more byte does not.
             let limit = sized(most, 2);
             index
                 .insert(k.borrow(), limit.borrow())
@@ -109,7 +109,7 @@ pub fn large<H: Pooled>() {
     must("close", H::close(index));
 }
 
-/// Values of random sizes replace each other; nothing seeps away.
+/// Values of random sizes replace each other without a leak.
 pub fn change_size<H: Pooled>() {
     if H::Value::sized(1, 0).is_none() {
         return;
@@ -132,7 +132,7 @@ pub fn change_size<H: Pooled>() {
             let there = index.upsert(k.borrow(), v.borrow()).expect("upsert");
             assert_eq!(there, model.insert(k, v).is_some());
         }
-        // The same content each time, so that what is used can be compared.
+        // The same content each time, so that the used space can be compared.
         for n in 0..300 {
             let (k, v) = (
                 key::<H>(n),

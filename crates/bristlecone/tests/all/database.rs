@@ -1,28 +1,12 @@
 //! The crate as its users have it: opening, reading back, iterating from both ends, transactions.
 
-use bristlecone::{Batch, Database, Durability, Error, ErrorKind, Event, Isolation, Medium, Slice};
+use crate::{database, home};
+use bristlecone::{Batch, Database, Error, ErrorKind, Event, Isolation, Slice};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use tempfile::TempDir;
-
-fn home() -> TempDir {
-    let fast = std::path::Path::new("/dev/shm");
-    let made = if fast.is_dir() {
-        tempfile::tempdir_in(fast)
-    } else {
-        tempfile::tempdir()
-    };
-    made.unwrap()
-}
-
-fn database() -> (TempDir, Database) {
-    let home = home();
-    let db = Database::open(home.path().join("test.db")).unwrap();
-    (home, db)
-}
 
 #[test]
 fn what_was_written_is_there_after_closing_and_after_dropping() {
@@ -494,39 +478,6 @@ fn a_keyspace_is_renamed_unless_the_name_is_taken() {
 }
 
 #[test]
-fn deferred_commits_are_seen_by_others_once_they_are_durable() {
-    let home = home();
-    let path = home.path().join("test.db");
-    let db = Database::builder().medium(Medium::Journal);
-    let db = db.open(&path).unwrap();
-    let k = db.keyspace("k").unwrap();
-    let mut watch = k.watch().unwrap();
-    let deferred = db.deferred();
-    let mine = deferred.keyspace("k").unwrap();
-    mine.insert("a", "1").unwrap();
-    deferred.transaction(|tx| tx.insert(&k, "b", "2")).unwrap();
-    let mut batch = Batch::new();
-    batch.insert(&k, "c", "3");
-    deferred.write(batch).unwrap();
-    assert_eq!(mine.iter().count(), 3, "its own reads see it at once");
-    assert_eq!(k.iter().count(), 0, "a crash could still undo it");
-    assert_eq!(watch.try_next().unwrap(), None);
-    db.flush().unwrap();
-    assert_eq!(k.iter().count(), 3);
-    assert_eq!(watch.by_ref().take(3).count(), 3);
-
-    // A commit that waits takes along what others deferred, and so does closing.
-    mine.insert("d", "4").unwrap();
-    k.insert("e", "5").unwrap();
-    assert_eq!(k.get("d").unwrap().unwrap(), "4");
-    mine.insert("f", "6").unwrap();
-    drop((k, mine, deferred, watch));
-    db.close().unwrap();
-    let db = Database::open(&path).unwrap();
-    assert_eq!(db.keyspace("k").unwrap().iter().count(), 6);
-}
-
-#[test]
 fn a_keyspace_in_a_snapshot_and_a_typed_one_have_the_same_ends() {
     let (_home, db) = database();
     let typed = db.typed::<u32, String>("k").unwrap();
@@ -600,30 +551,4 @@ fn a_transaction_goes_back_to_each_of_its_savepoints() {
     tx.commit().unwrap();
     let found = k.multi_get(["b", "a", "a"]).unwrap();
     assert_eq!(found, [None, Some(b"1".to_vec()), Some(b"1".to_vec())]);
-}
-
-#[test]
-fn every_level_of_durability_keeps_what_was_closed() {
-    let levels = [
-        Durability::Immediate,
-        Durability::Interval(Duration::from_millis(5)),
-        Durability::None,
-    ];
-    for level in levels {
-        let home = home();
-        let path = home.path().join("test.db");
-        let open = || {
-            let options = Database::builder().medium(Medium::Journal);
-            options.durability(level).open(&path).unwrap()
-        };
-        let db = open();
-        let k = db.keyspace("k").unwrap();
-        k.insert("a", "1").unwrap();
-        assert_eq!(k.get("a").unwrap().unwrap(), "1", "{level:?}");
-        db.flush().unwrap();
-        k.insert("b", "2").unwrap();
-        drop(k);
-        db.close().unwrap();
-        assert_eq!(open().keyspace("k").unwrap().iter().count(), 2);
-    }
 }

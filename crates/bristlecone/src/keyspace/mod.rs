@@ -1,11 +1,15 @@
-//! Keyspaces: the named, ordered maps of a database.
+//! Keyspaces: the named, ordered maps of a database. Their entries in order are in
+//! `keyspace/ordered.rs`.
 
-use crate::iter::Bounds;
-use crate::snapshot::{KeyspaceAt, owned, prefix_of};
-use crate::{Database, Error, Iter, Result, Slice, Snapshot, Value, Watch, WatchOptions};
-use bristlecone_store::{Entry, Keyspace as Handle, Update};
+mod ordered;
+
+use crate::error::OrError;
+use crate::snapshot::KeyspaceAt;
+use crate::{Database, Durability, Error, Result, Snapshot, Value, Watch, WatchOptions};
+use bristlecone_store::Keyspace as Handle;
 use std::fmt;
-use std::ops::{Bound, ControlFlow, RangeBounds};
+use std::hash::{Hash, Hasher};
+use std::ops::ControlFlow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A named, ordered map from keys (up to 64 KiB) to values (up to 512 MiB), both bytes. Cheap to
@@ -52,6 +56,13 @@ impl PartialEq for Keyspace {
 
 impl Eq for Keyspace {}
 
+impl Hash for Keyspace {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Equal handles have one number.
+        self.handle.number().hash(state);
+    }
+}
+
 /// Returns a time in ms since 1970, rounded down, so that no value lives longer than it should.
 pub(crate) fn millis(at: SystemTime) -> u64 {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -61,15 +72,56 @@ pub(crate) fn millis(at: SystemTime) -> u64 {
 impl Keyspace {
     /// Returns its name, as it was when this handle was given: [`rename`](Self::rename) returns one
     /// with the new name.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// assert_eq!(db.keyspace("orders")?.name(), "orders");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn name(&self) -> &str {
         self.handle.name()
     }
 
     /// Returns the database that the keyspace belongs to.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// assert_eq!(orders.database().path(), db.path());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn database(&self) -> &Database {
         &self.db
+    }
+
+    /// Returns a handle of the same keyspace whose commits have that durability. See [`Database::with_durability`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// use bristlecone::Durability;
+    ///
+    /// let orders = db.keyspace("orders")?;
+    /// let quick = orders.with_durability(Durability::None);
+    /// quick.insert("17", "new")?; // may be lost in a crash, and only `quick` sees it
+    /// assert!(orders.get("17")?.is_none() && quick.get("17")?.is_some());
+    /// orders.insert("18", "new")?; // durable when it returns, and so is all before it
+    /// assert!(orders.get("17")?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with_durability(&self, durability: Durability) -> Self {
+        Self {
+            db: self.db.with_durability(durability),
+            handle: self.handle.clone(),
+        }
     }
 
     /// Puts a value. One that was there is replaced, with its expiry.
@@ -93,7 +145,7 @@ impl Keyspace {
     /// ```
     pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let (key, value) = (key.as_ref(), value.as_ref());
-        Ok(self.db.store().put(&self.handle, key, value)?)
+        (self.db).committed(self.db.store().put(&self.handle, key, value))
     }
 
     /// Puts a value that expires after `ttl`: from then on no read sees it, and its space is freed.
@@ -120,7 +172,8 @@ impl Keyspace {
     ) -> Result<()> {
         let at = Some(self.db.expiry_of(ttl));
         let (key, value) = (key.as_ref(), value.as_ref());
-        Ok((self.db.store()).put_expiring(&self.handle, key, value, at)?)
+        let done = (self.db.store()).put_expiring(&self.handle, key, value, at);
+        self.db.committed(done)
     }
 
     /// Returns the value of a key, or `None` if there is no such key. See [`Value`].
@@ -140,8 +193,8 @@ impl Keyspace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value<'_>>> {
-        let found = self.db.store().get_pinned(&self.handle, key.as_ref())?;
-        Ok(found.map(Value))
+        let found = self.db.store().get_pinned(&self.handle, key.as_ref());
+        Ok(found.or_error()?.map(Value))
     }
 
     /// Returns the values of several keys, in the order of `keys`, all as they are at one time.
@@ -168,10 +221,11 @@ impl Keyspace {
         let keys: Vec<K> = keys.into_iter().collect();
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
         let mut values = Vec::with_capacity(keys.len());
-        (self.db.store()).multi_get(&self.handle, &keys, |entry| {
+        let read = (self.db.store()).multi_get(&self.handle, &keys, |entry| {
             values.push(entry.map(|entry| entry.value.to_vec()));
             ControlFlow::Continue(())
-        })?;
+        });
+        read.or_error()?;
         Ok(values)
     }
 
@@ -190,8 +244,8 @@ impl Keyspace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        let found = (self.db.store()).get_with(&self.handle, key.as_ref(), |_| ())?;
-        Ok(found.is_some())
+        let found = (self.db.store()).get_with(&self.handle, key.as_ref(), |_| ());
+        Ok(found.or_error()?.is_some())
     }
 
     /// Removes a key. Returns whether it was there.
@@ -210,7 +264,7 @@ impl Keyspace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn remove(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.db.store().delete(&self.handle, key.as_ref())?)
+        (self.db).committed(self.db.store().delete(&self.handle, key.as_ref()))
     }
 
     /// Replaces the value of a key by what `f` makes of it, atomically; `None` stands for no value,
@@ -239,7 +293,7 @@ impl Keyspace {
         key: impl AsRef<[u8]>,
         f: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
     ) -> Result<()> {
-        Ok(self.db.store().merge(&self.handle, key.as_ref(), f)?)
+        (self.db).committed(self.db.store().merge(&self.handle, key.as_ref(), f))
     }
 
     /// If the value of a key is `expected` (`None`: there is none), replaces it by `new` (`None`:
@@ -265,7 +319,8 @@ impl Keyspace {
         new: Option<&[u8]>,
     ) -> Result<Result<(), Option<Vec<u8>>>> {
         let store = self.db.store();
-        Ok(store.compare_and_swap(&self.handle, key.as_ref(), expected, new)?)
+        let done = store.compare_and_swap(&self.handle, key.as_ref(), expected, new);
+        self.db.committed(done)
     }
 
     /// Adds to a decimal number, 0 if the key is not there, and returns the sum. The expiry stays.
@@ -284,7 +339,8 @@ impl Keyspace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn increment(&self, key: impl AsRef<[u8]>, by: i64) -> Result<i64> {
-        Ok(self.db.store().increment(&self.handle, key.as_ref(), by)?)
+        let done = self.db.store().increment(&self.handle, key.as_ref(), by);
+        self.db.committed(done)
     }
 
     /// Lets the value of a key expire after `ttl` from now, or with `None` never. Returns false if
@@ -308,169 +364,7 @@ impl Keyspace {
     /// ```
     pub fn expire(&self, key: impl AsRef<[u8]>, ttl: Option<Duration>) -> Result<bool> {
         let at = ttl.map(|ttl| self.db.expiry_of(ttl));
-        Ok(self.db.store().expire(&self.handle, key.as_ref(), at)?)
-    }
-
-    /// Returns all entries as they are now, in the order of their keys, from either end. See
-    /// [`Iter`].
-    ///
-    /// # Examples
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
-    /// let orders = db.keyspace("orders")?;
-    /// orders.insert("18", "new")?;
-    /// orders.insert("17", "packed")?;
-    /// let mut ids = Vec::new();
-    /// for entry in &orders {
-    ///     let (id, _) = entry?;
-    ///     ids.push(id);
-    /// }
-    /// assert_eq!(ids, ["17", "18"]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn iter(&self) -> Iter {
-        self.iter_over((Bound::Unbounded, Bound::Unbounded))
-    }
-
-    /// Returns the entries of a range of keys. See [`Iter`].
-    ///
-    /// # Examples
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
-    /// let orders = db.keyspace("orders")?;
-    /// orders.insert("2026-03-01/17", "packed")?;
-    /// orders.insert("2026-04-01/20", "shipped")?;
-    /// for entry in orders.range("2026-03"..).rev().take(1) {
-    ///     let (key, value) = entry?;
-    ///     assert_eq!((&*key, &*value), (&b"2026-04-01/20"[..], &b"shipped"[..]));
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
-        self.iter_over(owned(&range))
-    }
-
-    /// Returns the entries whose keys begin with `prefix`. See [`Iter`], which has an example.
-    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
-        self.iter_over(prefix_of(prefix.as_ref()))
-    }
-
-    fn iter_over(&self, range: Bounds) -> Iter {
-        let snapshot = self.db.store().snapshot();
-        Iter::new(snapshot, self.handle.clone(), range)
-    }
-
-    /// Returns the entry with the least key, or `None` if there is no key.
-    ///
-    /// # Errors
-    /// As [`get`](Self::get).
-    ///
-    /// # Examples
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
-    /// let orders = db.keyspace("orders")?;
-    /// assert_eq!(orders.first()?, None);
-    /// orders.insert("17", "packed")?;
-    /// assert_eq!(orders.first()?, Some(("17".into(), "packed".into())));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn first(&self) -> Result<Option<(Slice, Slice)>> {
-        self.iter().next().transpose()
-    }
-
-    /// Returns the entry with the largest key, or `None` if there is no key.
-    ///
-    /// # Errors
-    /// As [`get`](Self::get).
-    ///
-    /// # Examples
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
-    /// let orders = db.keyspace("orders")?;
-    /// orders.insert("17", "packed")?;
-    /// orders.insert("18", "new")?;
-    /// assert_eq!(orders.last()?.expect("there are two").0, "18");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn last(&self) -> Result<Option<(Slice, Slice)>> {
-        self.iter().next_back().transpose()
-    }
-
-    /// Takes the entry with the least key out and returns it. Exactly one caller gets each entry,
-    /// so a keyspace can be a queue.
-    ///
-    /// # Errors
-    /// As [`insert`](Self::insert).
-    ///
-    /// # Examples
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let db = bristlecone::Database::open(dir.path().join("jobs.db"))?;
-    /// let jobs = db.keyspace("jobs")?;
-    /// jobs.insert("0001", "mail alice")?;
-    /// let (_, job) = jobs.pop_first()?.expect("there is one");
-    /// assert_eq!(job, "mail alice");
-    /// assert_eq!(jobs.pop_first()?, None);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn pop_first(&self) -> Result<Option<(Slice, Slice)>> {
-        self.pop(true)
-    }
-
-    /// Takes the entry with the largest key out and returns it, as [`pop_first`](Self::pop_first)
-    /// does with the least.
-    ///
-    /// # Errors
-    /// As [`insert`](Self::insert).
-    ///
-    /// # Examples
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
-    /// let stack = db.keyspace("stack")?;
-    /// stack.insert("0001", "first")?;
-    /// stack.insert("0002", "second")?;
-    /// assert_eq!(stack.pop_last()?.expect("there are two").1, "second");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn pop_last(&self) -> Result<Option<(Slice, Slice)>> {
-        self.pop(false)
-    }
-
-    fn pop(&self, first: bool) -> Result<Option<(Slice, Slice)>> {
-        // The value is read again under the key's lock, since it may have been replaced meanwhile.
-        let take = |entry: Option<Entry<'_>>| {
-            Ok(match entry {
-                Some(entry) => (Update::Delete, Some(entry.value.to_vec())),
-                None => (Update::Keep, None),
-            })
-        };
-        loop {
-            let mut entries = self.iter();
-            let mut empty = true;
-            loop {
-                let next = if first {
-                    entries.next()
-                } else {
-                    entries.next_back()
-                };
-                let Some((key, _)) = next.transpose()? else {
-                    break;
-                };
-                empty = false;
-                if let Some(taken) = self.db.store().update(&self.handle, &key, take)? {
-                    return Ok(Some((key, Slice(taken.into()))));
-                }
-                // Another caller had it.
-            }
-            if empty {
-                return Ok(None);
-            }
-        }
+        (self.db).committed(self.db.store().expire(&self.handle, key.as_ref(), at))
     }
 
     /// Returns about how many keys there are: keys that have expired count until they are freed,
@@ -529,7 +423,7 @@ impl Keyspace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn clear(self) -> Result<Self> {
-        let handle = self.db.store().clear(self.handle)?;
+        let handle = self.db.committed(self.db.store().clear(self.handle))?;
         let db = self.db;
         Ok(Self { db, handle })
     }
@@ -550,7 +444,7 @@ impl Keyspace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn remove_keyspace(self) -> Result<()> {
-        Ok(self.db.store().drop_keyspace(self.handle)?)
+        (self.db).committed(self.db.store().drop_keyspace(self.handle))
     }
 
     /// Gives the keyspace another name, by one commit: a crash leaves the old name or the new one.
@@ -575,7 +469,8 @@ impl Keyspace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn rename(&self, name: &str) -> Result<Self> {
-        let handle = self.db.store().rename_keyspace(&self.handle, name)?;
+        let renamed = self.db.store().rename_keyspace(&self.handle, name);
+        let handle = self.db.committed(renamed)?;
         let db = self.db.clone();
         Ok(Self { db, handle })
     }
@@ -585,6 +480,17 @@ impl Keyspace {
     /// # Errors
     /// [`ReadOnly`](crate::ErrorKind::ReadOnly), [`Dropped`](crate::ErrorKind::Dropped),
     /// [`NotDurable`](crate::ErrorKind::NotDurable), [`NoSpace`](crate::ErrorKind::NoSpace)
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// let mut watch = orders.watch()?;
+    /// orders.insert("17", "packed")?;
+    /// assert!(watch.try_next()?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn watch(&self) -> Result<Watch> {
         self.watch_prefix("")
     }
@@ -619,19 +525,41 @@ impl Keyspace {
     ///
     /// # Errors
     /// As [`watch`](Self::watch).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("settings.db"))?;
+    /// use bristlecone::{Event, WatchOptions};
+    ///
+    /// let settings = db.keyspace("settings")?;
+    /// let mut newest = settings.watch_with("mail/", WatchOptions::new().max_events(1))?;
+    /// settings.insert("mail/port", "25")?;
+    /// settings.insert("mail/port", "587")?;
+    /// assert!(matches!(newest.try_next()?, Some(Event::Lagged { missed: 1 })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn watch_with(&self, prefix: impl AsRef<[u8]>, options: WatchOptions) -> Result<Watch> {
         let store = self.db.store();
-        Ok(Watch(store.watch(
-            &self.handle,
-            prefix.as_ref(),
-            options.0,
-        )?))
+        let watch = store.watch(&self.handle, prefix.as_ref(), options.0);
+        watch.or_error().map(Watch)
     }
 
     /// Returns the keyspace as `snapshot` has it, for reading. [`Snapshot`] has an example.
     ///
     /// # Errors
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput) if the snapshot is another database's.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// let before = db.snapshot();
+    /// orders.insert("17", "packed")?;
+    /// assert!(orders.at(&before)?.iter().next().is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn at<'s>(&self, snapshot: &'s Snapshot) -> Result<KeyspaceAt<'s>> {
         if !snapshot.is_of(&self.db) {
             return Err(Error::invalid(format!(
@@ -641,14 +569,5 @@ impl Keyspace {
         }
         let handle = self.handle.clone();
         Ok(KeyspaceAt { snapshot, handle })
-    }
-}
-
-impl IntoIterator for &Keyspace {
-    type Item = Result<(Slice, Slice)>;
-    type IntoIter = Iter;
-
-    fn into_iter(self) -> Iter {
-        self.iter()
     }
 }

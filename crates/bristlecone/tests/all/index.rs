@@ -8,13 +8,7 @@ use std::ops::Bound;
 use tempfile::TempDir;
 
 fn index() -> (TempDir, NumberIndex) {
-    let fast = std::path::Path::new("/dev/shm");
-    let made = if fast.is_dir() {
-        tempfile::tempdir_in(fast)
-    } else {
-        tempfile::tempdir()
-    };
-    let home = made.unwrap();
+    let home = crate::home();
     let index = NumberIndex::open(home.path().join("numbers")).unwrap();
     (home, index)
 }
@@ -36,7 +30,7 @@ fn what_was_inserted_is_there_after_closing_and_after_dropping() {
     drop(clone);
 
     let index = NumberIndex::open(&path).unwrap();
-    assert_eq!(index.get_many(&[7, 8]), [None, Some(80)]);
+    assert_eq!(index.multi_get(&[7, 8]), [None, Some(80)]);
     assert_eq!(
         (index.first(), index.last()),
         (Some((8, 80)), Some((8, 80)))

@@ -1,17 +1,18 @@
-//! The open database: its keyspaces, transactions and upkeep.
+//! The open database: its keyspaces, transactions and durability. Its upkeep is in
+//! `database/upkeep.rs`.
 
-use crate::transaction::{Batch, Isolation, Transaction};
-use crate::{Error, ErrorKind, Keyspace, Options, Result, Snapshot, Watch};
-use bristlecone_pmem::media::Auto;
-use bristlecone_pmem::media::journal::journal_path;
-use bristlecone_pmem::pool::CompactReport;
-use bristlecone_pmem::{MediumKind, Pool};
-use bristlecone_store::{
-    BackupReport, CheckReport, Store, StoreOptions, StoreRecovery, StoreStats, TransactionOptions,
+mod upkeep;
+
+use crate::durability::{Syncer, sync_if_not_immediate};
+use crate::error::OrError;
+use crate::{
+    Batch, Durability, Error, ErrorKind, Isolation, Keyspace, Options, Result, Snapshot,
+    Transaction, Watch,
 };
+use bristlecone_pmem::Pool;
+use bristlecone_pmem::media::Auto;
+use bristlecone_store::{Store, TransactionOptions, WriteError};
 use std::fmt;
-use std::fs::File;
-use std::io::{self, BufReader, BufWriter};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +40,19 @@ use std::time::Duration;
 /// ```
 #[derive(Clone)]
 pub struct Database {
+    core: Arc<Core>,
+    /// What the commits of this handle wait for, if not what the options of the opening say.
+    durability: Option<Durability>,
+}
+
+/// What all handles of an open database share.
+struct Core {
+    // Fields are dropped in this order: the syncer's thread ends before the store closes.
+    syncer: Syncer,
+    /// Its commits wait for durability.
     store: Store<Auto>,
+    /// Those of this handle do not.
+    deferring: Store<Auto>,
 }
 
 impl fmt::Debug for Database {
@@ -50,7 +63,15 @@ impl fmt::Debug for Database {
 
 impl Database {
     pub(crate) fn new(store: Store<Auto>) -> Self {
-        Self { store }
+        let core = Core {
+            syncer: Syncer::default(),
+            deferring: store.deferring(),
+            store,
+        };
+        Self {
+            core: Arc::new(core),
+            durability: None,
+        }
     }
 
     /// Returns the store below, for crates that are built beside this one, as the server is. Its
@@ -58,17 +79,36 @@ impl Database {
     #[doc(hidden)]
     #[must_use]
     pub fn store(&self) -> &Store<Auto> {
-        &self.store
+        match self.durability {
+            None | Some(Durability::Immediate) => &self.core.store,
+            Some(Durability::Interval(_) | Durability::None) => &self.core.deferring,
+        }
     }
 
     fn pool(&self) -> &Arc<Pool<Auto>> {
-        self.store.pool()
+        self.store().pool()
+    }
+
+    /// Returns what a write has returned, once it is as durable as this handle promises.
+    pub(crate) fn committed<T>(&self, done: Result<T, WriteError>) -> Result<T> {
+        let done = done.or_error()?;
+        match self.durability {
+            None | Some(Durability::None) => {}
+            Some(Durability::Immediate) => sync_if_not_immediate(&self.core.store)?,
+            Some(Durability::Interval(interval)) => {
+                let Core {
+                    syncer, deferring, ..
+                } = &*self.core;
+                syncer.sync_within(interval, deferring)?;
+            }
+        }
+        Ok(done)
     }
 
     /// Returns when a value expires that is written now and lives for `ttl`.
     pub(crate) fn expiry_of(&self, ttl: Duration) -> u64 {
         let ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        self.store.now().saturating_add(ms)
+        self.store().now().saturating_add(ms)
     }
 
     /// Opens the database at `path`, or makes it where there is none. The path decides the medium:
@@ -92,6 +132,16 @@ impl Database {
 
     /// Returns options for opening a database in another way than [`open`](Self::open) does. See
     /// [`Options`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let db = bristlecone::Database::builder()
+    ///     .max_bytes(1 << 30)
+    ///     .open(dir.path().join("orders.db"))?;
+    /// assert!(db.keyspaces().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn builder() -> Options {
         Options::default()
     }
@@ -112,9 +162,9 @@ impl Database {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
-        let handle = match self.store.find_keyspace(name) {
+        let handle = match self.store().find_keyspace(name) {
             Some(handle) => handle,
-            None => self.store.keyspace(name)?,
+            None => self.committed(self.store().keyspace(name))?,
         };
         let db = self.clone();
         Ok(Keyspace { db, handle })
@@ -133,7 +183,7 @@ impl Database {
     /// ```
     #[must_use]
     pub fn find_keyspace(&self, name: &str) -> Option<Keyspace> {
-        let handle = self.store.find_keyspace(name)?;
+        let handle = self.store().find_keyspace(name)?;
         let db = self.clone();
         Some(Keyspace { db, handle })
     }
@@ -168,9 +218,20 @@ impl Database {
     }
 
     /// Returns all keyspaces, in the order of their names.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// db.keyspace("orders")?;
+    /// db.keyspace("customers")?;
+    /// let names: Vec<_> = db.keyspaces().iter().map(|k| k.name().to_owned()).collect();
+    /// assert_eq!(names, ["customers", "orders"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn keyspaces(&self) -> Vec<Keyspace> {
-        let handles = self.store.keyspaces().into_iter();
+        let handles = self.store().keyspaces().into_iter();
         let with_db = |handle| Keyspace {
             db: self.clone(),
             handle,
@@ -195,7 +256,7 @@ impl Database {
     /// ```
     #[must_use]
     pub fn watched(&self, watch: &Watch) -> Option<Keyspace> {
-        let handle = self.store.watched(&watch.0)?;
+        let handle = self.store().watched(&watch.0)?;
         let db = self.clone();
         Some(Keyspace { db, handle })
     }
@@ -313,7 +374,10 @@ impl Database {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn begin_with(&self, isolation: Isolation) -> Transaction {
-        Transaction(self.store.begin(TransactionOptions { isolation }))
+        Transaction {
+            inner: self.store().begin(TransactionOptions { isolation }),
+            db: self.clone(),
+        }
     }
 
     /// Makes the changes of a batch, all or none of them. Returns the time stamp of the commit, or
@@ -337,34 +401,76 @@ impl Database {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn write(&self, batch: Batch) -> Result<u64> {
-        Ok(self.store.write(batch.0)?)
+        self.committed(self.store().write(batch.0))
     }
 
     /// Returns the database as it is now, for reading. See [`Snapshot`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// let before = db.snapshot();
+    /// orders.insert("17", "packed")?;
+    /// assert!(orders.at(&before)?.get("17")?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot(self.store.snapshot())
+        Snapshot(self.store().snapshot())
     }
 
-    /// Returns a handle of the same database whose commits do not wait for durability, and neither
-    /// do those of the keyspaces and transactions that it gives: the choice is made for each commit
-    /// by the handle that makes it.
+    /// Returns a handle of the same database whose commits have that durability, and so do those
+    /// of the keyspaces and transactions that it gives: each commit is as durable as the handle
+    /// that makes it says. Cheap, and leaves other handles as they are.
     ///
-    /// | handle | a commit returns once | reads see |
+    /// | durability | a commit returns once | and is durable |
     /// | --- | --- | --- |
-    /// | as opened | it is as durable as [`Options::durability`] says | what is durable to that degree |
-    /// | deferred | it is in memory | everything that is committed |
+    /// | [`Immediate`](Durability::Immediate) | it is durable | when it returns |
+    /// | [`Interval`](Durability::Interval) | it is in memory | within that time, by a thread in the background |
+    /// | [`None`](Durability::None) | it is in memory | with the next commit of a handle that waits |
     ///
-    /// The changes of a deferred commit become durable with the next commit of a handle that waits,
-    /// with [`flush`](Self::flush), or when the database is closed. Until then a crash of the
-    /// process or of the machine may lose it, but never a part of it, and whatever was committed
-    /// after it had returned is lost with it. Other handles and [watches](crate::Watch) do not see
-    /// it before it is durable, so nobody relies on what may be lost. Memory holds it meanwhile.
+    /// [`flush`](Self::flush) and closing the database make all of them durable. Until then a crash
+    /// of the process or of the machine may lose a commit with `Interval` or `None`, but never a
+    /// part of it, and whatever was committed after it is lost with it.
     ///
-    /// So one `flush` can serve a thousand commits. For the opposite, single commits that are
-    /// durable in a database that was opened with
-    /// [`Durability::Interval`](crate::Durability::Interval) or [`None`](crate::Durability::None),
-    /// call `flush` after them.
+    /// A handle with `Interval` or `None` reads everything that is committed. Other handles and
+    /// [watches](crate::Watch) do not see such a commit before it is durable, so nobody relies on
+    /// what may be lost. Memory holds it meanwhile. Making, clearing, renaming and removing a
+    /// keyspace waits for durability with every handle.
+    ///
+    /// If the sync in the background fails, the next commit with `Interval` does it itself and
+    /// returns its error. In a database that was [opened](Options::durability) with `Interval` or
+    /// `None`, a commit with `Immediate` costs as much as `flush`.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("shop.db"))?;
+    /// use bristlecone::Durability;
+    /// use std::time::Duration;
+    ///
+    /// let (orders, clicks) = (db.keyspace("orders")?, db.keyspace("clicks")?);
+    /// let soon = db.with_durability(Durability::Interval(Duration::from_millis(50)));
+    ///
+    /// orders.insert("17", "packed")?; // durable when it returns
+    /// soon.transaction(|tx| tx.insert(&clicks, "17", "2"))?; // durable 50 ms later
+    /// # db.flush()?;
+    /// # assert!(clicks.contains_key("17")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with_durability(&self, durability: Durability) -> Self {
+        Self {
+            core: Arc::clone(&self.core),
+            durability: Some(durability),
+        }
+    }
+
+    /// Returns a handle of the same database whose commits do not wait for durability: that of
+    /// [`with_durability`](Self::with_durability) with [`Durability::None`]. One
+    /// [`flush`](Self::flush) can then serve a thousand commits.
     ///
     /// # Examples
     /// ```
@@ -375,17 +481,18 @@ impl Database {
     /// for line in 0..1000u32 {
     ///     log.insert(line.to_be_bytes(), "started")?; // does not wait
     /// }
+    /// assert_eq!(db.keyspace("log")?.iter().count(), 0, "a crash could undo it");
     /// deferred.flush()?; // one sync for all of them
-    /// assert_eq!(db.keyspace("log")?.approximate_len(), 1000);
+    /// assert_eq!(db.keyspace("log")?.iter().count(), 1000);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
     pub fn deferred(&self) -> Self {
-        Self::new(self.store.deferring())
+        self.with_durability(Durability::None)
     }
 
-    /// Makes durable all that has been committed, whatever [`Durability`](crate::Durability) the
-    /// database was opened with, and by [`deferred`](Self::deferred) handles, too.
+    /// Makes durable all that has been committed, whatever the [`Durability`] of the database and
+    /// of the handles that committed it.
     ///
     /// # Errors
     /// [`NotDurable`](ErrorKind::NotDurable), [`NoSpace`](ErrorKind::NoSpace)
@@ -400,183 +507,14 @@ impl Database {
     /// let metrics = db.keyspace("metrics")?;
     /// metrics.insert("temperature", "21")?; // may be lost
     /// db.flush()?; // cannot be lost any more
+    /// # assert!(metrics.contains_key("temperature")?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn flush(&self) -> Result<()> {
-        self.store.make_durable(self.store.applied())?;
+        self.store()
+            .make_durable(self.store().applied())
+            .or_error()?;
         self.pool().sync().map_err(Error::not_durable)
-    }
-
-    /// Copies the database, as it is at one commit, to a new file while others go on reading and
-    /// writing. The copy is a stream, from which [`restore`](Self::restore) makes a database again.
-    ///
-    /// # Errors
-    /// [`AlreadyExists`](ErrorKind::AlreadyExists), and those of writing a file; no file is left
-    /// then.
-    ///
-    /// # Examples
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
-    /// db.keyspace("orders")?.insert("17", "packed")?;
-    /// let report = db.backup_to(dir.path().join("orders.backup"))?;
-    /// assert_eq!(report.entries, 1);
-    ///
-    /// let copy = bristlecone::Database::restore(dir.path().join("orders.backup"), dir.path().join("copy.db"))?;
-    /// assert!(copy.keyspace("orders")?.contains_key("17")?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn backup_to(&self, path: impl AsRef<Path>) -> Result<BackupReport> {
-        let path = path.as_ref();
-        let failed = |e| Error::io(format!("{}: writing the backup", path.display()), e);
-        let file = File::create_new(path).map_err(failed)?;
-        let written = (|| {
-            let mut out = BufWriter::new(&file);
-            let report = self.store.backup(&mut out)?;
-            io::Write::flush(&mut out).map_err(failed)?;
-            file.sync_all().map_err(failed)?;
-            Ok(report)
-        })();
-        if written.is_err() {
-            // Half a backup is of no use; the first error is the one that is reported.
-            let _ = std::fs::remove_file(path);
-        }
-        written
-    }
-
-    /// Makes a database at `path`, where there is no file yet, from what
-    /// [`backup_to`](Self::backup_to) wrote, and opens it. There is an example at `backup_to`.
-    ///
-    /// # Errors
-    /// [`NotADatabase`](ErrorKind::NotADatabase) if it is no backup,
-    /// [`Damaged`](ErrorKind::Damaged), [`AlreadyExists`](ErrorKind::AlreadyExists); no database is
-    /// left then.
-    pub fn restore(backup: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<Self> {
-        let (backup, path) = (backup.as_ref(), path.as_ref());
-        let failed = |e| Error::io(format!("{}: reading the backup", backup.display()), e);
-        let mut from = BufReader::new(File::open(backup).map_err(failed)?);
-        Options::default().restore(&mut from, path)
-    }
-
-    /// Compares every record with its checksum and every structure with its invariants. Others may
-    /// go on meanwhile.
-    ///
-    /// # Errors
-    /// [`Damaged`](ErrorKind::Damaged), with what is damaged and where.
-    ///
-    /// # Examples
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
-    /// db.keyspace("orders")?.insert("17", "packed")?;
-    /// let report = db.check()?;
-    /// assert_eq!(report.entries, 2, "the order, and the keyspace's name");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn check(&self) -> Result<CheckReport> {
-        let report = self.store.check();
-        report.map_err(|violation| Error::damaged(violation.to_string()))
-    }
-
-    /// Frees every version that nobody can read any more, and gives free space back to the file
-    /// system.
-    ///
-    /// # Errors
-    /// Those of every write; what was freed stays free.
-    ///
-    /// # Examples
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
-    /// let k = db.keyspace("k")?;
-    /// k.insert("large", vec![0; 8 << 20])?;
-    /// k.remove("large")?;
-    /// let report = db.compact()?;
-    /// println!("{} bytes less", report.before_bytes - report.after_bytes);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn compact(&self) -> Result<CompactReport> {
-        self.store.vacuum_all()?;
-        Ok(self.pool().compact()?)
-    }
-
-    /// Returns counts of keys, versions and bytes, and of the work done since the database was
-    /// opened.
-    ///
-    /// # Examples
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
-    /// db.keyspace("orders")?.insert("17", "packed")?;
-    /// assert_eq!(db.stats().keys, 2, "the order, and the keyspace's name");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn stats(&self) -> StoreStats {
-        self.store.stats()
-    }
-
-    /// Returns what opening found and repaired, damaged records included.
-    ///
-    /// # Examples
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
-    /// assert!(db.recovery().damage.is_empty());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn recovery(&self) -> &StoreRecovery {
-        self.store.recovery()
-    }
-
-    /// Returns the medium that the database is on, which says what an acknowledged write survives.
-    ///
-    /// # Examples
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
-    /// println!("a write survives {}", db.medium().survives());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn medium(&self) -> MediumKind {
-        self.pool().info().medium
-    }
-
-    /// Returns the path of the database's file.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        self.pool().path()
-    }
-
-    /// Closes the database: all that is committed is durable, and the next opening has nothing to
-    /// repair.
-    ///
-    /// # Errors
-    /// [`InUse`](ErrorKind::InUse) if a clone, keyspace, iterator, snapshot or transaction of it is
-    /// left: it is closed when the last of them is dropped. [`NotDurable`](ErrorKind::NotDurable),
-    /// [`NoSpace`](ErrorKind::NoSpace).
-    pub fn close(self) -> Result<()> {
-        self.store.close().map_err(|(_, e)| e.into())
-    }
-}
-
-impl Options {
-    fn restore(self, from: &mut impl io::Read, path: &Path) -> Result<Database> {
-        let (pool, root) = self.new_pool(path)?;
-        let restored = Store::restore(&pool, root, &StoreOptions::default(), from);
-        match restored {
-            Ok((store, _)) => Ok(Database::new(store)),
-            Err(e) => {
-                drop(pool);
-                // A file without a database is of no use; the first error is the one that is
-                // reported.
-                let _ = std::fs::remove_file(path);
-                let _ = std::fs::remove_file(journal_path(path));
-                Err(e.into())
-            }
-        }
     }
 }
 

@@ -1,0 +1,237 @@
+//! Upkeep of an open database: backups, checks, statistics, closing.
+
+use super::{Core, Database};
+use crate::error::OrError;
+use crate::{Error, Options, Result};
+use bristlecone_pmem::MediumKind;
+use bristlecone_pmem::media::journal::journal_path;
+use bristlecone_pmem::pool::CompactReport;
+use bristlecone_store::{
+    BackupReport, CheckReport, CloseError, Store, StoreOptions, StoreRecovery, StoreStats,
+};
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter};
+use std::path::Path;
+use std::sync::Arc;
+
+impl Database {
+    /// Copies the database, as it is at one commit, to a new file while others go on reading and
+    /// writing. The copy is a stream, from which [`restore`](Self::restore) makes a database again.
+    ///
+    /// # Errors
+    /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists), and those of writing a file; no file is left
+    /// then.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// db.keyspace("orders")?.insert("17", "packed")?;
+    /// let report = db.backup_to(dir.path().join("orders.backup"))?;
+    /// assert_eq!(report.entries, 1);
+    ///
+    /// let copy = bristlecone::Database::restore(dir.path().join("orders.backup"), dir.path().join("copy.db"))?;
+    /// assert!(copy.keyspace("orders")?.contains_key("17")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn backup_to(&self, path: impl AsRef<Path>) -> Result<BackupReport> {
+        let path = path.as_ref();
+        let failed = |e| Error::io(format!("{}: writing the backup", path.display()), e);
+        let file = File::create_new(path).map_err(failed)?;
+        let written = (|| {
+            let mut out = BufWriter::new(&file);
+            let report = self.store().backup(&mut out).or_error()?;
+            io::Write::flush(&mut out).map_err(failed)?;
+            file.sync_all().map_err(failed)?;
+            Ok(report)
+        })();
+        if written.is_err() {
+            // Half a backup is of no use; the first error is the one that is reported.
+            let _ = std::fs::remove_file(path);
+        }
+        written
+    }
+
+    /// Makes a database at `path`, where there is no file yet, from what
+    /// [`backup_to`](Self::backup_to) wrote, and opens it. There is an example at `backup_to`.
+    ///
+    /// # Errors
+    /// [`NotADatabase`](crate::ErrorKind::NotADatabase) if it is no backup,
+    /// [`Damaged`](crate::ErrorKind::Damaged), [`AlreadyExists`](crate::ErrorKind::AlreadyExists); no database is
+    /// left then.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// # use bristlecone::Database;
+    /// db.keyspace("orders")?.insert("17", "packed")?;
+    /// db.backup_to(dir.path().join("backup"))?;
+    ///
+    /// let copy = Database::restore(dir.path().join("backup"), dir.path().join("copy.db"))?;
+    /// assert!(copy.keyspace("orders")?.contains_key("17")?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn restore(backup: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<Self> {
+        let (backup, path) = (backup.as_ref(), path.as_ref());
+        let failed = |e| Error::io(format!("{}: reading the backup", backup.display()), e);
+        let mut from = BufReader::new(File::open(backup).map_err(failed)?);
+        Options::default().restore(&mut from, path)
+    }
+
+    /// Compares every record with its checksum and every structure with its invariants. Others may
+    /// go on meanwhile.
+    ///
+    /// # Errors
+    /// [`Damaged`](crate::ErrorKind::Damaged), with what is damaged and where.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// db.keyspace("orders")?.insert("17", "packed")?;
+    /// let report = db.check()?;
+    /// assert_eq!(report.entries, 2, "the order, and the keyspace's name");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check(&self) -> Result<CheckReport> {
+        let report = self.store().check();
+        report.map_err(|violation| Error::damaged(violation.to_string()))
+    }
+
+    /// Frees every version that nobody can read any more, and gives free space back to the file
+    /// system.
+    ///
+    /// # Errors
+    /// Those of every write; what was freed stays free.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let k = db.keyspace("k")?;
+    /// k.insert("large", vec![0; 8 << 20])?;
+    /// k.remove("large")?;
+    /// let report = db.compact()?;
+    /// println!("{} bytes less", report.before_bytes - report.after_bytes);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn compact(&self) -> Result<CompactReport> {
+        self.store().vacuum_all().or_error()?;
+        self.pool().compact().or_error()
+    }
+
+    /// Returns counts of keys, versions and bytes, and of the work done since the database was
+    /// opened.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// db.keyspace("orders")?.insert("17", "packed")?;
+    /// assert_eq!(db.stats().keys, 2, "the order, and the keyspace's name");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> StoreStats {
+        self.store().stats()
+    }
+
+    /// Returns what opening found and repaired, damaged records included.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// assert!(db.recovery().damage.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn recovery(&self) -> &StoreRecovery {
+        self.store().recovery()
+    }
+
+    /// Returns the medium that the database is on, which says what an acknowledged write survives.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// println!("a write survives {}", db.medium().survives());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn medium(&self) -> MediumKind {
+        self.pool().info().medium
+    }
+
+    /// Returns the path of the database's file.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// assert!(db.path().ends_with("orders.db"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.pool().path()
+    }
+
+    /// Closes the database: all that is committed is durable, and the next opening has nothing to
+    /// repair.
+    ///
+    /// # Errors
+    /// [`InUse`](crate::ErrorKind::InUse) if a clone, keyspace, iterator, snapshot or transaction of it is
+    /// left: it is closed when the last of them is dropped. [`NotDurable`](crate::ErrorKind::NotDurable),
+    /// [`NoSpace`](crate::ErrorKind::NoSpace).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// use bristlecone::ErrorKind;
+    ///
+    /// let orders = db.keyspace("orders")?;
+    /// let error = db.close().unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::InUse, "the keyspace keeps it open");
+    ///
+    /// let db = orders.database().clone();
+    /// drop(orders);
+    /// db.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn close(self) -> Result<()> {
+        let store = &self.core.store;
+        store.make_durable(store.applied()).or_error()?;
+        let Some(core) = Arc::into_inner(self.core) else {
+            return Err(Error::of(CloseError::InUse));
+        };
+        let Core {
+            syncer,
+            store,
+            deferring,
+        } = core;
+        drop((syncer, deferring));
+        store.close().map_err(|(_, e)| Error::of(e))
+    }
+}
+
+impl Options {
+    fn restore(self, from: &mut impl io::Read, path: &Path) -> Result<Database> {
+        let (pool, root) = self.new_pool(path)?;
+        let restored = Store::restore(&pool, root, &StoreOptions::default(), from);
+        match restored {
+            Ok((store, _)) => Ok(Database::new(store)),
+            Err(e) => {
+                drop(pool);
+                // A file without a database is of no use; the first error is the one that is
+                // reported.
+                let _ = std::fs::remove_file(path);
+                let _ = std::fs::remove_file(journal_path(path));
+                Err(Error::of(e))
+            }
+        }
+    }
+}
