@@ -216,7 +216,7 @@ where
     fn fill_tail(&self, part: &Part, sound: &Sound<'_, M>) -> Result<(), String> {
         let mut n = 0;
         let mut refused = false;
-        let tail = sound.page.tail(&sound.header, sound.seed, |place, key| {
+        let end = sound.page.tail(&sound.header, sound.seed, |place, key| {
             let hash = K::with_value_of(key, |key| key.hash());
             match hash {
                 Some(hash) if n < super::part::TAIL => {
@@ -229,8 +229,7 @@ where
         if refused {
             return Err("the tail has records that no change adds".into());
         }
-        part.set_torn(tail.torn);
-        part.publish(n, tail.end);
+        part.publish(n, end);
         part.set_live(self.entries_of(part)? as usize);
         Ok(())
     }

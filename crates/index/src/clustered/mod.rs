@@ -50,12 +50,13 @@
 //!    is done under it too.
 //!
 //! # Crash states
-//! 1. *A group in flight*: nothing of it, a torn group, which its sum tells, or the group. A torn
-//!    head is wiped before the next append, lest later bytes complete it.
+//! 1. *A group in flight*: nothing of it, a torn group, which its sum tells, or the group. The next
+//!    append overwrites it. Should a crash keep an old head before new bytes, these would have to be
+//!    those of the old group, and then its one record says what the append says.
 //! 2. *A replacement*, before its word is durable: blocks that no word names, newborn words
 //!    (`table`).
-//! 3. *A split*, before the separator is in the parent: a page that is found by going right.
-//!    Who goes right adds the separator.
+//! 3. *A split*, before the separator is in the parent: a page that is found by going right. The
+//!    thread that goes right adds the separator.
 //! 4. *Making the tree*: chunks of a root that is not published.
 //!
 //! Groups are judged by their sums and not by the order of stores, so x86-64, AArch64 and durable

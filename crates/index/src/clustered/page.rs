@@ -205,7 +205,8 @@ impl<'p, M: Media> Page<'p, M> {
         seed.is_head(at, head, kind, rest).then_some((kind, words))
     }
 
-    /// Calls `each` with every record of the tail, oldest first, and with its key.
+    /// Calls `each` with every record of the tail, oldest first, and with its key. Returns the word
+    /// after the last group.
     ///
     /// # Errors
     /// A message that says what is wrong: a group that is not sound, although it had been durable.
@@ -214,7 +215,7 @@ impl<'p, M: Media> Page<'p, M> {
         header: &Header,
         seed: Seed,
         mut each: impl FnMut(Place, &'p [u8]),
-    ) -> Result<TailEnd, String> {
+    ) -> Result<usize, String> {
         let unit = Uniform::group_unit(header.form);
         let mut rest = Vec::new();
         let mut end = header.tail.next_multiple_of(unit);
@@ -246,8 +247,7 @@ impl<'p, M: Media> Page<'p, M> {
                 later * 8
             ));
         }
-        let torn = end < self.words && seed.headed(end, self.word(end)).is_some();
-        Ok(TailEnd { end, torn })
+        Ok(end)
     }
 
     fn records(
@@ -459,15 +459,6 @@ impl<'p, M: Media> Page<'p, M> {
     pub(super) fn address(self, word: usize) -> *mut u8 {
         self.at.wrapping_add(word * 8).cast_mut()
     }
-}
-
-/// Where a tail ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TailEnd {
-    /// The word after the last group.
-    pub(super) end: usize,
-    /// What follows begins like a group: a power cut tore one.
-    pub(super) torn: bool,
 }
 
 /// The number of the first `n` indices for which `below` holds; it holds for none after one for

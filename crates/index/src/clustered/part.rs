@@ -200,17 +200,6 @@ impl Part {
         }
     }
 
-    /// Whether what follows the tail's end has to be wiped before the next append.
-    pub(super) fn is_torn(&self) -> bool {
-        load(&self.lengths) >> 62 & 1 != 0
-    }
-
-    /// Notes whether it has. The caller holds the writer's lock, or is alone.
-    pub(super) fn set_torn(&self, torn: bool) {
-        let lengths = load(&self.lengths) & !(1 << 62);
-        store(&self.lengths, lengths | u64::from(torn) << 62);
-    }
-
     /// Records of the tail that readers may look at.
     #[inline(always)]
     pub(super) fn count(&self) -> usize {

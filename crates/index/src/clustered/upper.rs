@@ -30,7 +30,6 @@ pub(super) struct Known {
     pub(super) count: usize,
     /// The word after its last group.
     pub(super) end: usize,
-    pub(super) torn: bool,
 }
 
 impl Known {
@@ -45,7 +44,6 @@ impl Known {
             form: page.header.form,
             count: 0,
             end: page.header.tail.next_multiple_of(unit),
-            torn: false,
         }
     }
 }
@@ -128,13 +126,11 @@ where
         let tail = Tail {
             count: known.count,
             end: known.end,
-            torn: known.torn,
         };
         let about = (known.generation, known.form);
         if let Some((_, end)) = self.append(page, about, &tail, change.key, change.value) {
             known.count += 1;
             known.end = end;
-            known.torn = false;
             return Ok(());
         }
         let (low, known) = (low.clone(), *known);
@@ -214,8 +210,7 @@ where
         let mut places: Vec<Place> = Vec::new();
         let tail = page.tail(&header, seed, |place, _| places.push(place))?;
         known.count = places.len();
-        known.end = tail.end;
-        known.torn = tail.torn;
+        known.end = tail;
         let entries: Entries<'_> = merged(page, &header, places.into_iter(), None);
         (0..entries.len())
             .map(|i| {

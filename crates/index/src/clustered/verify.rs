@@ -107,11 +107,11 @@ where
             let tail = page.tail(&header, seed, |place, _| places.push(place));
             let tail = tail.map_err(of_page)?;
             let known: Vec<_> = (0..part.count()).map(|i| part.place(i)).collect();
-            if places != known || tail.end != part.end() {
+            if places != known || tail != part.end() {
                 return Err(of_page(format!(
                     "its tail has {} records and ends at {}, its part says {} and {}",
                     places.len(),
-                    tail.end,
+                    tail,
                     known.len(),
                     part.end()
                 )));

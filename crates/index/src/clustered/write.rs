@@ -12,7 +12,6 @@ use super::{ClusteredTree, Handle, LoadError, image};
 use crate::inner::Located;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::cell::write_bytes;
-use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::sync::{PATIENT_TURNS, pause};
 use bristlecone_pmem::{Media, SpaceError, planted};
 use crossbeam_epoch::{self as epoch, Guard};
@@ -122,7 +121,6 @@ pub(super) struct Tail {
     pub(super) count: usize,
     /// The word after its last group.
     pub(super) end: usize,
-    pub(super) torn: bool,
 }
 
 impl<K, V, M> ClusteredTree<K, V, M>
@@ -158,11 +156,6 @@ where
             return None;
         }
         let pm = self.pm();
-        if tail.torn && !planted!(pm, "clustered-torn-head") {
-            // PERSIST: the torn group's head is gone, before words behind it are stored, which might
-            // be those that it lacks.
-            page.cell(at).publish(pm, 0);
-        }
         // Only now: a stamp that is given is used.
         group.all_mut()[1] = self.next_stamp();
         let seed = Seed {
@@ -174,9 +167,7 @@ where
         // the page's lock keeps other writers out, and readers go by the count, which leaves them
         // out.
         unsafe { write_bytes(pm, page.address(at), image::bytes_of(words)) };
-        if planted!(pm, "clustered-group-line") {
-            page.flush(at, (at + LINE / 8).min(end) - 1);
-        } else {
+        if !planted!(pm, "clustered-group-line") {
             // PERSIST: the group, which counts by its sum, before the count shows it to readers and
             // the change is acknowledged.
             page.flush(at, end);
@@ -311,15 +302,10 @@ where
         let tail = Tail {
             count: part.count(),
             end: part.end(),
-            torn: part.is_torn(),
         };
-        if planted!(self.pm(), "clustered-early-count") {
-            part.publish(tail.count, tail.end);
-        }
         if let Some((place, end)) =
             self.append(page, (part.generation(), form), &tail, bytes, value)
         {
-            part.set_torn(false);
             part.add(tail.count, hash as u8, place);
             part.publish(tail.count + 1, end);
             let live = part.live() + usize::from(value.is_some() && !was_there);

@@ -33,7 +33,9 @@ fn cost(pool: &Pool<Medium>, f: impl FnOnce()) -> (u64, u64) {
 fn key(n: u64) -> u64 {
     let mixed = [(30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB)];
     let mix = |x: u64, (shift, factor)| (x ^ x >> shift).wrapping_mul(factor);
-    let x = mixed.into_iter().fold(n.wrapping_mul(0x9E37_79B9_7F4A_7C15), mix);
+    let x = mixed
+        .into_iter()
+        .fold(n.wrapping_mul(0x9E37_79B9_7F4A_7C15), mix);
     x ^ x >> 31
 }
 
