@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | [`contract`] | the [`OrderedIndex`] contract that every design keeps |
 //! | [`lbtree`] | LB+-Tree |
+//! | [`clustered`] | the clustered tree: pages that hold what they index |
 //! | [`leaftree`] | the common part of designs with persistent leaves under an inner index in DRAM |
 //! | [`inner`] | that inner index: a cache-conscious B+-tree with optimistic lock coupling |
 //! | [`repr`] | keys and values in 8-byte words; records for byte strings |
@@ -13,6 +14,8 @@
 //! | [`fingerprint`] | fourteen one-byte hashes compared at once |
 //! | [`version_lock`] | optimistic version locks: in inner nodes, and a volatile table for leaves |
 
+mod arena;
+pub mod clustered;
 #[doc(hidden)] // for other designs
 pub mod common;
 pub mod contract;

@@ -174,14 +174,46 @@ pub trait StoredKey: Stored + Separator {
 }
 
 /// A type that a leaf can hold in 8 bytes. Every design holds it.
-pub trait Repr: Stored<Word = u64> {}
+pub trait Repr: Stored<Word = u64> {
+    /// Calls `f` with the bytes that stand for this key or value where it is not in a word: their
+    /// order is its order, so those of a number are big-endian.
+    fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R;
+
+    /// Calls `f` with what `bytes` stand for; `None` if they stand for nothing.
+    fn with_value_of<R>(bytes: &[u8], f: impl FnOnce(&Self) -> R) -> Option<R>;
+}
 
 /// A [`Repr`] that can be a key.
 pub trait KeyRepr: Repr + StoredKey<Word = u64> {}
 
-impl Repr for u64 {}
+impl Repr for u64 {
+    #[inline(always)]
+    fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+        f(&self.to_be_bytes())
+    }
+
+    #[inline(always)]
+    fn with_value_of<R>(bytes: &[u8], f: impl FnOnce(&Self) -> R) -> Option<R> {
+        bytes
+            .try_into()
+            .ok()
+            .map(|bytes| f(&Self::from_be_bytes(bytes)))
+    }
+}
+
+impl Repr for [u8] {
+    #[inline(always)]
+    fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+        f(self)
+    }
+
+    #[inline(always)]
+    fn with_value_of<R>(bytes: &[u8], f: impl FnOnce(&Self) -> R) -> Option<R> {
+        Some(f(bytes))
+    }
+}
+
 impl KeyRepr for u64 {}
-impl Repr for [u8] {}
 impl KeyRepr for [u8] {}
 
 /// A number is its own word.

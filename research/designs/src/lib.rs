@@ -30,10 +30,10 @@ pub use leaf::{central, crabtree, fptree, wbtree};
 pub use log::lstree;
 pub use persistent::{btree, cddstree, fastfair, unsorted};
 
-use bristlecone_index::{common, range, saved, threads};
 pub use bristlecone_index::{
-    contract as index, damage, fingerprint, inner, lbtree, leaftree, repr, version_lock,
+    clustered, contract as index, damage, fingerprint, inner, lbtree, leaftree, repr, version_lock,
 };
+use bristlecone_index::{common, range, saved, threads};
 
 pub use bristlecone_index::{
     BulkLoad, DurableIndex, Fill, Hint, IndexStats, InsertError, KeyRepr, LbOptions, LbTree,

@@ -19,7 +19,6 @@
 //! | --- | --- |
 //! | `node` | layout, search inside a node, shifting |
 //! | `separator` | what a node keeps of a `u64` or byte-string separator |
-//! | `arena` | memory of the nodes |
 //! | `find` | reading: one key, a batch, neighbours |
 //! | `modify` | insert, remove, splits, root growth and shrinking |
 //! | `build` | bulk building, walking, verification |
@@ -56,7 +55,6 @@
 //!
 //! Guards must be of crossbeam's default collector (`crossbeam_epoch::pin`).
 
-mod arena;
 mod build;
 mod find;
 mod modify;
@@ -69,7 +67,7 @@ pub use build::{BuildError, InnerStats};
 pub use find::{Located, Neighbours, Ranged, Siblings};
 pub use separator::Separator;
 
-use arena::Arena;
+use crate::arena::{self, Arena};
 use bristlecone_pmem::SpaceError;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace, Untraced, cpu};
 use crossbeam_epoch::Guard;

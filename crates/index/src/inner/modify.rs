@@ -207,6 +207,75 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         Self::unlock_node(&step, siblings)
     }
 
+    /// Takes `right` out, which `key` is routed to, and gives its range to the leaf just before it,
+    /// wherever that is. The caller holds the locks of both.
+    ///
+    /// False, with nothing changed, if `key` is not routed to `right`, or if there is no leaf before
+    /// it.
+    pub fn remove_to_left(&self, right: u32, key: &S, guard: &Guard) -> bool {
+        Self::check_guard(guard);
+        Self::retry(|| self.try_remove_to_left(right, key, guard))
+    }
+
+    fn try_remove_to_left(&self, right: u32, key: &S, guard: &Guard) -> Option<bool> {
+        let mut path = Vec::with_capacity(8);
+        let last = self.descend(
+            // SAFETY: the caller of `remove_to_left` is pinned.
+            |node, meta| unsafe { node.upper(meta, key) },
+            |step| path.push(*step),
+        )?;
+        // The node whose separator is the boundary between the two leaves, and the lowest node that
+        // has another child; what is below that has only this leaf.
+        let boundary = path.iter().rposition(|step| step.at > 0);
+        let stays = path.iter().rposition(|step| step.meta.count > 0);
+        let (true, Some(boundary), Some(stays)) =
+            (last.node.child(last.at) == right, boundary, stays)
+        else {
+            return path
+                .iter()
+                .all(|step| step.node.version.validate(step.version))
+                .then_some(false);
+        };
+        // Everything from the boundary down has another range afterwards.
+        let path = &path[boundary..];
+        for (i, step) in path.iter().enumerate() {
+            if !step.node.version.try_lock_at(step.version) {
+                for locked in path[..i].iter().rev() {
+                    locked.node.version.unlock_unchanged();
+                }
+                return None;
+            }
+        }
+        let (kept, emptied) = path.split_at(stays - boundary + 1);
+        let (top, bottom) = (&kept[0], &kept[kept.len() - 1]);
+        let separator = bottom.node.remove(bottom.at);
+        let unused = if kept.len() == 1 {
+            separator
+        } else {
+            // The first child of `bottom` is gone. The separator behind it becomes the boundary.
+            let child = top.node.child(top.at);
+            let old = top.node.remove(top.at);
+            // SAFETY: both separators are in the index until they are retired below.
+            unsafe { top.node.insert(top.at - 1, separator, child) };
+            old
+        };
+        for step in emptied.iter().rev() {
+            step.node.version.unlock_obsolete();
+        }
+        for step in kept.iter().rev() {
+            Self::report_change(step.handle);
+            step.node.version.unlock();
+        }
+        self.retire_separator(unused, guard);
+        for step in emptied {
+            self.retire_node(step.handle, guard);
+        }
+        if kept.iter().any(|step| step.handle == ROOT) {
+            self.shrink_root(guard);
+        }
+        Some(true)
+    }
+
     /// Makes `boundary` the smallest key that is routed to `right`, which `key` is routed to now.
     /// Keys below it go to `left`, the leaf just before. The caller holds both locks, and
     /// `boundary` is inside the range of the two.

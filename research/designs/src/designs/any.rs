@@ -1,13 +1,14 @@
 //! A design with its options, chosen when the program runs.
 
 use super::{
-    Bw, Bz, Cdds, Choice, Crab, Design, DividedSkip, Fair, FairSp, Fp, Lb, Lcb, Ls, Nv, NvmSkip,
-    NvtA, UnknownDesign, Unsorted, Wal, Wb, WideDesign,
+    Bw, Bz, Cdds, Choice, Clustered, Crab, Design, DividedSkip, Fair, FairSp, Fp, Lb, Lcb, Ls, Nv,
+    NvmSkip, NvtA, UnknownDesign, Unsorted, Wal, Wb, WideDesign,
 };
 use crate::btree::{BTreeOptions, GroupFlush};
 use crate::bwtree::BwOptions;
 use crate::bztree::BzOptions;
 use crate::cddstree::CddsOptions;
+use crate::clustered::ClusteredOptions;
 use crate::crabtree::CrabOptions;
 use crate::fastfair::FastFairOptions;
 use crate::lbtree::LbOptions;
@@ -79,7 +80,7 @@ macro_rules! any_design {
 any_design!(
     wide: Fair(Fair), FairSp256(FairSp<1>), FairSp512(FairSp<2>), FairSp1024(FairSp<4>), Lcb(Lcb), Wal(Wal),
     Unsorted(Unsorted), NvtA(NvtA);
-    narrow: Lb256(Lb<1>), Lb512(Lb<2>), Lb1024(Lb<4>), Bz(Bz), Cdds(Cdds), Crab(Crab), NvmSkip(NvmSkip),
+    narrow: Lb256(Lb<1>), Lb512(Lb<2>), Lb1024(Lb<4>), Bz(Bz), Cdds(Cdds), Clustered(Clustered), Crab(Crab), NvmSkip(NvmSkip),
     DividedSkip(DividedSkip), Fp256(Fp<1>), Fp512(Fp<2>), Fp1024(Fp<4>), Wb256(Wb<1>), Wb512(Wb<2>),
     Wb1024(Wb<4>), Bw(Bw), Nv(Nv), Ls(Ls),
 );
@@ -166,6 +167,7 @@ impl AnyDesign {
                 ..BzOptions::default()
             })
             .into(),
+            "clustered" => Clustered(ClusteredOptions { page_bytes: bytes }).into(),
             "cddstree" => Cdds(CddsOptions {
                 node_bytes: bytes,
                 recovery_threads,

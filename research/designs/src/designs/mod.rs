@@ -18,6 +18,7 @@ use crate::btree::{BTreeOptions, BTreeWal, LcbTree};
 use crate::bwtree::{BwOptions, BwTree};
 use crate::bztree::{self, BzOptions, BzTree};
 use crate::cddstree::{CddsOptions, CddsTree};
+use crate::clustered::{self, ClusteredOptions, ClusteredTree};
 use crate::crabtree::{CrabOptions, CrabTree};
 use crate::fastfair::{FastFair, FastFairOptions, FastFairSp};
 use crate::fptree::FpTree;
@@ -276,6 +277,38 @@ design!(
     /// LB+-Tree with leaves of `B` x 256 bytes.
     Lb<const B: usize>, LbOptions, LbTree<B>
 );
+
+/// The clustered tree.
+#[derive(Clone, Debug, Default)]
+pub struct Clustered(pub ClusteredOptions);
+
+impl Design for Clustered {
+    type Index<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> = ClusteredTree<K, V, M>;
+
+    fn create<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media>(
+        &self,
+        pool: &Arc<Pool<M>>,
+        root: &str,
+    ) -> Result<Self::Index<K, V, M>, TreeError> {
+        DurableIndex::create(pool, root, &self.0)
+    }
+
+    fn open<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media>(
+        &self,
+        pool: &Arc<Pool<M>>,
+        root: &str,
+    ) -> Result<Self::Index<K, V, M>, TreeError> {
+        DurableIndex::open(pool, root, &self.0)
+    }
+
+    fn longest_key(&self) -> usize {
+        clustered::MAX_KEY
+    }
+
+    fn longest_value(&self) -> usize {
+        clustered::MAX_VALUE
+    }
+}
 
 design!(
     /// CDDS-Tree.

@@ -3,6 +3,7 @@
 use crate::btree::NODE_BYTES;
 use crate::nvta::NVTA_BYTES;
 use crate::{bwtree, bztree, crabtree, fastfair, lstree, nvtree};
+use bristlecone_index::clustered;
 use bristlecone_index::engine::LbEngine;
 use std::fmt;
 
@@ -52,6 +53,13 @@ pub const DESIGNS: &[DesignInfo] = &[
         node_bytes: LbEngine::INFO.node_bytes,
         default_node_bytes: LbEngine::INFO.default_node_bytes,
         explored_bytes: &[256, 512],
+    },
+    DesignInfo {
+        name: "clustered",
+        summary: "clustered tree: leaf pages that hold what they index, appended to with one fence",
+        node_bytes: clustered::PAGE_BYTES,
+        default_node_bytes: clustered::DEFAULT_PAGE_BYTES,
+        explored_bytes: &[1024],
     },
     DesignInfo {
         name: "cddstree",

@@ -10,6 +10,8 @@ mod bztree;
 mod bztree_cost;
 mod cddstree;
 mod cddstree_cost;
+mod clustered;
+mod clustered_cost;
 mod common;
 mod crabtree;
 mod crabtree_cost;

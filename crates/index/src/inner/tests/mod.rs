@@ -44,6 +44,7 @@ impl<S: Separator + ?Sized> Model<S> {
 enum Op<K> {
     Split(K),
     Remove(K),
+    RemoveToLeft(K),
 }
 
 /// Checks every answer of the index about `key`.
@@ -175,6 +176,19 @@ fn apply<S: Separator + ?Sized, const CAP: usize>(
             index.insert(key.borrow(), fresh, guard);
             model.rest.insert(key.clone(), fresh);
         }
+        Op::RemoveToLeft(key) => {
+            let leaves = model.leaves();
+            let place = model.place(key.borrow());
+            let (low, leaf) = leaves[place].clone();
+            let before = index.find(key.borrow(), guard);
+            assert!(!index.remove_to_left(fresh, key.borrow(), guard));
+            let removed = index.remove_to_left(leaf, key.borrow(), guard);
+            assert_eq!(removed, place > 0, "all but the first leaf can go");
+            if let (true, Some(low)) = (removed, low) {
+                assert!(!index.validate(&before));
+                model.rest.remove(low.borrow());
+            }
+        }
         Op::Remove(key) => {
             let leaves = model.leaves();
             let place = model.place(key.borrow());
@@ -223,7 +237,7 @@ fn run<S: Separator + ?Sized, const CAP: usize>(ops: &[Op<S::Owned>], probes: &[
     };
     for (op, fresh) in ops.iter().zip(0..) {
         apply(&index, &mut model, op, fresh);
-        let (Op::Split(key) | Op::Remove(key)) = op;
+        let (Op::Split(key) | Op::Remove(key) | Op::RemoveToLeft(key)) = op;
         check_key(&index, &model, key.borrow());
         index.verify().expect("sound");
     }
@@ -256,6 +270,7 @@ fn ops<K: Clone + std::fmt::Debug + 'static>(
     let op = prop_oneof![
         3 => key.clone().prop_map(Op::Split),
         1 => key.clone().prop_map(Op::Remove),
+        1 => key.clone().prop_map(Op::RemoveToLeft),
     ];
     (vec(op, 1..250), vec(key, 1..70))
 }

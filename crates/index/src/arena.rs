@@ -27,7 +27,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes asked for first; halved until the system grants it.
-pub(super) const RESERVE: usize = if cfg!(miri) { 4 * HUGE } else { 64 << 30 };
+pub(crate) const RESERVE: usize = if cfg!(miri) { 4 * HUGE } else { 64 << 30 };
 /// Minimum to work with. Short-lived indexes reserve this little and get no huge pages, since
 /// zeroing those would cost more than a small index ever gains.
 const LEAST: usize = if cfg!(miri) { HUGE } else { 64 << 20 };
@@ -36,7 +36,7 @@ const HUGE: usize = 2 << 20;
 /// Returns how much to reserve for the inner nodes over leaves that may take `leaf_bytes`. Nodes
 /// are not merged before they are empty, so there may be as many as leaves of 256 bytes, and nodes
 /// above them.
-pub(super) fn room_for(leaf_bytes: u64) -> usize {
+pub(crate) fn room_for(leaf_bytes: u64) -> usize {
     usize::try_from(leaf_bytes.saturating_mul(2))
         .map_or(RESERVE, |bytes| bytes.clamp(LEAST, RESERVE))
 }
@@ -46,7 +46,7 @@ pub(super) fn room_for(leaf_bytes: u64) -> usize {
 /// # Safety
 /// All zero is a valid value; every field is atomic (shared references may be handed out freely);
 /// dropping does nothing.
-pub(super) unsafe trait Node: Send + Sync {}
+pub(crate) unsafe trait Node: Send + Sync {}
 
 #[derive(Debug)]
 struct Space {
@@ -66,7 +66,7 @@ const ENSURED: u32 = 1024;
 
 /// A range of memory that holds nodes of one type. See the module's head.
 #[derive(Debug)]
-pub(super) struct Arena<T> {
+pub(crate) struct Arena<T> {
     base: NonNull<T>,
     /// The mapping, which `base` is aligned within.
     mapping: NonNull<u8>,
@@ -89,7 +89,7 @@ impl<T: Node> Arena<T> {
     ///
     /// # Errors
     /// The system's error when it would not even grant 64 MiB.
-    pub(super) fn reserve(bytes: usize) -> io::Result<Self> {
+    pub(crate) fn reserve(bytes: usize) -> io::Result<Self> {
         let mut bytes = bytes.max(LEAST);
         let spare = if bytes == LEAST { take_spare() } else { None };
         let mapping = loop {
@@ -148,7 +148,7 @@ impl<T: Node> Arena<T> {
     ///
     /// # Errors
     /// The system's error when it granted no more memory.
-    pub(super) fn ensure(&self) -> io::Result<()> {
+    pub(crate) fn ensure(&self) -> io::Result<()> {
         let mut space = lock(&self.space);
         if space.free.len() >= ENSURED as usize {
             return Ok(());
@@ -165,12 +165,12 @@ impl<T: Node> Arena<T> {
     }
 
     /// Returns the address of node 0.
-    pub(super) fn base(&self) -> NonNull<T> {
+    pub(crate) fn base(&self) -> NonNull<T> {
         self.base
     }
 
     /// Returns the bound of all handles.
-    pub(super) fn capacity(&self) -> u32 {
+    pub(crate) fn capacity(&self) -> u32 {
         self.capacity
     }
 
@@ -179,7 +179,7 @@ impl<T: Node> Arena<T> {
     /// After [`ensure`](Self::ensure) there is room. Otherwise, if the system grants no more memory
     /// or the range is used up (64 GiB hold inner nodes for over 2^32 leaves), this ends the
     /// process, as the global allocator does.
-    pub(super) fn allocate(&self) -> u32 {
+    pub(crate) fn allocate(&self) -> u32 {
         let mut space = lock(&self.space);
         if let Some(handle) = space.free.pop() {
             return handle;
@@ -196,14 +196,14 @@ impl<T: Node> Arena<T> {
     }
 
     /// Frees a node. No thread can reach it any more, and no reader is in it.
-    pub(super) fn free(&self, handle: u32) {
+    pub(crate) fn free(&self, handle: u32) {
         let mut space = lock(&self.space);
         debug_assert!(handle < space.next, "freed what was never handed out");
         space.free.push(handle);
     }
 
     /// Counts heap bytes of separators, up or (wrapping) down.
-    pub(super) fn count_separator_bytes(&self, change: isize) {
+    pub(crate) fn count_separator_bytes(&self, change: isize) {
         if change != 0 {
             // ORDERING: Relaxed; a statistic.
             self.separator_bytes
@@ -213,7 +213,7 @@ impl<T: Node> Arena<T> {
 
     /// Returns the number of nodes that are handed out (or wait for readers to leave), and the
     /// bytes of every node ever handed out and of the separators on the heap.
-    pub(super) fn usage(&self) -> (u64, u64) {
+    pub(crate) fn usage(&self) -> (u64, u64) {
         let space = lock(&self.space);
         let nodes = u64::from(space.next) - space.free.len() as u64;
         let bytes = u64::from(space.next) * size_of::<T>() as u64;

@@ -1,0 +1,318 @@
+//! Filling an empty tree from sorted input.
+//!
+//! All pages but the root are born in the root's replacement: they are written with newborn words,
+//! leaf pages first, and the root's word, stored last, makes all of them count at once. A crash
+//! before that leaves the empty tree, and newborn words that opening clears.
+
+use super::image::{Entries, Spec};
+use super::replace::{Course, NewPage, child_value, separator_between};
+use super::table::Table;
+use super::upper::Upper;
+use super::{ClusteredTree, Handle, LoadError};
+use crate::contract::{Fill, InsertError};
+use crate::inner::InnerIndex;
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::sync::lock;
+use bristlecone_pmem::{Media, POff, SpaceError};
+use std::borrow::Borrow;
+
+/// A key and a value.
+type Pair = (Vec<u8>, Vec<u8>);
+
+/// The pages of one level, on their way to the pool from left to right.
+struct Level {
+    level: u8,
+    low: Option<Vec<u8>>,
+    /// Of the page to come.
+    id: u32,
+    pairs: Vec<Pair>,
+    /// Words that the page took when it was last measured.
+    words: usize,
+    /// The pages that are there: their low fences, and their numbers.
+    pages: Vec<Pair>,
+}
+
+impl Level {
+    fn new(level: u8, id: u32) -> Self {
+        Self {
+            level,
+            low: None,
+            id,
+            pairs: Vec::new(),
+            words: 0,
+            pages: Vec::new(),
+        }
+    }
+}
+
+/// A load under way.
+struct Load<'t, K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    tree: &'t ClusteredTree<K, V, M>,
+    generation: u64,
+    /// Words of a page that its header and entries may take.
+    words: usize,
+    born: Vec<NewPage>,
+    reserved: Vec<u32>,
+}
+
+impl<K, V, M> Load<'_, K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn id(&mut self) -> Result<u32, SpaceError> {
+        let id = self.tree.table.reserve(self.tree.root(), &self.tree.heap)?;
+        self.reserved.push(id);
+        Ok(id)
+    }
+
+    /// Adds a pair behind the others.
+    fn add(&mut self, level: &mut Level, pair: Pair) -> Result<(), SpaceError> {
+        level.pairs.push(pair);
+        let n = level.pairs.len();
+        let near = n < 64 || level.words * 100 >= self.words * 80;
+        if n < 3 || !near && !n.is_multiple_of(8) {
+            return Ok(());
+        }
+        // The high fence is not known yet; it is about the last key.
+        let high = &level.pairs[n - 1].0;
+        let spec = self.spec(level, level.id, Some(high), 0);
+        level.words = spec.header(self.entries(level).part(0, n)).tail;
+        if level.words <= self.words {
+            return Ok(());
+        }
+        let Some(last) = level.pairs.pop() else {
+            return Ok(());
+        };
+        let before = &level.pairs[n - 2].0;
+        let whole = level.level > 0 || ClusteredTree::<K, V, M>::NUMBER_KEYS;
+        let high = separator_between(before, &last.0, whole);
+        let next = self.id()?;
+        self.write(level, Some(&high), next)?;
+        level.low = Some(high);
+        level.id = next;
+        level.pairs.push(last);
+        Ok(())
+    }
+
+    fn entries<'l>(&self, level: &'l Level) -> Entries<'l> {
+        let mut entries = Entries::default();
+        for (key, value) in &level.pairs {
+            entries.push(key, &[], value);
+        }
+        entries
+    }
+
+    fn spec<'l>(&self, level: &'l Level, id: u32, high: Option<&'l [u8]>, next: u32) -> Spec<'l> {
+        Spec {
+            id,
+            level: level.level,
+            generation: self.generation,
+            born_in: Table::FIRST_ID,
+            next,
+            low: level.low.as_deref(),
+            high,
+            words: self.tree.page_words,
+            numbers: self.tree.are_numbers(level.level),
+        }
+    }
+
+    /// Writes the page that the pairs make, newborn.
+    fn write(
+        &mut self,
+        level: &mut Level,
+        high: Option<&[u8]>,
+        next: u32,
+    ) -> Result<(), SpaceError> {
+        let page = self.page(level, level.id, high, next)?;
+        self.tree.bear(&page);
+        self.born.push(page);
+        let low = level.low.take();
+        let low = low.unwrap_or_else(|| ClusteredTree::<K, V, M>::lowest().to_vec());
+        level.pages.push((low, child_value(level.id).to_vec()));
+        level.pairs.clear();
+        level.words = 0;
+        Ok(())
+    }
+
+    fn page(
+        &self,
+        level: &Level,
+        id: u32,
+        high: Option<&[u8]>,
+        next: u32,
+    ) -> Result<NewPage, SpaceError> {
+        let entries = self.entries(level);
+        let spec = self.spec(level, id, high, next);
+        (self.tree).write_page_as(&spec, &entries, (0, entries.len()), 100, Course::Any)
+    }
+
+    /// Writes all pages of the tree but the root, and the root's block.
+    fn pages(&mut self, mut level: Level, root: &mut Option<NewPage>) -> Result<(), SpaceError> {
+        while !level.pages.is_empty() {
+            self.write(&mut level, None, 0)?;
+            let children = std::mem::take(&mut level.pages);
+            let id = self.id()?;
+            level = Level::new(level.level + 1, id);
+            for child in children {
+                self.add(&mut level, child)?;
+            }
+        }
+        *root = Some(self.page(&level, Table::FIRST_ID, None, 0)?);
+        Ok(())
+    }
+
+    /// Takes back all that was written.
+    fn undo(self) {
+        let pm = self.tree.pm();
+        for page in &self.born {
+            self.tree.table.clear(pm, page.header.id);
+        }
+        // PERSIST: cleared words, before their numbers and blocks are used again.
+        pm.fence();
+        for page in self.born {
+            self.tree.heap.free(POff::new(page.block));
+        }
+        self.tree.table.release(self.reserved);
+    }
+}
+
+impl<K, V, M> ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// As [`BulkLoad::bulk_load`](crate::BulkLoad::bulk_load).
+    pub(super) fn load_sorted<Q: Borrow<K>, W: Borrow<V>>(
+        &mut self,
+        sorted: impl Iterator<Item = (Q, W)>,
+        fill: Fill,
+    ) -> Result<u64, InsertError> {
+        if self.read_only {
+            return Err(InsertError::ReadOnly);
+        }
+        let mut empty = true;
+        self.scan_pages(&.., crate::Direction::Up, |_, _| {
+            empty = false;
+            std::ops::ControlFlow::Break(())
+        })
+        .map_err(Self::space_of)?;
+        if !empty {
+            return Err(InsertError::KeyExists);
+        }
+        if !lock(&self.upper).levels.is_empty() {
+            // What is left of a larger tree.
+            let collapsed = self.merge_all().and_then(|()| self.collapse());
+            self.forget_pages()?;
+            collapsed.map_err(Self::space_of)?;
+            if !lock(&self.upper).levels.is_empty() {
+                return Err(InsertError::KeyExists);
+            }
+        }
+        let old = self.root_block()?;
+        let mut load = Load {
+            tree: self,
+            generation: self.next_generation(),
+            words: fill.of(self.page_words),
+            born: Vec::new(),
+            reserved: Vec::new(),
+        };
+        if self.pm().tiny() {
+            load.words = load.words.min(24);
+        }
+        let mut root = None;
+        let loaded = self.load_pairs(&mut load, sorted, &mut root);
+        let (n, root) = match (loaded, root) {
+            (Ok(n), Some(root)) => (n, root),
+            (loaded, _) => {
+                load.undo();
+                return loaded;
+            }
+        };
+        self.fence_pages();
+        self.name(&root);
+        // The root's number was reserved for the level above it, which there is not.
+        let unused: Vec<u32> = {
+            let born: std::collections::BTreeSet<u32> =
+                load.born.iter().map(|page| page.header.id).collect();
+            load.reserved
+                .iter()
+                .filter(|id| !born.contains(id))
+                .copied()
+                .collect()
+        };
+        for page in &load.born {
+            self.settle(page);
+        }
+        self.table.release(unused);
+        drop(load);
+        self.heap.free(POff::new(old));
+        self.forget_pages()?;
+        self.commit()?;
+        Ok(n)
+    }
+
+    fn load_pairs<Q: Borrow<K>, W: Borrow<V>>(
+        &self,
+        load: &mut Load<'_, K, V, M>,
+        sorted: impl Iterator<Item = (Q, W)>,
+        root: &mut Option<NewPage>,
+    ) -> Result<u64, InsertError> {
+        let first = load.id()?;
+        let mut level = Level::new(0, first);
+        let mut n = 0;
+        let mut last: Option<Vec<u8>> = None;
+        for (key, value) in sorted {
+            let (key, value) = (key.borrow(), value.borrow());
+            Self::fits(key, value)?;
+            let key = key.with_bytes(<[u8]>::to_vec);
+            if last.as_ref().is_some_and(|last| *last >= key) {
+                return Err(InsertError::KeyExists);
+            }
+            last = Some(key.clone());
+            load.add(&mut level, (key, value.with_bytes(<[u8]>::to_vec)))?;
+            n += 1;
+        }
+        load.pages(level, root)?;
+        Ok(n)
+    }
+
+    /// The block of the root, which is a leaf page.
+    fn root_block(&self) -> Result<u64, InsertError> {
+        let word = self.table.read(self.pm(), Table::FIRST_ID);
+        let damaged = |what| InsertError::Space(Self::space_of(LoadError::Damaged(what)));
+        let word = word.map_err(damaged)?;
+        word.map(|word| word.block)
+            .ok_or_else(|| damaged("the root is not in the page table".into()))
+    }
+
+    /// Forgets what DRAM holds of pages, and loads them anew.
+    fn forget_pages(&mut self) -> Result<(), InsertError> {
+        let mut slots = Vec::new();
+        self.inner.for_each_leaf(|_, handle| {
+            if let Handle::Part(slot) = Handle::decode(handle) {
+                slots.push(slot);
+            }
+        });
+        let first = Handle::Unloaded(Table::FIRST_ID).encode();
+        let inner = InnerIndex::new(first, self.pm().capacity());
+        self.inner = inner.map_err(|e| SpaceError::io("memory for inner nodes", e))?;
+        for slot in slots {
+            self.parts.free(slot);
+        }
+        self.upper = std::sync::Mutex::new(Upper::default());
+        self.load_all().map_err(|e| {
+            InsertError::Space(SpaceError::io(
+                "loading pages",
+                std::io::Error::other(e.to_string()),
+            ))
+        })
+    }
+}

@@ -1,0 +1,204 @@
+//! A clustered tree as an index: the contract's traits.
+
+use super::write::{Changed, Expected};
+use super::{ClusteredOptions, ClusteredTree, LoadError, MAX_KEY, MAX_VALUE};
+use crate::contract::{
+    BulkLoad, Direction, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
+    RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
+};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::pool::DataKind;
+use bristlecone_pmem::{CommitError, Media, Pool};
+use std::borrow::Borrow;
+use std::ops::{ControlFlow, RangeBounds};
+use std::sync::Arc;
+
+impl<K, V, M> DurableIndex<K, V, M> for ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    type Options = ClusteredOptions;
+
+    /// There is nothing to read back: the page table says it all.
+    const SNAPSHOT: bool = false;
+
+    fn create(
+        pool: &Arc<Pool<M>>,
+        name: &str,
+        options: &ClusteredOptions,
+    ) -> Result<Self, TreeError> {
+        Self::make(pool, name, options)
+    }
+
+    fn open(
+        pool: &Arc<Pool<M>>,
+        name: &str,
+        options: &ClusteredOptions,
+    ) -> Result<Self, TreeError> {
+        Self::reopen(pool, name, options)
+    }
+
+    fn recovery(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    fn pool(&self) -> &Arc<Pool<M>> {
+        &self.pool
+    }
+
+    fn close(mut self) -> Result<(), CommitError> {
+        self.close_now()
+    }
+}
+
+impl<K, V, M> ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// The result of a read of loaded pages. Opening loads all of them, and replacing pages loads
+    /// none, so there is nothing that a read could find damaged.
+    fn loaded<R>(result: Result<R, LoadError>) -> R {
+        result.unwrap_or_else(|e| unreachable!("all pages are loaded: {e}"))
+    }
+
+    /// The lengths that a key or a value has and may have, if it is too long.
+    fn key_fits(key: &K) -> Result<(), (usize, usize)> {
+        fits(key.bytes(), MAX_KEY, Self::NUMBER_KEYS)
+    }
+
+    fn value_fits(value: &V) -> Result<(), (usize, usize)> {
+        fits(value.bytes(), MAX_VALUE, matches!(V::KIND, DataKind::U64))
+    }
+
+    pub(super) fn fits(key: &K, value: &V) -> Result<(), InsertError> {
+        let fits = Self::key_fits(key);
+        fits.map_err(|(len, most)| InsertError::KeyTooLong { len, most })?;
+        let fits = Self::value_fits(value);
+        fits.map_err(|(len, most)| InsertError::ValueTooLong { len, most })
+    }
+
+    fn put(&self, key: &K, value: &V, expected: Expected) -> Result<Changed, InsertError> {
+        if self.read_only {
+            return Err(InsertError::ReadOnly);
+        }
+        Self::fits(key, value)?;
+        let changed = value.with_bytes(|value| self.change(key, Some(value), expected));
+        Ok(changed.map_err(Self::space_of)?)
+    }
+}
+
+fn fits(len: usize, most: usize, number: bool) -> Result<(), (usize, usize)> {
+    if number || len <= most {
+        Ok(())
+    } else {
+        Err((len, most))
+    }
+}
+
+impl<K, V, M> OrderedIndex<K, V> for ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn insert(&self, key: &K, value: &V) -> Result<(), InsertError> {
+        match self.put(key, value, Expected::Absent)? {
+            Changed::Refused => Err(InsertError::KeyExists),
+            Changed::Done { .. } => Ok(self.commit()?),
+        }
+    }
+
+    fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
+        let changed = self.put(key, value, Expected::Either)?;
+        self.commit()?;
+        Ok(changed == Changed::Done { was_there: true })
+    }
+
+    fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {
+        let changed = self
+            .put(key, value, Expected::Present)
+            .map_err(|e| match e {
+                InsertError::ValueTooLong { len, most } => UpdateError::ValueTooLong { len, most },
+                InsertError::Space(e) => UpdateError::Space(e),
+                InsertError::Commit(e) => UpdateError::Commit(e),
+                InsertError::ReadOnly => UpdateError::ReadOnly,
+                // A key that is too long cannot be there.
+                InsertError::KeyTooLong { .. } | InsertError::KeyExists => UpdateError::NotFound,
+            })?;
+        match changed {
+            Changed::Refused => Err(UpdateError::NotFound),
+            Changed::Done { .. } => Ok(self.commit()?),
+        }
+    }
+
+    fn remove(&self, key: &K) -> Result<bool, RemoveError> {
+        if self.read_only {
+            return Err(RemoveError::ReadOnly);
+        }
+        if Self::key_fits(key).is_err() {
+            return Ok(false);
+        }
+        let changed = self.change(key, None, Expected::Present);
+        let changed = changed.map_err(|e| RemoveError::from(Self::space_of(e)))?;
+        if changed == Changed::Refused {
+            return Ok(false);
+        }
+        self.commit()?;
+        Ok(true)
+    }
+
+    #[inline]
+    fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {
+        Self::loaded(self.find_value(key, f))
+    }
+
+    fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
+        Self::loaded(self.scan_pages(&range, Direction::Up, visit));
+    }
+
+    fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
+        Self::loaded(self.find_batch(keys, out));
+    }
+
+    fn stats(&self) -> IndexStats {
+        self.measure()
+    }
+
+    fn verify(&self) -> Result<VerifyReport, Violation> {
+        self.check()
+    }
+}
+
+impl<K, V, M> ReverseScan<K, V> for ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn scan_reverse<R: RangeBounds<K>>(
+        &self,
+        range: R,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        Self::loaded(self.scan_pages(&range, Direction::Down, visit));
+    }
+}
+
+impl<K, V, M> BulkLoad<K, V> for ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn bulk_load<Q: Borrow<K>, W: Borrow<V>>(
+        &mut self,
+        sorted: impl Iterator<Item = (Q, W)>,
+        fill: Fill,
+    ) -> Result<u64, InsertError> {
+        self.load_sorted(sorted, fill)
+    }
+}

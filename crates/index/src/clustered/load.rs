@@ -1,0 +1,272 @@
+//! Making a page known that is touched for the first time.
+//!
+//! The inner index leads to a page by its number until it is loaded. Loading a leaf page makes its
+//! part and puts that in the place of the number. Loading an inner page puts its children in its
+//! place, by their numbers. Either checks every sum of the page, and that it is the one which the
+//! way there promised: its number, level, generation and fences.
+//!
+//! Loading is done under the lock of the inner pages, one page at a time.
+
+use super::layout::{Header, MAX_PAGE, MIN_PAGE, Seed};
+use super::page::Page;
+use super::part::Part;
+use super::replace::NewPage;
+use super::upper::{Known, Upper};
+use super::{ClusteredTree, Handle, LoadError};
+use crate::inner::Ranged;
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::Media;
+use bristlecone_pmem::sync::lock;
+use crossbeam_epoch::Guard;
+use std::borrow::Borrow;
+
+/// A page that was found sound, and where.
+pub(super) struct Sound<'p, M> {
+    pub(super) page: Page<'p, M>,
+    pub(super) header: Header,
+    pub(super) seed: Seed,
+    pub(super) block: u64,
+}
+
+impl<K, V, M> ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// Loads the page that `key` leads to, if it is not loaded.
+    ///
+    /// # Errors
+    /// [`LoadError`]; the page is not loaded then.
+    #[cold]
+    pub(super) fn load(&self, key: &K, guard: &Guard) -> Result<(), LoadError> {
+        let mut upper = lock(&self.upper);
+        let range = self.inner.find_range(key, guard);
+        match Handle::decode(range.located.leaf) {
+            // Another thread has been faster.
+            _ if !self.inner.validate(&range.located) => Ok(()),
+            Handle::Part(_) => Ok(()),
+            Handle::Unloaded(id) => self.load_page(&mut upper, id, &range, guard),
+        }
+    }
+
+    /// Loads page `id`, which the inner index leads the keys of `range` to.
+    pub(super) fn load_page(
+        &self,
+        upper: &mut Upper,
+        id: u32,
+        range: &Ranged<K>,
+        guard: &Guard,
+    ) -> Result<(), LoadError> {
+        let low = range.low.as_ref().map(Borrow::borrow);
+        let high = range.high.as_ref().map(Borrow::borrow);
+        let sound = self.sound(id).map_err(|what| self.damaged(id, &what))?;
+        let missing = self
+            .beyond(&sound, low, high)
+            .map_err(|what| self.damaged(id, &what))?;
+        self.ensure_memory()?;
+        if let Some(separator) = missing {
+            // The page to the right has no separator yet: a crash came before it.
+            let next = sound.header.next;
+            self.route(separator, Handle::Unloaded(next), guard)?;
+        }
+        if sound.header.level == 0 {
+            self.load_leaf(&sound, low, guard)
+        } else {
+            self.expand(upper, &sound, low, guard)
+        }
+        .map_err(|e| match e {
+            LoadError::Damaged(what) => self.damaged(id, &what),
+            e => e,
+        })?;
+        match missing {
+            Some(separator) if !self.read_only => {
+                let level = sound.header.level + 1;
+                match self.post(upper, level, separator, sound.header.next) {
+                    // The page goes on being found from its left neighbour.
+                    Err(LoadError::Space(_)) => Ok(()),
+                    posted => posted,
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn damaged(&self, id: u32, what: &str) -> LoadError {
+        let word = self.table.read(self.pm(), id).ok().flatten();
+        let place = word.map_or(String::new(), |word| format!(" at {:#x}", word.block));
+        LoadError::Damaged(format!("page {id}{place}: {what}"))
+    }
+
+    /// The page of that number: its word and header are sound and say the same.
+    pub(super) fn sound(&self, id: u32) -> Result<Sound<'_, M>, String> {
+        let word = self.table.read(self.pm(), id)?;
+        let word = word.ok_or("the page table has no such page")?;
+        let (page, header, seed) = self.checked_page(word.block)?;
+        if header.id != id {
+            return Err(format!("it says that it is page {}", header.id));
+        }
+        if !word.is_of(header.generation) {
+            return Err("it is of another generation than the page table says".into());
+        }
+        Ok(Sound {
+            page,
+            header,
+            seed,
+            block: word.block,
+        })
+    }
+
+    /// The page in `block`, whose header is sound.
+    ///
+    /// # Errors
+    /// A message that says what is wrong.
+    pub(super) fn checked_page(&self, block: u64) -> Result<(Page<'_, M>, Header, Seed), String> {
+        self.heap.check(block, 64)?;
+        let room = self.heap.block_bytes(block).unwrap_or(0) as usize / 8;
+        let words = self.page(block, 8).header_words();
+        if !(MIN_PAGE / 8..=MAX_PAGE / 8).contains(&words) || words > room {
+            return Err(format!("its header says {words} words of {room}"));
+        }
+        let page = self.page(block, words);
+        let (header, seed) = page.header(self.salt)?;
+        Ok((page, header, seed))
+    }
+
+    /// Compares the page's fences with the range that led there. Returns its high fence if that
+    /// range goes on beyond it.
+    fn beyond<'p>(
+        &self,
+        sound: &Sound<'p, M>,
+        low: Option<&K>,
+        high: Option<&K>,
+    ) -> Result<Option<&'p [u8]>, String> {
+        let header = &sound.header;
+        let is = |fence: Option<&[u8]>, key: Option<&K>| match (fence, key) {
+            (None, None) => true,
+            (Some(fence), Some(key)) => key.with_bytes(|key| key == fence),
+            _ => false,
+        };
+        if !is(sound.page.low(header), low) {
+            return Err(format!("its low fence is not {low:?}"));
+        }
+        let fence = sound.page.high(header);
+        if is(fence, high) {
+            return Ok(None);
+        }
+        match fence {
+            Some(fence)
+                if header.next != 0
+                    && high.is_none_or(|high| high.with_bytes(|high| fence < high)) =>
+            {
+                Ok(Some(fence))
+            }
+            _ => Err(format!("its high fence is beyond {high:?}")),
+        }
+    }
+
+    /// Leads keys from `separator` on to `handle`.
+    fn route(&self, separator: &[u8], handle: Handle, guard: &Guard) -> Result<(), LoadError> {
+        let right = handle.encode();
+        let routed = K::with_value_of(separator, |key| self.inner.insert(key, right, guard));
+        routed.ok_or_else(|| LoadError::Damaged("a separator is no key".into()))
+    }
+
+    /// Puts `handle` in the place of the page that was not loaded.
+    fn put_in_place(
+        &self,
+        id: u32,
+        handle: Handle,
+        low: Option<&K>,
+        guard: &Guard,
+    ) -> Result<(), LoadError> {
+        let old = Handle::Unloaded(id).encode();
+        let replace = |key: &K| self.inner.replace(old, handle.encode(), key, guard);
+        let replaced = match low {
+            Some(low) => replace(low),
+            None => K::with_value_of(Self::lowest(), replace).unwrap_or(false),
+        };
+        if replaced {
+            Ok(())
+        } else {
+            Err(LoadError::Damaged("the inner index has it no more".into()))
+        }
+    }
+
+    fn load_leaf(
+        &self,
+        sound: &Sound<'_, M>,
+        low: Option<&K>,
+        guard: &Guard,
+    ) -> Result<(), LoadError> {
+        let damaged = LoadError::Damaged;
+        let (page, header) = (sound.page, &sound.header);
+        (page.check_base(header, sound.seed)).map_err(damaged)?;
+        let slot = self.parts.allocate();
+        let part = self.part(slot);
+        self.fill(part, header, sound.block);
+        if let Err(what) = self.fill_tail(part, sound) {
+            self.parts.free(slot);
+            return Err(LoadError::Damaged(what));
+        }
+        self.put_in_place(header.id, Handle::Part(slot), low, guard)
+    }
+
+    /// Adds the records of the tail to a part that nobody else knows yet.
+    fn fill_tail(&self, part: &Part, sound: &Sound<'_, M>) -> Result<(), String> {
+        let mut n = 0;
+        let mut refused = false;
+        let end = sound.page.tail(&sound.header, sound.seed, |place, key| {
+            let hash = K::with_value_of(key, |key| key.hash());
+            match hash {
+                Some(hash) if n < super::part::TAIL => {
+                    part.add(n, hash as u8, place);
+                    n += 1;
+                }
+                _ => refused = true,
+            }
+        })?;
+        if refused {
+            return Err("the tail has records that no change adds".into());
+        }
+        part.publish(n, end);
+        part.set_live(self.entries_of(part)? as usize);
+        Ok(())
+    }
+
+    /// Puts the children of an inner page in its place.
+    fn expand(
+        &self,
+        upper: &mut Upper,
+        sound: &Sound<'_, M>,
+        low: Option<&K>,
+        guard: &Guard,
+    ) -> Result<(), LoadError> {
+        let header = &sound.header;
+        let mut known = Known::of(&NewPage {
+            header: *header,
+            block: sound.block,
+        });
+        let children = (self.children(sound.page, &mut known)).map_err(LoadError::Damaged)?;
+        let fences = (sound.page.low(header), sound.page.high(header));
+        let Some(((first_key, first), rest)) = children.split_first() else {
+            return Err(LoadError::Damaged("it leads nowhere".into()));
+        };
+        if first_key != fences.0.unwrap_or(Self::lowest())
+            || rest
+                .iter()
+                .any(|(key, _)| fences.1.is_some_and(|high| &**key >= high))
+        {
+            return Err(LoadError::Damaged(
+                "its separators are not between its fences".into(),
+            ));
+        }
+        // From the right: what is added takes over all keys from its separator on, which by then
+        // are those up to the next one.
+        for (key, child) in rest.iter().rev() {
+            self.route(key, Handle::Unloaded(*child), guard)?;
+        }
+        upper.add(header.level, fences.0, known);
+        self.put_in_place(header.id, Handle::Unloaded(*first), low, guard)
+    }
+}

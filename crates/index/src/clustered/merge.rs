@@ -1,0 +1,430 @@
+//! Merging: a page that has become nearly empty joins the page to its left, and its number and
+//! block are free.
+//!
+//! ```text
+//! separator of the right page removed from the parent, fence      the page is found from its left
+//! new block for the left page | fence                             neighbour from here on (B-link)
+//! redo record: word of the left page, word of the right page: none | fence
+//! both words stored | fence | record disarmed | fence
+//! ```
+//!
+//! Only pages of one parent are merged. A page that is the first of its parent joins no page; the
+//! page to its right joins it instead. Where a parent has a single child, the parent is merged with
+//! its neighbour before. A root with a single child takes over the child's content.
+//!
+//! # Crash states
+//! | crash | leaves | mended by |
+//! | --- | --- | --- |
+//! | after the separator is gone | a page without separator | who is led to its left neighbour adds it again |
+//! | before the record is armed | a block that no word names | nothing to do: it is free |
+//! | while it is armed | words in part | stored again when the tree is opened |
+
+use super::image::Entries;
+use super::page::Page;
+use super::part::Part;
+use super::replace::{Change, Course, NewPage, Old, Spec, merged};
+use super::table::{Table, Word};
+use super::upper::{Known, Upper};
+use super::{ClusteredTree, Handle, LoadError};
+use crate::inner::Ranged;
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::log::{Logs, Record};
+use bristlecone_pmem::sync::lock;
+use bristlecone_pmem::{Media, SpaceError};
+use crossbeam_epoch as epoch;
+use std::borrow::Borrow;
+use std::ops::Bound;
+
+/// Percent of a page that its entries may take to join another.
+const FEW: usize = 30;
+/// Percent of a page that two pages may take to become one.
+const TOGETHER: usize = 55;
+
+/// Words of a redo record.
+pub(super) const RECORD: usize = 4;
+
+/// What two pages become.
+struct Joined<'p> {
+    left: Old<'p>,
+    right: Old<'p>,
+    entries: Entries<'p>,
+}
+
+impl<K, V, M> ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// Whether a leaf page whose lock the caller holds is worth merging: its keys would take little of
+    /// a page, at the words that its records have on average.
+    pub(super) fn is_sparse(&self, part: &Part) -> bool {
+        let (live, base) = (part.live(), part.base());
+        if self.pm().tiny() {
+            return live < 2;
+        }
+        let (records, words) = match base.form {
+            Some(form) => (1, base.entry_words(form)),
+            None => (base.entries + part.count(), part.end() - base.at),
+        };
+        live == 0 || live * words * 100 < records * self.page_words * FEW
+    }
+
+    /// Merges the page of `key` with a neighbour, if that can be done now. Nothing but space depends
+    /// on it.
+    pub(super) fn merge(&self, key: &K) {
+        while let Err(LoadError::Space(_)) = self.try_merge(key) {
+            // Pages that were replaced are free after a while; without room for the new page, this
+            // one goes on taking its space.
+            if !self.retired.wait() {
+                break;
+            }
+        }
+    }
+
+    fn try_merge(&self, key: &K) -> Result<(), LoadError> {
+        let guard = epoch::pin();
+        let at = self.inner.find_range(key, &guard);
+        if let Some(low) = &at.low {
+            let low: &K = low.borrow();
+            let left = self.inner.find_below(low, &guard);
+            if self.merge_two(&left, low)? {
+                return Ok(());
+            }
+        }
+        match &at.high {
+            Some(high) => self.merge_two(&at, high.borrow()).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Merges the page at `left` with the one to its right, whose low fence is `boundary`. Returns
+    /// whether it did.
+    fn merge_two(&self, left: &Ranged<K>, boundary: &K) -> Result<bool, LoadError> {
+        let guard = epoch::pin();
+        let Handle::Part(left_slot) = Handle::decode(left.located.leaf) else {
+            return Ok(false);
+        };
+        let Some(left_part) = self.try_lock(&left.located, left_slot) else {
+            return Ok(false);
+        };
+        // From left to right, as everywhere.
+        let locked = self.lock_part(boundary, &guard);
+        let (right_slot, right_part) = match locked {
+            Ok(right) => right,
+            Err(e) => {
+                left_part.writer.unlock_unchanged();
+                return Err(e);
+            }
+        };
+        let merged = self.merge_locked(left_part, (right_slot, right_part), boundary);
+        right_part.writer.unlock();
+        left_part.writer.unlock();
+        if let Ok(true) = merged {
+            self.parts.free(right_slot);
+        }
+        merged
+    }
+
+    fn merge_locked(
+        &self,
+        left_part: &Part,
+        (right_slot, right_part): (u32, &Part),
+        boundary: &K,
+    ) -> Result<bool, LoadError> {
+        if !self.is_sparse(left_part) && !self.is_sparse(right_part) {
+            return Ok(false);
+        }
+        let places = |part: &Part| {
+            let places = (0..part.count()).map(|i| part.place(i));
+            places.collect::<Vec<_>>()
+        };
+        let pages = (self.page_of(left_part), self.page_of(right_part));
+        let blocks = (left_part.block(), right_part.block());
+        let joined = self.joined(pages, places(left_part), places(right_part))?;
+        let Some(joined) = joined else {
+            return Ok(false);
+        };
+        let mut upper = lock(&self.upper);
+        let separator = boundary.with_bytes(<[u8]>::to_vec);
+        if !self.unpost(&mut upper, 1, &separator)? {
+            return Ok(false);
+        }
+        let new = match self.join(&joined) {
+            Ok(new) => new,
+            Err(e) => {
+                // The right page stays, and so does its separator.
+                self.post(&mut upper, 1, &separator, joined.right.header.id)?;
+                return Err(e.into());
+            }
+        };
+        drop(upper);
+        let guard = epoch::pin();
+        right_part.version.lock();
+        self.become_page(left_part, &new, |tree| {
+            let right = Handle::Part(right_slot).encode();
+            let removed = tree.inner.remove_to_left(right, boundary, &guard);
+            debug_assert!(removed, "the locks keep the two where they are");
+        });
+        right_part.version.unlock();
+        for block in [blocks.0, blocks.1] {
+            self.retire(block, &guard);
+        }
+        Ok(true)
+    }
+
+    /// What two pages, neighbours, would be as one; `None` if they are none or are too full.
+    fn joined<'p>(
+        &self,
+        (left, right): (Page<'p, M>, Page<'p, M>),
+        left_tail: Vec<super::part::Place>,
+        right_tail: Vec<super::part::Place>,
+    ) -> Result<Option<Joined<'p>>, LoadError> {
+        let old = |page: Page<'p, M>| {
+            let (header, _) = page.header(self.salt).map_err(LoadError::Damaged)?;
+            Ok::<_, LoadError>(Old {
+                header,
+                low: page.low(&header),
+                high: page.high(&header),
+            })
+        };
+        let olds = (old(left)?, old(right)?);
+        if olds.0.header.next != olds.1.header.id {
+            return Ok(None);
+        }
+        let mut entries = merged(left, &olds.0.header, left_tail.into_iter(), None);
+        let others = merged(right, &olds.1.header, right_tail.into_iter(), None);
+        for i in 0..others.len() {
+            entries.push(others.key(i), &[], others.value(i));
+        }
+        let joined = Joined {
+            left: olds.0,
+            right: olds.1,
+            entries,
+        };
+        let header = self
+            .joined_spec(&joined)
+            .header(joined.entries.part(0, joined.entries.len()));
+        let most = if self.pm().tiny() {
+            self.page_words
+        } else {
+            self.page_words * TOGETHER / 100
+        };
+        let fits = header.tail <= most
+            && !(self.pm().tiny() && joined.entries.len() > super::replace::TINY_ENTRIES);
+        Ok(fits.then_some(joined))
+    }
+
+    fn joined_spec<'o>(&self, joined: &Joined<'o>) -> Spec<'o> {
+        Spec {
+            next: joined.right.header.next,
+            high: joined.right.high,
+            ..self.spec(&joined.left)
+        }
+    }
+
+    /// Replaces two neighbours by one page, durably: the left one's. The right one's separator is
+    /// gone.
+    fn join(&self, joined: &Joined<'_>) -> Result<NewPage, SpaceError> {
+        let spec = Spec {
+            generation: self.next_generation(),
+            ..self.joined_spec(joined)
+        };
+        let n = joined.entries.len();
+        let new = self.write_page_as(&spec, &joined.entries, (0, n), 100, Course::Removing)?;
+        self.fence_pages();
+        self.exchange(&new, joined.right.header.id);
+        Ok(new)
+    }
+
+    /// Makes `new` count and page `gone` not, as one.
+    fn exchange(&self, new: &NewPage, gone: u32) {
+        let pm = self.pm();
+        let word = Word::new(new.block, new.header.generation, false);
+        let id = new.header.id;
+        let mut slot = self.log().take();
+        // Four words: armed by one fence.
+        slot.arm(&[id.into(), word.encode(id), gone.into(), 0]);
+        self.table.renew(pm, id, Some(word));
+        self.table.renew(pm, gone, None);
+        // PERSIST: both words, before the record that would store them again is disarmed.
+        pm.fence();
+        slot.disarm();
+        drop(slot);
+        self.table.release([gone]);
+    }
+
+    /// Stores again what an armed record says. The caller fences.
+    ///
+    /// # Errors
+    /// A message, if the record is damaged.
+    pub(super) fn apply(&self, record: Record<'_>) -> Result<(), String> {
+        let Record::Redo(&[id, word, gone, 0]) = record else {
+            return Err("no record of a merge".into());
+        };
+        let ids = (u32::try_from(id), u32::try_from(gone));
+        let (Ok(id), Ok(gone)) = ids else {
+            return Err(format!("pages {id} and {gone}"));
+        };
+        let word = Word::decode(word, id)?.ok_or("it names no block")?;
+        self.table.renew(self.pm(), id, Some(word));
+        self.table.renew(self.pm(), gone, None);
+        Ok(())
+    }
+
+    /// Removes a separator from the page of `level` that it belongs to, durably. Returns false, with
+    /// nothing done, if it is not there, or is the page's first; the parent may have been merged then.
+    fn unpost(&self, upper: &mut Upper, level: u8, separator: &[u8]) -> Result<bool, LoadError> {
+        let Some((low, known)) = Self::parent(upper, level, separator) else {
+            return Ok(false);
+        };
+        if low == separator {
+            // The two have different parents. These may become one, for the next try.
+            self.merge_upper(upper, level, &low)?;
+            return match Self::parent(upper, level, separator) {
+                Some((low, _)) if low != separator => self.unpost(upper, level, separator),
+                _ => Ok(false),
+            };
+        }
+        let page = self.page(known.block, known.words);
+        let mut found = known;
+        let children = self
+            .children(page, &mut found)
+            .map_err(LoadError::Damaged)?;
+        if !children.iter().any(|(key, _)| key == separator) {
+            // A page that a crash left without separator.
+            return Ok(true);
+        }
+        self.change_upper(
+            upper,
+            level,
+            Change {
+                key: separator,
+                value: None,
+            },
+        )?;
+        Ok(true)
+    }
+
+    fn parent(upper: &Upper, level: u8, separator: &[u8]) -> Option<(Vec<u8>, Known)> {
+        let below = (Bound::Unbounded, Bound::Included(separator));
+        let pages = upper.levels.get(usize::from(level) - 1)?;
+        let (low, known) = pages.range::<[u8], _>(below).next_back()?;
+        Some((low.clone(), *known))
+    }
+
+    /// Merges the inner page whose low fence is `low` with the one to its left, if both are small and
+    /// have one parent.
+    fn merge_upper(&self, upper: &mut Upper, level: u8, low: &[u8]) -> Result<(), LoadError> {
+        let pages = &upper.levels[usize::from(level) - 1];
+        let below = (Bound::Unbounded, Bound::Excluded(low));
+        let left = pages.range::<[u8], _>(below).next_back();
+        let left = left.map(|(low, known)| (low.clone(), *known));
+        let right = pages.get(low).copied();
+        let (Some((left_low, left)), Some(right)) = (left, right) else {
+            return Ok(());
+        };
+        let page_and_tail = |known: &Known| {
+            let page = self.page(known.block, known.words);
+            let mut places = Vec::new();
+            let (header, seed) = page.header(self.salt)?;
+            page.tail(&header, seed, |place, _| places.push(place))?;
+            Ok::<_, String>((page, places))
+        };
+        let (left_page, left_tail) = page_and_tail(&left).map_err(LoadError::Damaged)?;
+        let (right_page, right_tail) = page_and_tail(&right).map_err(LoadError::Damaged)?;
+        let Some(joined) = self.joined((left_page, right_page), left_tail, right_tail)? else {
+            return Ok(());
+        };
+        if !self.unpost(upper, level + 1, low)? {
+            return Ok(());
+        }
+        let new = match self.join(&joined) {
+            Ok(new) => new,
+            Err(e) => {
+                self.post(upper, level + 1, low, right.id)?;
+                return Err(e.into());
+            }
+        };
+        let pages = &mut upper.levels[usize::from(level) - 1];
+        pages.remove(low);
+        pages.insert(left_low, Known::of(&new));
+        let guard = epoch::pin();
+        for block in [left.block, right.block] {
+            self.retire(block, &guard);
+        }
+        Ok(())
+    }
+
+    /// Merges all leaf pages of a tree without keys, as far as that goes.
+    ///
+    /// # Errors
+    /// [`LoadError`]; some are merged.
+    pub(super) fn merge_all(&self) -> Result<(), LoadError> {
+        loop {
+            let at = self.inner.find_first(&epoch::pin());
+            let Some(high) = &at.high else {
+                return Ok(());
+            };
+            if !self.merge_two(&at, high.borrow())? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// While the root has a single child, it takes over that child's content. The caller is alone.
+    ///
+    /// # Errors
+    /// [`LoadError`]; the tree is as it was, or has fewer levels.
+    pub(super) fn collapse(&mut self) -> Result<(), LoadError> {
+        loop {
+            let id = Table::FIRST_ID;
+            let root = self.sound(id).map_err(LoadError::Damaged)?;
+            if root.header.level == 0 {
+                return Ok(());
+            }
+            let mut known = Known::of(&NewPage {
+                header: root.header,
+                block: root.block,
+            });
+            let children = self
+                .children(root.page, &mut known)
+                .map_err(LoadError::Damaged)?;
+            let [(_, child)] = children[..] else {
+                return Ok(());
+            };
+            let child = self.sound(child).map_err(LoadError::Damaged)?;
+            let mut places = Vec::new();
+            let tail = child
+                .page
+                .tail(&child.header, child.seed, |place, _| places.push(place));
+            tail.map_err(LoadError::Damaged)?;
+            let entries = merged(child.page, &child.header, places.into_iter(), None);
+            let old = Old {
+                header: child.header,
+                low: None,
+                high: None,
+            };
+            let spec = Spec {
+                id,
+                generation: self.next_generation(),
+                ..self.spec(&old)
+            };
+            let n = entries.len();
+            let new = self.write_page(&spec, &entries, (0, n))?;
+            self.fence_pages();
+            self.exchange(&new, child.header.id);
+            let guard = epoch::pin();
+            for block in [root.block, child.block] {
+                self.retire(block, &guard);
+            }
+        }
+    }
+
+    /// The log of merges.
+    fn log(&self) -> &Logs<M> {
+        self.log
+            .as_ref()
+            .unwrap_or_else(|| unreachable!("made or opened with the tree"))
+    }
+}

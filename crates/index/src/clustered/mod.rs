@@ -1,0 +1,302 @@
+//! The clustered tree: a B-link tree whose leaf pages hold what they index, appended to with one
+//! fence a change.
+//!
+//! ```text
+//! DRAM   inner index: separator -> part, or page that is not loaded
+//!          |                         part: locks, heads, fingerprints, places of one leaf page
+//!          v
+//! pool   root slot -> page table: number -> block      8 bytes a page, one store replaces a page
+//!                       |
+//!                       v
+//!        leaf page | header, fences | sorted base | tail: group, group, ...
+//!        inner page, of the same form: separator -> number of a page
+//! ```
+//!
+//! What it takes from the papers: one fence an insertion, fingerprints (LB+-Tree), leaves that are
+//! appended to (NV-Tree), a sorted base and consolidation (BzTree), deltas, and a table of page
+//! numbers (btree-LS). New are pages whose groups carry sums, so that a change needs no other
+//! mark to count, and an inner index that is filled from inner pages as it is used.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `index`, `open`, `verify`, `bulk` | the contract; making and opening; checking; loading sorted input |
+//! | `write`, `read`, `scan` | operations on leaf pages |
+//! | `load` | making a page known that is touched for the first time |
+//! | `upper` | inner pages |
+//! | `replace`, `merge` | consolidation, split, growth of the root; merging and its log |
+//! | `part` | what DRAM holds of a leaf page |
+//! | `table`, `counter`, `root` | page table; generations and stamps; root words |
+//! | `page`, `image`, `layout` | reading a page, building one, what it looks like |
+//! | `checked`, `sum` | words with a check; CRC-32C |
+//!
+//! # Invariants
+//! 1. Pages of a level are in key order and linked to the right. The high fence of each is the low
+//!    fence of the next. The first has no low fence, the last no high one.
+//! 2. Every key of a page is in `[low fence, high fence)`. The newest record of a key decides: the
+//!    tail's last one, else the base's.
+//! 3. The root is page 1, always. A separator leads to the page whose low fence it is, one level
+//!    down. A page whose separator is missing is reached from the page to its left (B-link).
+//! 4. Ownership and birth of pages: `table`.
+//! 5. The inner index leads each key to the leaf page that the key belongs to, or to a page above
+//!    it which is not loaded.
+//!
+//! # Concurrency
+//! 1. *Readers* take no lock and store nothing that is persistent. They find the part through the
+//!    inner index, read its version, validate the inner index, search, and validate the version
+//!    (`part`, `inner`). Searches of numbers are not pinned; what they read is type-stable.
+//! 2. *Writers* hold the part's writer's lock from before they look until the change is durable. So
+//!    nobody acts on what a crash can undo, and at most the last group of a page is in flight.
+//! 3. *Inner pages* are changed under one lock, [`upper`], which is taken after a part's. Loading
+//!    is done under it too.
+//!
+//! # Crash states
+//! 1. *A group in flight*: nothing of it, a torn group, which its sum tells, or the group. The next
+//!    append overwrites it. Should a crash keep an old head before new bytes, these would have to be
+//!    those of the old group, and then its one record says what the append says.
+//! 2. *A replacement*, before its word is durable: blocks that no word names, newborn words
+//!    (`table`).
+//! 3. *A split*, before the separator is in the parent: a page that is found by going right. The
+//!    thread that goes right adds the separator.
+//! 4. *Making the tree*: chunks of a root that is not published.
+//!
+//! Groups are judged by their sums and not by the order of stores, so x86-64, AArch64 and durable
+//! caches are alike here. What a power cut tears and what damage tears look alike in one place only:
+//! the last group of a page, behind its seal.
+
+mod bulk;
+mod checked;
+mod counter;
+mod image;
+mod index;
+mod layout;
+mod load;
+mod merge;
+mod open;
+mod page;
+mod part;
+mod read;
+mod replace;
+mod root;
+mod scan;
+mod sum;
+mod table;
+mod upper;
+mod verify;
+mod write;
+
+use crate::arena::Arena;
+use crate::contract::RecoveryReport;
+use crate::inner::{InnerIndex, NODE_SEPARATORS};
+use crate::repr::{KeyRepr, Repr};
+use crate::sync::Retired;
+use bristlecone_pmem::log::Logs;
+use bristlecone_pmem::media::Instrument;
+use bristlecone_pmem::pool::{DataKind, Root};
+use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError};
+use counter::Counter;
+use page::Page;
+use part::Part;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex};
+use table::Table;
+use upper::Upper;
+
+/// Page sizes in bytes.
+pub const PAGE_BYTES: &[u32] = &[512, 1024, 2048, 4096, 8192, 16384];
+/// The page size where none is asked for.
+pub const DEFAULT_PAGE_BYTES: u32 = 4096;
+
+/// Longest byte-string key in bytes. Four of them, and their values, fit the largest page.
+pub const MAX_KEY: usize = 4 << 10;
+
+/// Longest byte-string value in bytes.
+pub const MAX_VALUE: usize = 8 << 10;
+
+/// How a clustered tree is made and opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusteredOptions {
+    /// Bytes of a page: one of [`PAGE_BYTES`].
+    pub page_bytes: u32,
+}
+
+impl Default for ClusteredOptions {
+    fn default() -> Self {
+        Self {
+            page_bytes: DEFAULT_PAGE_BYTES,
+        }
+    }
+}
+
+/// The inner index of a tree on medium `M`.
+type Inner<K, M> = InnerIndex<K, NODE_SEPARATORS, <M as Instrument>::Dram>;
+
+/// A clustered tree. See the module's head.
+pub struct ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    // Before the pool, so that they are dropped first.
+    inner: Inner<K, M>,
+    parts: Arena<Part>,
+    table: Table,
+    upper: Mutex<Upper>,
+    generations: Counter,
+    stamps: Counter,
+    salt: u64,
+    page_words: usize,
+    read_only: bool,
+    report: RecoveryReport,
+    retired: Retired,
+    /// Blocks that are kept back for removals.
+    spare: Mutex<Vec<u64>>,
+    /// Made or opened with the tree.
+    log: Option<Logs<M>>,
+    heap: Heap<M>,
+    /// `None` once closed.
+    root: Option<Root<M>>,
+    pool: Arc<Pool<M>>,
+    kinds: PhantomData<fn(&K, &V)>,
+}
+
+impl<K, V, M> fmt::Debug for ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusteredTree")
+            .field("page_words", &self.page_words)
+            .field("pool", &self.pool)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the inner index leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Handle {
+    /// A part: its number in the arena.
+    Part(u32),
+    /// A page that is not loaded, of any level.
+    Unloaded(u32),
+}
+
+const UNLOADED: u32 = 1 << 31;
+
+impl Handle {
+    fn encode(self) -> u32 {
+        match self {
+            Self::Part(slot) => slot,
+            Self::Unloaded(id) => id | UNLOADED,
+        }
+    }
+
+    #[inline(always)]
+    fn decode(bits: u32) -> Self {
+        if bits & UNLOADED == 0 {
+            Self::Part(bits)
+        } else {
+            Self::Unloaded(bits & !UNLOADED)
+        }
+    }
+}
+
+/// Why a page could not be had.
+#[derive(Debug)]
+enum LoadError {
+    /// It is damaged: a message that says where and how.
+    Damaged(String),
+    /// There is no memory for what DRAM holds of it.
+    Space(SpaceError),
+}
+
+impl From<SpaceError> for LoadError {
+    fn from(e: SpaceError) -> Self {
+        Self::Space(e)
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Damaged(what) => f.write_str(what),
+            Self::Space(e) => write!(f, "{e}"),
+        }
+    }
+}
+
+impl<K, V, M> ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// Keys and values are numbers.
+    const NUMBERS: bool = matches!(K::KIND, DataKind::U64) && matches!(V::KIND, DataKind::U64);
+
+    /// The medium.
+    #[inline(always)]
+    fn pm(&self) -> &M {
+        self.pool.pm()
+    }
+
+    /// The root of the tree in its pool.
+    fn root(&self) -> &Root<M> {
+        // `root` is taken when the tree is closed, after which it is gone.
+        self.root
+            .as_ref()
+            .unwrap_or_else(|| unreachable!("the tree is open"))
+    }
+
+    /// The part number `slot`, which came from the inner index or the arena.
+    #[inline(always)]
+    fn part(&self, slot: u32) -> &Part {
+        debug_assert!(slot < self.parts.capacity());
+        // SAFETY: 1. slots come from the arena, whose mapping lives as long as `self`; 2. a part is
+        // all atomics, valid for any bits, whatever other threads do.
+        unsafe { self.parts.base().add(slot as usize).as_ref() }
+    }
+
+    /// The page of so many words in the block at `block`, as a part, a known inner page or a header
+    /// says.
+    #[inline(always)]
+    fn page(&self, block: u64, words: usize) -> Page<'_, M> {
+        // SAFETY: only blocks of this tree's pages, checked when they were loaded or allocated here,
+        // come to be named by parts and known inner pages, with the words that they have; they are
+        // word-aligned and stay mapped.
+        unsafe { Page::new(self.pm(), block, words) }
+    }
+
+    /// The page of a part.
+    #[inline(always)]
+    fn page_of(&self, part: &Part) -> Page<'_, M> {
+        self.page(part.block(), part.words())
+    }
+
+    /// A generation that no page has had.
+    fn next_generation(&self) -> u64 {
+        let word = self.root().word(root::GENERATIONS);
+        self.generations.next(self.pm(), word)
+    }
+
+    /// A time stamp above all that were given before.
+    fn next_stamp(&self) -> u64 {
+        self.stamps.next(self.pm(), self.root().word(root::STAMPS))
+    }
+
+    /// Makes what this thread fenced as durable as the pool's durability level promises.
+    #[inline(always)]
+    fn commit(&self) -> Result<(), CommitError> {
+        self.pm().commit()
+    }
+
+    /// Sees to it that memory for the parts and inner nodes to come is there.
+    fn ensure_memory(&self) -> Result<(), SpaceError> {
+        self.inner.ensure_room()?;
+        let asked = self.parts.ensure();
+        asked.map_err(|e| SpaceError::io("memory for parts of pages", e))
+    }
+}

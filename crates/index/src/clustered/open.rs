@@ -1,0 +1,387 @@
+//! Making, opening and closing a tree.
+//!
+//! Opening reads the root words and the page table, 8 bytes a page: that says which blocks are in
+//! use, and it decides about pages whose birth a crash has cut short. Then every page is loaded, so
+//! that damage is an error of the opening.
+
+use super::counter::Counter;
+use super::layout::{MIN_PAGE, Seed};
+use super::merge;
+use super::table::{Table, Word};
+use super::upper::Upper;
+use super::{ClusteredOptions, ClusteredTree, Handle, Inner, LoadError, PAGE_BYTES, root};
+use crate::arena::Arena;
+use crate::contract::{RecoveryReport, TreeError};
+use crate::inner::InnerIndex;
+use crate::repr::{KeyRepr, Repr};
+use crate::sync::Retired;
+use bristlecone_pmem::log::Logs;
+use bristlecone_pmem::pool::{Root, RootKind};
+use bristlecone_pmem::sync::lock;
+use bristlecone_pmem::{CommitError, Heap, Media, Pool, planted};
+use crossbeam_epoch as epoch;
+use std::borrow::Borrow;
+use std::marker::PhantomData;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// The name in root tables.
+const DESIGN: &str = "clustered";
+
+fn root_kind<K: KeyRepr + ?Sized, V: Repr + ?Sized>(
+    options: &ClusteredOptions,
+) -> Result<RootKind, TreeError> {
+    let node_bytes = options.page_bytes;
+    if !PAGE_BYTES.contains(&node_bytes) {
+        return Err(TreeError::NodeBytes {
+            asked: node_bytes,
+            there: PAGE_BYTES,
+        });
+    }
+    Ok(RootKind {
+        design: DESIGN.into(),
+        keys: K::KIND,
+        values: V::KIND,
+        node_bytes,
+    })
+}
+
+impl<K, V, M> ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn assemble(
+        root: Root<M>,
+        heap: Heap<M>,
+        options: &ClusteredOptions,
+        salt: u64,
+        ceilings: (u64, u64),
+    ) -> Result<Self, TreeError> {
+        let pool = Arc::clone(root.pool());
+        let first = Handle::Unloaded(Table::FIRST_ID).encode();
+        let capacity = pool.pm().capacity();
+        let inner: Inner<K, M> = InnerIndex::new(first, capacity).map_err(TreeError::Memory)?;
+        // A part for every page that the pool could hold.
+        let parts = Arena::reserve(Self::parts_bytes(capacity, options));
+        Ok(Self {
+            inner,
+            parts: parts.map_err(TreeError::Memory)?,
+            table: Table::new(),
+            upper: Mutex::new(Upper::default()),
+            generations: Counter::new(root::GENERATIONS, ceilings.0),
+            stamps: Counter::new(root::STAMPS, ceilings.1),
+            salt,
+            page_words: options.page_bytes as usize / 8,
+            read_only: pool.pm().read_only(),
+            report: RecoveryReport::default(),
+            retired: Retired::default(),
+            spare: Mutex::default(),
+            log: None,
+            heap,
+            root: Some(root),
+            pool,
+            kinds: PhantomData,
+        })
+    }
+
+    fn parts_bytes(capacity: u64, options: &ClusteredOptions) -> usize {
+        let pages = capacity / u64::from(options.page_bytes);
+        usize::try_from(pages * size_of::<super::Part>() as u64).unwrap_or(usize::MAX / 4)
+    }
+
+    /// As [`DurableIndex::create`](crate::DurableIndex::create).
+    pub(super) fn make(
+        pool: &Arc<Pool<M>>,
+        name: &str,
+        options: &ClusteredOptions,
+    ) -> Result<Self, TreeError> {
+        let root = pool.create_root(name, &root_kind::<K, V>(options)?)?;
+        let heap = root.heap();
+        heap.begin_recovery();
+        heap.finish_recovery();
+        let salt = root::new_salt(pool.uuid().as_bytes(), pool.size());
+        let pm = pool.pm();
+        // The ceilings are those of what was never used.
+        for (i, value) in [
+            (root::SALT, salt),
+            (root::SALT_AGAIN, salt),
+            (root::GENERATIONS, 1),
+            (root::STAMPS, 1),
+        ] {
+            let cell = root.word(i);
+            // ORDERING: Relaxed; the root is not published.
+            cell.store(pm, root::word(i, value), Ordering::Relaxed);
+            // PERSIST: the root words; `publish` fences them.
+            pm.flush_of(cell);
+        }
+        let mut tree = Self::assemble(root, heap, options, salt, (1, 1))?;
+        match tree.make_first() {
+            Ok(()) => Ok(tree),
+            Err(e) => {
+                // Nothing to close: there is no such tree. Its blocks go with the root.
+                let log = tree.log.as_ref().map(Logs::offset);
+                let blocks: Vec<u64> = tree
+                    .table
+                    .blocks()
+                    .map(|(block, _)| block)
+                    .chain(log)
+                    .collect();
+                for block in blocks {
+                    tree.heap.free(bristlecone_pmem::POff::new(block));
+                }
+                tree.heap.trim();
+                tree.root = None;
+                Err(e)
+            }
+        }
+    }
+
+    fn make_first(&mut self) -> Result<(), TreeError> {
+        if planted!(self.pm(), "clustered-root-first") {
+            self.root().publish();
+        }
+        let log = Logs::create(&self.heap, 1, merge::RECORD)?;
+        let cell = self.root().word(root::LOG);
+        // ORDERING: Relaxed; the root is not published.
+        cell.store(
+            self.pm(),
+            root::word(root::LOG, log.offset() / 64),
+            Ordering::Relaxed,
+        );
+        // PERSIST: the root word of the log; `publish` fences it, and the log.
+        self.pm().flush_of(cell);
+        self.log = Some(log);
+        let first = self.write_first()?;
+        let published = self.publish_root();
+        if published.is_err() {
+            self.heap.free(bristlecone_pmem::POff::new(first.block));
+        }
+        published?;
+        self.load_all()
+    }
+
+    fn publish_root(&self) -> Result<(), TreeError> {
+        self.root().publish();
+        let committed = self.commit();
+        committed.inspect_err(|_| self.root().unpublish())?;
+        Ok(())
+    }
+
+    /// As [`DurableIndex::open`](crate::DurableIndex::open).
+    pub(super) fn reopen(
+        pool: &Arc<Pool<M>>,
+        name: &str,
+        options: &ClusteredOptions,
+    ) -> Result<Self, TreeError> {
+        let started = Instant::now();
+        let root = pool.open_root(name, Some(&root_kind::<K, V>(options)?))?;
+        let heap = root.heap();
+        heap.begin_recovery();
+        let corrupt = TreeError::Corrupt;
+        let salt = root::salt(&root).map_err(corrupt)?;
+        let generations = root::required(&root, root::GENERATIONS).map_err(corrupt)?;
+        let stamps = root::required(&root, root::STAMPS).map_err(corrupt)?;
+        let mut tree = Self::assemble(root, heap, options, salt, (generations, stamps))?;
+        let opened = tree.recover();
+        if let Err(e) = opened {
+            // Nothing of this tree may be changed at its end.
+            tree.root = None;
+            return Err(e);
+        }
+        tree.report.elapsed = started.elapsed();
+        tree.commit()?;
+        Ok(tree)
+    }
+
+    fn recover(&mut self) -> Result<(), TreeError> {
+        let repaired = self.read_table().map_err(TreeError::Corrupt)?;
+        self.heap.finish_recovery();
+        if !self.read_only {
+            self.fill_spare();
+        }
+        self.report.threads = 1;
+        self.report.repaired = repaired;
+        self.load_all()?;
+        Ok(())
+    }
+
+    /// Reads the page table: marks the blocks that it names, and decides about newborn pages.
+    /// Returns how many there were.
+    fn read_table(&mut self) -> Result<u64, String> {
+        let guard = epoch::pin();
+        let (mut newborn, mut pages) = (Vec::new(), Vec::new());
+        self.table.attach(self.root(), |block, bytes| {
+            self.heap.mark(block, bytes, &guard)
+        })?;
+        let log = Logs::open(
+            &self.heap,
+            root::required(self.root(), root::LOG)? * 64,
+            merge::RECORD,
+        )?;
+        log.mark(&self.heap, &guard)?;
+        let merges = log.recover(|record| self.apply(record))?;
+        self.log = Some(log);
+        self.table.scan(self.pm(), |id, word| {
+            if word.newborn {
+                newborn.push((id, word));
+            } else {
+                pages.push((id, word));
+            }
+            Ok(())
+        })?;
+        for (id, word) in pages {
+            let marked = self.heap.mark(word.block, MIN_PAGE as u64, &guard);
+            marked.map_err(|e| format!("page {id}: {e}"))?;
+        }
+        let mut cleared = Vec::new();
+        let pm = self.pm();
+        let decided = newborn.iter().map(|(id, word)| self.counts(*id, *word));
+        let decided = decided.collect::<Result<Vec<bool>, _>>()?;
+        for ((id, word), counts) in newborn.iter().zip(decided) {
+            if counts {
+                let marked = self.heap.mark(word.block, MIN_PAGE as u64, &guard);
+                marked.map_err(|e| format!("page {id}: {e}"))?;
+                self.table.settle(pm, *id, *word);
+            } else {
+                self.table.clear(pm, *id);
+                cleared.push(*id);
+            }
+        }
+        if !cleared.is_empty() {
+            // PERSIST: cleared words, before their numbers and blocks are used again.
+            pm.fence();
+            self.table.release(cleared);
+        }
+        Ok(newborn.len() as u64 + merges)
+    }
+
+    /// Whether a newborn page counts: the page that it was born in was replaced by one of its
+    /// generation.
+    fn counts(&self, id: u32, word: Word) -> Result<bool, String> {
+        let about = |e: String| format!("newborn page {id} at {:#x}: {e}", word.block);
+        let Ok((_, header, _)) = self.checked_page(word.block) else {
+            // It was not durable when the power went: nothing that makes it count is.
+            return Ok(false);
+        };
+        if header.id != id || !word.is_of(header.generation) {
+            return Ok(false);
+        }
+        let Some(parent) = self.table.read(self.pm(), header.born_in)? else {
+            return Ok(true);
+        };
+        let (_, parent, _) = self.checked_page(parent.block).map_err(about)?;
+        if planted!(self.pm(), "clustered-born-cleared") {
+            return Ok(parent.generation > header.generation);
+        }
+        Ok(parent.generation >= header.generation)
+    }
+
+    /// Loads every page.
+    pub(super) fn load_all(&mut self) -> Result<(), TreeError> {
+        let guard = epoch::pin();
+        let mut leaves = 0;
+        let mut entries = 0;
+        let mut at = self.inner.find_first(&guard);
+        loop {
+            match Handle::decode(at.located.leaf) {
+                Handle::Unloaded(id) => {
+                    self.load_page(&mut lock(&self.upper), id, &at, &guard)
+                        .map_err(|e| match e {
+                            LoadError::Damaged(what) => TreeError::Corrupt(what),
+                            LoadError::Space(e) => TreeError::Space(e),
+                        })?;
+                    at = match &at.low {
+                        Some(low) => self.inner.find_range(low.borrow(), &guard),
+                        None => self.inner.find_first(&guard),
+                    };
+                    continue;
+                }
+                Handle::Part(slot) => {
+                    leaves += 1;
+                    entries += self
+                        .entries_of(self.part(slot))
+                        .map_err(TreeError::Corrupt)?;
+                }
+            }
+            let Some(high) = &at.high else {
+                break;
+            };
+            at = self.inner.find_range(high.borrow(), &guard);
+        }
+        self.report.leaves_scanned = leaves;
+        self.report.entries = entries;
+        Ok(())
+    }
+
+    /// Closes the tree: moves every seal to the end of its tail.
+    pub(super) fn close_now(&mut self) -> Result<(), CommitError> {
+        if self.root.is_none() {
+            return Ok(());
+        }
+        if !self.read_only {
+            self.seal_all();
+            self.empty_spare();
+            self.commit()?;
+        }
+        self.root = None;
+        Ok(())
+    }
+
+    /// Says in each page where its tail ends, so that damage of its last group is told from a group
+    /// that a power cut tore.
+    fn seal_all(&self) {
+        let pm = self.pm();
+        let mut sealed = false;
+        let mut seal = |block: u64, generation: u64, end: usize| {
+            let seed = Seed {
+                salt: self.salt,
+                generation,
+            };
+            let cell = self.page(block, 8).cell(super::layout::SEAL);
+            let seal = seed.seal(end);
+            // ORDERING: Relaxed (both); nobody else is left.
+            if cell.load(pm, Ordering::Relaxed) != seal {
+                cell.store(pm, seal, Ordering::Relaxed);
+                // PERSIST: the seal; all of them share the fence below.
+                pm.flush_of(cell);
+                sealed = true;
+            }
+        };
+        self.inner.for_each_leaf(|_, handle| {
+            if let Handle::Part(slot) = Handle::decode(handle) {
+                let part = self.part(slot);
+                seal(part.block(), part.generation(), part.end());
+            }
+        });
+        for known in lock(&self.upper)
+            .levels
+            .iter()
+            .flat_map(|level| level.values())
+        {
+            seal(known.block, known.generation, known.end);
+        }
+        if sealed {
+            // PERSIST: the seals, before the pool counts as closed cleanly.
+            pm.fence();
+        }
+    }
+}
+
+impl<K, V, M> Drop for ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // A change may be half done: the next opening looks.
+            self.root = None;
+        }
+        // A failure leaves seals as they were; `close` reports it.
+        let _ = self.close_now();
+    }
+}

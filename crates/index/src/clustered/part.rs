@@ -1,0 +1,415 @@
+//! What DRAM holds of a leaf page that has been touched: its locks, and how to find a key in it
+//! with two or three cache misses.
+//!
+//! ```text
+//! line 0      version | writer's lock | block | shape 64 | lengths 64 | first key word | id, shift, step, samples | count, end
+//! line 1      samples of the base: the heads, of 16 bits, of up to 32 of its keys
+//! line 2, 3   fingerprints of the tail's records, 8 bits each
+//! line 3 - 6  places of the tail's records, 16 bits each
+//! line 6      the page's generation 48, keys that are there 16: for writers
+//! ```
+//!
+//! A key's *word* is the eight bytes that follow the page's prefix, as a number; its *head* is the
+//! 16 bits of that from the highest on in which the base's keys differ. Heads are in the order of
+//! keys, except that equal heads decide nothing.
+//!
+//! # Concurrency
+//! 1. The *writer's lock* is held by the thread that changes the page. Readers do not look at it.
+//! 2. The *version* is locked while the page is replaced, so that all of the part changes at once for
+//!    readers. An append leaves it alone: it stores fingerprint and place, and then the count with
+//!    Release. A reader loads the count with Acquire, and finds all records below it whole.
+//! 3. Every field is an atomic. A reader that gets a mixture of two states does not fault (places
+//!    are bounded by the page) and finds out when it validates the version.
+//! 4. Parts are type-stable: their memory always holds parts, and versions never go back.
+
+use super::layout::{Header, MAX_PAGE, Uniform, words_of};
+use crate::arena::Node;
+use crate::version_lock::VersionWord;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Most records in a tail.
+pub(super) const TAIL: usize = 96;
+/// Most samples of a base.
+const SAMPLES: usize = 32;
+
+/// See the module's head.
+#[repr(C, align(64))]
+pub(super) struct Part {
+    pub(super) version: VersionWord,
+    pub(super) writer: VersionWord,
+    block: AtomicU64,
+    shape: AtomicU64,
+    lengths: AtomicU64,
+    first: AtomicU64,
+    about: AtomicU64,
+    tail: AtomicU64,
+    samples: [AtomicU64; SAMPLES / 4],
+    fingerprints: [AtomicU64; TAIL / 8],
+    places: [AtomicU64; TAIL / 4],
+    generation: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Part>() == 448 && TAIL.is_multiple_of(8));
+const _: () = assert!(MAX_PAGE / 8 <= PLACE as usize + 1);
+
+// SAFETY: 1. all zero is a valid part: two free locks and numbers; 2. every field is atomic; 3.
+// dropping does nothing.
+unsafe impl Node for Part {}
+
+/// Bits of a word that are a generation.
+const GENERATION: u64 = (1 << 48) - 1;
+/// Bits of a place that are its word in the page.
+const PLACE: u16 = (1 << 13) - 1;
+const GENERAL: u16 = 1 << 13;
+const REMOVED: u16 = 1 << 14;
+
+/// Where a record of the tail is, and of which kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) word: usize,
+    /// It has lengths of its own.
+    pub(super) general: bool,
+    /// It says that the key is not there.
+    pub(super) removed: bool,
+}
+
+impl Place {
+    fn encode(self) -> u16 {
+        let flag = |set, flag| if set { flag } else { 0 };
+        self.word as u16 | flag(self.general, GENERAL) | flag(self.removed, REMOVED)
+    }
+
+    fn decode(bits: u16) -> Self {
+        Self {
+            word: usize::from(bits & PLACE),
+            general: bits & GENERAL != 0,
+            removed: bits & REMOVED != 0,
+        }
+    }
+}
+
+/// The base of a page, as a search needs it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Base {
+    pub(super) entries: usize,
+    /// Word of the offsets (general form) or the first entry.
+    pub(super) at: usize,
+    /// Bytes of the prefix.
+    pub(super) prefix: usize,
+    pub(super) form: Option<Uniform>,
+}
+
+impl Base {
+    pub(super) fn suffix_words(&self, form: Uniform) -> usize {
+        words_of(usize::from(form.key).saturating_sub(self.prefix))
+    }
+
+    pub(super) fn entry_words(&self, form: Uniform) -> usize {
+        self.suffix_words(form) + words_of(form.value.into())
+    }
+}
+
+/// How words of keys become heads.
+#[derive(Clone, Copy, Debug)]
+struct Heads {
+    first: u64,
+    shift: u32,
+    step: usize,
+    samples: usize,
+}
+
+impl Heads {
+    fn head(&self, word: u64) -> u16 {
+        let above = word.saturating_sub(self.first);
+        // A word above all of the base's has bits that the shift would lose.
+        if above.leading_zeros() < self.shift {
+            return u16::MAX;
+        }
+        (above << self.shift >> 48) as u16
+    }
+}
+
+fn load(cell: &AtomicU64) -> u64 {
+    // ORDERING: Relaxed; `version` says whether what was read belongs together, and the count's
+    // Acquire that records below it are whole.
+    cell.load(Ordering::Relaxed)
+}
+
+fn store(cell: &AtomicU64, value: u64) {
+    // ORDERING: Relaxed; published by the count's Release, or by unlocking the version.
+    cell.store(value, Ordering::Relaxed);
+}
+
+fn lane(cells: &[AtomicU64], i: usize) -> u16 {
+    (load(&cells[i / 4]) >> (i % 4 * 16)) as u16
+}
+
+fn set_lane(cells: &[AtomicU64], i: usize, value: u16) {
+    let (cell, shift) = (&cells[i / 4], i % 4 * 16);
+    store(
+        cell,
+        load(cell) & !(0xFFFF << shift) | u64::from(value) << shift,
+    );
+}
+
+impl Part {
+    /// The block of the page, an offset in the pool.
+    #[inline(always)]
+    pub(super) fn block(&self) -> u64 {
+        load(&self.block)
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        load(&self.about) as u32
+    }
+
+    /// The page's generation. The caller holds the writer's lock.
+    pub(super) fn generation(&self) -> u64 {
+        load(&self.generation) & GENERATION
+    }
+
+    /// Keys of the page. The caller holds the writer's lock.
+    pub(super) fn live(&self) -> usize {
+        (load(&self.generation) >> 48) as usize
+    }
+
+    /// Notes how many keys there are. The caller holds the writer's lock, or is alone.
+    pub(super) fn set_live(&self, live: usize) {
+        let generation = load(&self.generation) & GENERATION;
+        store(&self.generation, generation | (live as u64) << 48);
+    }
+
+    /// Words of the page.
+    #[inline(always)]
+    pub(super) fn words(&self) -> usize {
+        (load(&self.shape) >> 48) as usize
+    }
+
+    #[inline(always)]
+    pub(super) fn base(&self) -> Base {
+        let (shape, lengths) = (load(&self.shape), load(&self.lengths));
+        let uniform = lengths >> 63 != 0;
+        Base {
+            entries: shape as u16 as usize,
+            at: (shape >> 16) as u16 as usize,
+            prefix: (shape >> 32) as u16 as usize,
+            form: uniform.then_some(Uniform {
+                key: lengths as u16,
+                value: (lengths >> 16) as u16,
+            }),
+        }
+    }
+
+    /// Records of the tail that readers may look at.
+    #[inline(always)]
+    pub(super) fn count(&self) -> usize {
+        // ORDERING: Acquire; pairs with the Release of `publish`.
+        (self.tail.load(Ordering::Acquire) as u32 as usize).min(TAIL)
+    }
+
+    /// The word after the tail's last group. The caller holds the writer's lock.
+    pub(super) fn end(&self) -> usize {
+        (load(&self.tail) >> 32) as usize
+    }
+
+    /// Adds a record of the tail, for [`publish`](Self::publish) to make visible. The caller holds
+    /// the writer's lock, or is alone.
+    pub(super) fn add(&self, i: usize, fingerprint: u8, place: Place) {
+        let (cell, shift) = (&self.fingerprints[i / 8], i % 8 * 8);
+        store(
+            cell,
+            load(cell) & !(0xFF << shift) | u64::from(fingerprint) << shift,
+        );
+        set_lane(&self.places, i, place.encode());
+    }
+
+    /// Makes the first `count` records of the tail, which ends at word `end`, visible.
+    pub(super) fn publish(&self, count: usize, end: usize) {
+        // ORDERING: Release; pairs with the Acquire of `count`.
+        self.tail
+            .store(count as u64 | (end as u64) << 32, Ordering::Release);
+    }
+
+    #[inline(always)]
+    pub(super) fn place(&self, i: usize) -> Place {
+        Place::decode(lane(&self.places, i))
+    }
+
+    /// The records below `count` whose fingerprint is `fingerprint`, a bit each.
+    #[inline(always)]
+    pub(super) fn matches(&self, fingerprint: u8, count: usize) -> u128 {
+        let wanted = u64::from(fingerprint) * 0x0101_0101_0101_0101;
+        let mut found = 0;
+        for (i, cell) in self.fingerprints[..count.div_ceil(8)].iter().enumerate() {
+            let differ = load(cell) ^ wanted;
+            // The high bit of each byte that is zero, exactly.
+            let low = (differ & 0x7F7F_7F7F_7F7F_7F7F) + 0x7F7F_7F7F_7F7F_7F7F;
+            let equal = !(low | differ) & 0x8080_8080_8080_8080;
+            let bits = (equal >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+            found |= u128::from(bits) << (i * 8);
+        }
+        found & ((1 << count) - 1)
+    }
+
+    fn heads(&self) -> Heads {
+        let about = load(&self.about) >> 32;
+        Heads {
+            first: load(&self.first),
+            shift: about as u8 as u32,
+            step: ((about >> 8) as u16).max(1).into(),
+            samples: ((about >> 24) as u8 as usize).min(SAMPLES),
+        }
+    }
+
+    /// The entries of the base, from and to, among which a key with this word must be, if it is
+    /// there.
+    #[inline(always)]
+    pub(super) fn near(&self, word: u64, entries: usize) -> (usize, usize) {
+        let heads = self.heads();
+        let head = heads.head(word);
+        let (mut below, mut not_above) = (0, 0);
+        for (i, cell) in self.samples.iter().enumerate() {
+            let four = load(cell);
+            for j in 0..4 {
+                let sample = (four >> (j * 16)) as u16;
+                let counts = i * 4 + j < heads.samples;
+                below += usize::from(counts && sample < head);
+                not_above += usize::from(counts && sample <= head);
+            }
+        }
+        let from = below.saturating_sub(1) * heads.step;
+        (from.min(entries), (not_above * heads.step).min(entries))
+    }
+
+    /// Makes this the part of the page with that header in that block: with an empty tail.
+    /// `word`: the word of the key of an entry.
+    ///
+    /// The caller holds the version locked, or is alone.
+    pub(super) fn become_page(&self, header: &Header, block: u64, word: impl Fn(usize) -> u64) {
+        let n = header.entries;
+        let form = header.form.unwrap_or(Uniform { key: 0, value: 0 });
+        let shape = n as u64
+            | (header.base as u64) << 16
+            | (header.prefix as u64) << 32
+            | (header.words as u64) << 48;
+        let uniform = u64::from(header.form.is_some()) << 63;
+        store(&self.block, block);
+        store(&self.shape, shape);
+        store(
+            &self.lengths,
+            uniform | u64::from(form.key) | u64::from(form.value) << 16,
+        );
+        let (first, last) = if n == 0 {
+            (0, 0)
+        } else {
+            (word(0), word(n - 1))
+        };
+        // A shift of 48 leaves 16 bits.
+        let heads = Heads {
+            first,
+            shift: (last - first).leading_zeros().min(48),
+            step: n.div_ceil(SAMPLES).max(1),
+            samples: n.div_ceil(n.div_ceil(SAMPLES).max(1)),
+        };
+        for sample in 0..heads.samples {
+            set_lane(&self.samples, sample, heads.head(word(sample * heads.step)));
+        }
+        store(&self.first, first);
+        store(&self.generation, header.generation);
+        self.set_live(n);
+        let about =
+            u64::from(heads.shift) | (heads.step as u64) << 8 | (heads.samples as u64) << 24;
+        store(&self.about, u64::from(header.id) | about << 32);
+        self.publish(0, header.tail);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part() -> Box<Part> {
+        // SAFETY: all zero is a valid part.
+        unsafe { Box::new_zeroed().assume_init() }
+    }
+
+    fn header(entries: usize) -> Header {
+        Header {
+            id: 5,
+            level: 0,
+            generation: 1,
+            born_in: 1,
+            next: 0,
+            words: 512,
+            entries,
+            prefix: 0,
+            low: None,
+            high: None,
+            base: 12,
+            tail: 12 + 2 * entries,
+            form: Some(Uniform::NUMBERS),
+        }
+    }
+
+    #[test]
+    fn fingerprints_are_matched_exactly() {
+        let part = part();
+        let print = |i: usize| (i * 37 % 256) as u8;
+        for i in 0..TAIL {
+            let place = Place {
+                word: i * 80 % 8000,
+                general: i % 3 == 0,
+                removed: i % 5 == 0,
+            };
+            part.add(i, print(i), place);
+            part.publish(i + 1, 0);
+            assert_eq!(part.place(i), place);
+        }
+        for count in 0..=TAIL {
+            for wanted in 0..=255 {
+                let expected = (0..count).filter(|i| print(*i) == wanted);
+                let expected = expected.fold(0, |bits, i| bits | 1u128 << i);
+                assert_eq!(part.matches(wanted, count), expected, "{wanted} of {count}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_is_among_those_that_its_head_says() {
+        let mut state = 1u64;
+        for n in [0usize, 1, 2, 31, 32, 33, 63, 64, 65, 200, 255] {
+            for spread in [0, 1, 20, 48, 56] {
+                let part = part();
+                let mut keys: Vec<u64> = (0..n as u64)
+                    .map(|i| {
+                        state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+                        (state >> (64 - spread.max(8)) << 8) + i
+                    })
+                    .collect();
+                keys.sort_unstable();
+                keys.dedup();
+                part.become_page(&header(keys.len()), 4096, |i| keys[i]);
+                assert_eq!((part.id(), part.block(), part.count()), (5, 4096, 0));
+                assert_eq!(part.base().form, Some(Uniform::NUMBERS));
+                let probes = keys
+                    .iter()
+                    .flat_map(|k| [k.wrapping_sub(1), *k, k.wrapping_add(1)]);
+                for probe in probes.chain([0, u64::MAX]) {
+                    let (from, to) = part.near(probe, keys.len());
+                    let place = keys.partition_point(|key| *key < probe);
+                    // Where it is, or would be.
+                    assert!(
+                        from <= place && place <= to,
+                        "{probe}: {place} in {from}..{to}"
+                    );
+                    if keys.get(place) == Some(&probe) {
+                        assert!(place < to);
+                    }
+                    if spread >= 48 && n > 64 {
+                        assert!(to - from <= 3 * n.div_ceil(32), "{from}..{to} of {n}");
+                    }
+                }
+            }
+        }
+    }
+}

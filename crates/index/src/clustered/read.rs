@@ -1,0 +1,190 @@
+//! Looking keys up.
+
+use super::page::{Found, Page};
+use super::part::Part;
+use super::{ClusteredTree, Handle, LoadError};
+use crate::inner::Located;
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::Media;
+use bristlecone_pmem::media::cpu;
+use crossbeam_epoch::{self as epoch, Guard};
+use std::borrow::Borrow;
+
+/// Keys that go down together.
+const TOGETHER: usize = 32;
+
+impl<K, V, M> ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// A guard for searching.
+    ///
+    /// Where keys and values are numbers no pin is needed, whose full barrier would keep the cache
+    /// misses of one search from overlapping with the next one's. What such a search reads is
+    /// type-stable: inner nodes, parts, and words of the pool, which stays mapped; and it uses
+    /// nothing before the version has been validated. Byte strings are handed out where they lie,
+    /// so their block must not be used again meanwhile.
+    #[inline(always)]
+    fn with_guard<R>(f: impl FnOnce(&Guard) -> R) -> R {
+        if Self::NUMBERS {
+            // SAFETY: the guard is handed to searches alone, which neither defer nor follow pointers
+            // where keys are numbers.
+            f(unsafe { epoch::unprotected() })
+        } else {
+            f(&epoch::pin())
+        }
+    }
+
+    /// Calls `f` with the value of `key`, if there is one.
+    ///
+    /// # Errors
+    /// [`LoadError`], where the page of the key is damaged or cannot be loaded.
+    #[inline]
+    pub(super) fn find_value<R>(
+        &self,
+        key: &K,
+        f: impl FnOnce(&V) -> R,
+    ) -> Result<Option<R>, LoadError> {
+        key.with_bytes(|bytes| {
+            Self::with_guard(|guard| {
+                loop {
+                    let at = self.inner.find(key, guard);
+                    let slot = match Handle::decode(at.leaf) {
+                        Handle::Part(slot) => slot,
+                        Handle::Unloaded(_) => {
+                            self.load(key, &epoch::pin())?;
+                            continue;
+                        }
+                    };
+                    if let Some(found) = self.search(&at, slot, key, bytes) {
+                        return Ok(self.value(found, f));
+                    }
+                }
+            })
+        })
+    }
+
+    /// The value of `key` in the part `slot`; `None` if that is not the right one, or was changing.
+    #[inline(always)]
+    fn search<'p>(
+        &'p self,
+        at: &Located,
+        slot: u32,
+        key: &K,
+        bytes: &[u8],
+    ) -> Option<Option<Value<'p>>> {
+        if slot >= self.parts.capacity() {
+            return None;
+        }
+        let part = self.part(slot);
+        cpu::prefetch(std::ptr::from_ref(part).cast(), size_of::<Part>());
+        self.pm().interleave();
+        let version = part.version.try_read();
+        let version = version.filter(|_| self.inner.validate(at))?;
+        self.search_part(part, version, key, bytes)
+    }
+
+    #[inline(always)]
+    fn search_part<'p>(
+        &'p self,
+        part: &Part,
+        version: u64,
+        key: &K,
+        bytes: &[u8],
+    ) -> Option<Option<Value<'p>>> {
+        let page = self.page_of(part);
+        let value = match page.find(part, bytes, key.hash()) {
+            Found::Absent => None,
+            Found::Value(span) if Self::NUMBERS => Some(Value::Number(page.word(span.at / 8))),
+            Found::Value(span) => Some(Value::Bytes(page.bytes(span))),
+        };
+        part.version.validate(version).then_some(value)
+    }
+
+    #[inline(always)]
+    fn value<R>(&self, found: Option<Value<'_>>, f: impl FnOnce(&V) -> R) -> Option<R> {
+        match found? {
+            Value::Number(word) => V::with_value_of(&word.to_le_bytes(), f),
+            Value::Bytes(bytes) => V::with_value_of(bytes, f),
+        }
+    }
+
+    /// The values of `keys`, in order: the cache misses of many searches overlap.
+    ///
+    /// # Errors
+    /// As of [`find_value`](Self::find_value); some of `out` is there then.
+    pub(super) fn find_batch<Q: Borrow<K>>(
+        &self,
+        keys: &[Q],
+        out: &mut Vec<Option<V::Owned>>,
+    ) -> Result<(), LoadError> {
+        out.clear();
+        out.reserve(keys.len());
+        let mut located = [Located::default(); TOGETHER];
+        for keys in keys.chunks(TOGETHER) {
+            let guard = epoch::pin();
+            let located = &mut located[..keys.len()];
+            self.inner.find_batch(keys, located, &guard);
+            let part_of = |at: &Located| match Handle::decode(at.leaf) {
+                Handle::Part(slot) if slot < self.parts.capacity() => Some(self.part(slot)),
+                _ => None,
+            };
+            for at in &*located {
+                if let Some(part) = part_of(at) {
+                    cpu::prefetch(std::ptr::from_ref(part).cast(), size_of::<Part>());
+                }
+            }
+            for (key, at) in keys.iter().zip(&*located) {
+                if let Some(part) = part_of(at) {
+                    let page = self.page_of(part);
+                    key.borrow()
+                        .with_bytes(|bytes| page.ask(part, bytes, key.borrow().hash()));
+                }
+            }
+            for (key, at) in keys.iter().zip(&*located) {
+                let key = key.borrow();
+                let found = match Handle::decode(at.leaf) {
+                    Handle::Part(slot) => key.with_bytes(|bytes| self.search(at, slot, key, bytes)),
+                    Handle::Unloaded(_) => None,
+                };
+                out.push(match found {
+                    Some(found) => self.value(found, ToOwned::to_owned),
+                    None => self.find_value(key, ToOwned::to_owned)?,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A value that was found.
+#[derive(Clone, Copy)]
+enum Value<'p> {
+    /// A number, as the word that holds it.
+    Number(u64),
+    /// Where it lies.
+    Bytes(&'p [u8]),
+}
+
+impl<M: Media> Page<'_, M> {
+    /// Prefetches what a search for the key would touch.
+    #[inline(always)]
+    fn ask(self, part: &Part, key: &[u8], hash: u32) {
+        let matches = part.matches(hash as u8, part.count());
+        if matches != 0 {
+            let i = 127 - matches.leading_zeros() as usize;
+            self.prefetch(part.place(i).word, 1);
+        }
+        let base = part.base();
+        let (from, to) = part.near(super::page::key_word(key, base.prefix), base.entries);
+        match base.form {
+            Some(form) => {
+                let entry = base.entry_words(form);
+                self.prefetch(base.at + from * entry, (to - from) * entry);
+            }
+            None => self.prefetch(base.at + from / 4, 1),
+        }
+    }
+}

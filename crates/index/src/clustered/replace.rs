@@ -1,0 +1,547 @@
+//! Replacing a page by one block or two: consolidation, split, growth of the root.
+//!
+//! ```text
+//! consolidation   new block | fence | word of the page, fence
+//! split           two blocks, newborn word of the right page | fence | word of the left page, fence
+//! root            three blocks, two newborn words | fence | word of the root, fence
+//! ```
+//!
+//! The change that found no room in the tail is part of the new pages, so its operation costs a
+//! fence more than others, and nothing else is appended. The old block is free once readers have
+//! left it.
+
+pub(super) use super::image::Spec;
+use super::image::{self, Entries, common_prefix};
+use super::layout::{Header, Seed};
+use super::page::Page;
+use super::part::Place;
+use super::table::{Table, Word};
+use super::{ClusteredTree, root};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::sync::lock;
+use bristlecone_pmem::{Media, POff, SpaceError, planted};
+use crossbeam_epoch::Guard;
+
+/// Percent of a page that its entries may take after a replacement; more, and it is split.
+const SPLIT_ABOVE: usize = 80;
+/// Likewise where entries come in ascending order: the left page stays as it is.
+const SPLIT_ASCENDING_ABOVE: usize = 88;
+/// Blocks that are kept back, so that removing needs no space. Nothing durable says so.
+const SPARE: usize = 4;
+/// Entries of a page above which it is split where rare paths are to be taken often.
+pub(super) const TINY_ENTRIES: usize = 5;
+
+/// A page that replaces another, or is new.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NewPage {
+    pub(super) header: Header,
+    pub(super) block: u64,
+}
+
+/// How a page was replaced.
+#[derive(Debug)]
+pub(super) enum Replaced {
+    /// By one page.
+    One(NewPage),
+    /// By two. `separator`: the low fence of the right one.
+    Two {
+        left: NewPage,
+        right: NewPage,
+        separator: Vec<u8>,
+    },
+    /// The root, by two pages below a new root.
+    Grown {
+        left: NewPage,
+        right: NewPage,
+        separator: Vec<u8>,
+        root: NewPage,
+    },
+}
+
+/// A page as it was, with its fences.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Old<'p> {
+    pub(super) header: Header,
+    pub(super) low: Option<&'p [u8]>,
+    pub(super) high: Option<&'p [u8]>,
+}
+
+/// How entries come and go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Course {
+    /// In any order.
+    Any,
+    /// In ascending order so far; the last one is new.
+    Ascending,
+    /// One is removed: that is to need no space. The page is not split, and may use a spare block.
+    Removing,
+}
+
+/// A change of a key, beside what the page has: its new value, or none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Change<'c> {
+    pub(super) key: &'c [u8],
+    pub(super) value: Option<&'c [u8]>,
+}
+
+/// A record of the tail: its key, and its value if it is not a removal. `age`: the newest record of
+/// a key has the highest.
+struct Record<'v> {
+    key: &'v [u8],
+    age: usize,
+    value: Option<&'v [u8]>,
+}
+
+/// The entries of a page, with those of `change`: what the newest record of each key says.
+pub(super) fn merged<'v, M: Media>(
+    page: Page<'v, M>,
+    header: &Header,
+    tail: impl Iterator<Item = Place>,
+    change: Option<Change<'v>>,
+) -> Entries<'v> {
+    let mut records: Vec<Record<'v>> = tail
+        .enumerate()
+        .map(|(age, place)| {
+            let (key, value) = page.record(header.form, place);
+            Record {
+                key: page.bytes(key),
+                age,
+                value: (!place.removed).then(|| page.bytes(value)),
+            }
+        })
+        .collect();
+    if let Some(Change { key, value }) = change {
+        let age = records.len();
+        records.push(Record { key, age, value });
+    }
+    records.sort_unstable_by(|a, b| a.key.cmp(b.key).then(b.age.cmp(&a.age)));
+    records.dedup_by(|later, first| later.key == first.key);
+    let base = base_of(header);
+    let prefix = &page.low(header).unwrap_or(&[])[..header.prefix];
+    let mut entries = Entries::default();
+    let mut records = records.into_iter().peekable();
+    for i in 0..header.entries {
+        let (rest, value) = page.entry(&base, i);
+        let rest = page.bytes(rest);
+        while let Some(record) = records.next_if(|record| &record.key[header.prefix..] < rest) {
+            if let Some(value) = record.value {
+                entries.push(record.key, &[], value);
+            }
+        }
+        // A later record of this very key decides.
+        if records
+            .peek()
+            .is_none_or(|record| &record.key[header.prefix..] != rest)
+        {
+            entries.push(prefix, rest, page.bytes(value));
+        }
+    }
+    for record in records {
+        if let Some(value) = record.value {
+            entries.push(record.key, &[], value);
+        }
+    }
+    entries
+}
+
+/// The base of a page with that header.
+pub(super) fn base_of(header: &Header) -> super::part::Base {
+    super::part::Base {
+        entries: header.entries,
+        at: header.base,
+        prefix: header.prefix,
+        form: header.form,
+    }
+}
+
+/// The shortest key above `left` and not above `right`.
+pub(super) fn separator_between(left: &[u8], right: &[u8], numbers: bool) -> Vec<u8> {
+    let len = if numbers {
+        right.len()
+    } else {
+        (common_prefix(left, right) + 1).min(right.len())
+    };
+    right[..len].to_vec()
+}
+
+/// Percent of a page that its entries may take at most, so that there is a tail. Where few entries
+/// take more, the page is larger than others.
+const FULL: usize = 88;
+
+impl<K, V, M> ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// Replaces the page `old` by pages with `entries`, durably. The caller holds the lock of the
+    /// page, and sees to what DRAM holds of all of them.
+    ///
+    /// # Errors
+    /// [`SpaceError`]; nothing has changed then.
+    pub(super) fn replace(
+        &self,
+        old: &Old<'_>,
+        entries: &Entries<'_>,
+        course: Course,
+    ) -> Result<Replaced, SpaceError> {
+        self.ensure_memory()?;
+        let n = entries.len();
+        let whole = self.spec(old).header(entries.part(0, n));
+        let ascending = course == Course::Ascending;
+        let percent = match course {
+            Course::Any => SPLIT_ABOVE,
+            Course::Ascending => SPLIT_ASCENDING_ABOVE,
+            Course::Removing => 100,
+        };
+        let tiny = self.pm().tiny() && n > TINY_ENTRIES && course != Course::Removing;
+        let split = n > 1 && (tiny || whole.tail * 100 > self.page_words * percent);
+        let grows = split && old.header.id == Table::FIRST_ID;
+        let mut ids = Vec::new();
+        for _ in 0..usize::from(split) + usize::from(grows) {
+            match self.table.reserve(self.root(), &self.heap) {
+                Ok(id) => ids.push(id),
+                Err(e) => {
+                    self.table.release(ids);
+                    return Err(e);
+                }
+            }
+        }
+        let generation = self.next_generation();
+        let at = if !split {
+            n
+        } else if ascending {
+            n - 1
+        } else {
+            self.middle(old, entries)
+        };
+        let replaced = if grows {
+            self.grow(old, entries, at, generation, &ids)
+        } else if split {
+            self.split(old, entries, at, generation, &ids)
+        } else {
+            let spec = Spec {
+                generation,
+                ..self.spec(old)
+            };
+            let full = match course {
+                Course::Removing => 100,
+                _ => FULL,
+            };
+            let page = self.write_page_as(&spec, entries, (0, n), full, course);
+            page.map(|page| {
+                self.fence_pages();
+                self.name(&page);
+                Replaced::One(page)
+            })
+        };
+        replaced.inspect_err(|_| self.table.release(ids))
+    }
+
+    /// What the page that replaces `old` by itself says.
+    pub(super) fn spec<'o>(&self, old: &Old<'o>) -> Spec<'o> {
+        Spec {
+            id: old.header.id,
+            level: old.header.level,
+            generation: 0,
+            born_in: old.header.born_in,
+            next: old.header.next,
+            low: old.low,
+            high: old.high,
+            words: self.page_words,
+            numbers: self.are_numbers(old.header.level),
+        }
+    }
+
+    /// Whether keys and values of pages of that level are numbers. Page numbers are.
+    pub(super) fn are_numbers(&self, level: u8) -> bool {
+        Self::NUMBERS || level > 0 && Self::NUMBER_KEYS
+    }
+
+    /// Keys, and so separators, are numbers.
+    pub(super) const NUMBER_KEYS: bool = matches!(K::KIND, bristlecone_pmem::pool::DataKind::U64);
+
+    /// Where to split, so that both pages have about as many words.
+    fn middle(&self, old: &Old<'_>, entries: &Entries<'_>) -> usize {
+        let n = entries.len();
+        let spec = self.spec(old);
+        if spec.header(entries.part(0, n)).form.is_some() {
+            return n / 2;
+        }
+        let words = |to| spec.header(entries.part(0, to)).tail;
+        let half = words(n).midpoint(words(0));
+        let (mut from, mut to) = (1, n - 1);
+        while from < to {
+            let middle = from.midpoint(to);
+            if words(middle) < half {
+                from = middle + 1;
+            } else {
+                to = middle;
+            }
+        }
+        from
+    }
+
+    fn split(
+        &self,
+        old: &Old<'_>,
+        entries: &Entries<'_>,
+        at: usize,
+        generation: u64,
+        ids: &[u32],
+    ) -> Result<Replaced, SpaceError> {
+        let right_id = ids[0];
+        let separator = self.separator(old, entries, at);
+        let spec = Spec {
+            generation,
+            ..self.spec(old)
+        };
+        let left = Spec {
+            high: Some(&separator),
+            next: right_id,
+            ..spec
+        };
+        let right = Spec {
+            id: right_id,
+            low: Some(&separator),
+            born_in: old.header.id,
+            ..spec
+        };
+        let n = entries.len();
+        let right = self.write_page(&right, entries, (at, n))?;
+        let left = self.write_page(&left, entries, (0, at));
+        let left = left.inspect_err(|_| self.discard(&right))?;
+        self.bear(&right);
+        if planted!(self.pm(), "clustered-split-first") {
+            self.name(&left);
+        }
+        self.fence_pages();
+        self.name(&left);
+        self.settle(&right);
+        Ok(Replaced::Two {
+            left,
+            right,
+            separator,
+        })
+    }
+
+    /// As [`split`](Self::split), of the root: its content goes to two new pages.
+    fn grow(
+        &self,
+        old: &Old<'_>,
+        entries: &Entries<'_>,
+        at: usize,
+        generation: u64,
+        ids: &[u32],
+    ) -> Result<Replaced, SpaceError> {
+        let [left_id, right_id] = [ids[0], ids[1]];
+        let separator = self.separator(old, entries, at);
+        let spec = Spec {
+            generation,
+            born_in: old.header.id,
+            ..self.spec(old)
+        };
+        let left = Spec {
+            id: left_id,
+            high: Some(&separator),
+            next: right_id,
+            ..spec
+        };
+        let right = Spec {
+            id: right_id,
+            low: Some(&separator),
+            ..spec
+        };
+        let n = entries.len();
+        let left = self.write_page(&left, entries, (0, at))?;
+        let right = self.write_page(&right, entries, (at, n));
+        let right = right.inspect_err(|_| self.discard(&left))?;
+        let (left_child, right_child) = (child_value(left_id), child_value(right_id));
+        let mut children = Entries::default();
+        children.push(Self::lowest(), &[], &left_child);
+        children.push(&separator, &[], &right_child);
+        let top = Spec {
+            level: old.header.level + 1,
+            numbers: self.are_numbers(1),
+            ..spec
+        };
+        let root = self.write_page(&top, &children, (0, 2)).inspect_err(|_| {
+            self.discard(&left);
+            self.discard(&right);
+        })?;
+        self.bear(&left);
+        self.bear(&right);
+        self.fence_pages();
+        self.name(&root);
+        self.settle(&left);
+        self.settle(&right);
+        Ok(Replaced::Grown {
+            left,
+            right,
+            separator,
+            root,
+        })
+    }
+
+    fn separator(&self, old: &Old<'_>, entries: &Entries<'_>, at: usize) -> Vec<u8> {
+        // Inner pages hold whole separators, which may not be cut: a page's low fence is its
+        // separator.
+        let whole = Self::NUMBER_KEYS || old.header.level > 0;
+        separator_between(entries.key(at - 1), entries.key(at), whole)
+    }
+
+    /// A key that no key is below.
+    pub(super) fn lowest() -> &'static [u8] {
+        if Self::NUMBER_KEYS { &[0; 8] } else { &[] }
+    }
+
+    /// Takes a block for a page, writes the page to it, and flushes it.
+    ///
+    /// # Errors
+    /// [`SpaceError`]; nothing has changed then.
+    pub(super) fn write_page(
+        &self,
+        spec: &Spec<'_>,
+        entries: &Entries<'_>,
+        range: (usize, usize),
+    ) -> Result<NewPage, SpaceError> {
+        self.write_page_as(spec, entries, range, FULL, Course::Any)
+    }
+
+    /// As [`write_page`](Self::write_page), of which entries take at most `full` percent.
+    pub(super) fn write_page_as(
+        &self,
+        spec: &Spec<'_>,
+        entries: &Entries<'_>,
+        (from, to): (usize, usize),
+        full: usize,
+        course: Course,
+    ) -> Result<NewPage, SpaceError> {
+        let entries = entries.part(from, to);
+        let mut spec = *spec;
+        spec.words = self.page_words;
+        let mut header = spec.header(entries);
+        while header.tail * 100 > header.words * full {
+            header.words *= 2;
+        }
+        let seed = Seed {
+            salt: self.salt,
+            generation: spec.generation,
+        };
+        let block = self.block(header.words, course)?;
+        let mut words = Vec::with_capacity(header.tail);
+        spec.build(seed, &header, entries, &mut words);
+        // SAFETY: 1. the block was allocated for a page of so many words, which the page's do not
+        // exceed; 2. nothing leads to it.
+        unsafe { image::write(self.pm(), block, &words) };
+        Ok(NewPage { header, block })
+    }
+
+    /// A block for a page of so many words.
+    fn block(&self, words: usize, course: Course) -> Result<u64, SpaceError> {
+        let alloc = |words: usize| self.heap.alloc(words as u64 * 8).map(|block| block.get());
+        if course == Course::Removing {
+            return alloc(words).or_else(|e| {
+                let spare = (words == self.page_words).then(|| lock(&self.spare).pop());
+                spare.flatten().ok_or(e)
+            });
+        }
+        // Space that has become free fills the reserve before others get any.
+        while lock(&self.spare).len() < SPARE {
+            let block = alloc(self.page_words)?;
+            lock(&self.spare).push(block);
+        }
+        alloc(words)
+    }
+
+    /// Fills the reserve of blocks, as far as there is space.
+    pub(super) fn fill_spare(&self) {
+        let mut spare = lock(&self.spare);
+        while spare.len() < SPARE
+            && let Ok(block) = self.heap.alloc(self.page_words as u64 * 8)
+        {
+            spare.push(block.get());
+        }
+    }
+
+    /// Gives the reserve back.
+    pub(super) fn empty_spare(&self) {
+        for block in lock(&self.spare).drain(..) {
+            self.heap.free(POff::new(block));
+        }
+    }
+
+    /// Gives back a page that nothing leads to.
+    pub(super) fn discard(&self, page: &NewPage) {
+        self.heap.free(POff::new(page.block));
+    }
+
+    /// Gives back the block of a page that was replaced, once readers have left it.
+    pub(super) fn retire(&self, block: u64, guard: &Guard) {
+        self.heap.retire(POff::new(block), guard);
+        self.retired.note();
+    }
+
+    pub(super) fn fence_pages(&self) {
+        // PERSIST: new pages and newborn words, before the word that makes them count.
+        self.pm().fence();
+    }
+
+    fn word(page: &NewPage) -> Word {
+        Word::new(page.block, page.header.generation, false)
+    }
+
+    /// Makes the page count, and with it the pages that were born in it.
+    pub(super) fn name(&self, page: &NewPage) {
+        self.table
+            .publish(self.pm(), page.header.id, Self::word(page));
+    }
+
+    pub(super) fn bear(&self, page: &NewPage) {
+        let word = Word::new(page.block, page.header.generation, true);
+        self.table.bear(self.pm(), page.header.id, word);
+    }
+
+    pub(super) fn settle(&self, page: &NewPage) {
+        self.table
+            .settle(self.pm(), page.header.id, Self::word(page));
+    }
+
+    /// Writes the first page of a new tree: the root, an empty leaf page. Returns it; its word is
+    /// stored and flushed, and the caller fences.
+    pub(super) fn write_first(&self) -> Result<NewPage, SpaceError> {
+        self.table.add_segment(self.root(), &self.heap, 0)?;
+        let id = self.table.reserve(self.root(), &self.heap)?;
+        debug_assert_eq!(id, Table::FIRST_ID);
+        let spec = Spec {
+            id,
+            level: 0,
+            generation: self.next_generation(),
+            born_in: id,
+            next: 0,
+            low: None,
+            high: None,
+            words: self.page_words,
+            numbers: Self::NUMBERS,
+        };
+        let page = self.write_page(&spec, &Entries::default(), (0, 0))?;
+        self.fence_pages();
+        self.name(&page);
+        Ok(page)
+    }
+}
+
+/// The value of a separator: the number of a page.
+pub(super) fn child_value(id: u32) -> [u8; 8] {
+    u64::from(id).to_le_bytes()
+}
+
+/// The page number that a separator's value says; `None` if it is none.
+pub(super) fn child_of(value: &[u8]) -> Option<u32> {
+    let eight: [u8; 8] = value.try_into().ok()?;
+    u32::try_from(u64::from_le_bytes(eight))
+        .ok()
+        .filter(|id| *id != 0)
+}
+
+const _: () = assert!(root::SEGMENTS + root::MAX_SEGMENTS <= bristlecone_pmem::pool::ROOT_WORDS);

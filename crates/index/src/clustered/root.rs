@@ -1,0 +1,77 @@
+//! The tree's words in its root slot.
+//!
+//! | word | holds |
+//! | --- | --- |
+//! | 0, 1 | the salt, twice |
+//! | 2 | ceiling of generations |
+//! | 3 | ceiling of time stamps |
+//! | 4 | the log of merges: block / 64 |
+//! | 8 to 95 | segments of the page table: block / 64, the first one first |
+//!
+//! Every word is [checked]; its place is its number. A word that counts has [`MARK`] in its payload.
+
+use super::checked::{self, MARK};
+use super::sum;
+use bristlecone_pmem::Media;
+use bristlecone_pmem::pool::Root;
+use std::sync::atomic::Ordering;
+
+pub(super) const SALT: usize = 0;
+pub(super) const SALT_AGAIN: usize = 1;
+pub(super) const GENERATIONS: usize = 2;
+pub(super) const STAMPS: usize = 3;
+pub(super) const LOG: usize = 4;
+pub(super) const SEGMENTS: usize = 8;
+/// Segments of the page table that there may be.
+pub(super) const MAX_SEGMENTS: usize = 88;
+
+/// Places of root words: none of another checked word.
+const PLACES: u64 = 1 << 40;
+
+/// The root word number `i` with this value.
+pub(super) fn word(i: usize, value: u64) -> u64 {
+    debug_assert!(value < MARK);
+    checked::word(value | MARK, PLACES + i as u64)
+}
+
+/// The value of root word number `i`; `None` if the word is empty.
+///
+/// # Errors
+/// A message that names the word, if its check fails.
+pub(super) fn read<M: Media>(root: &Root<M>, i: usize) -> Result<Option<u64>, String> {
+    // ORDERING: Acquire; pairs with the Release of `publish`.
+    let found = root.word(i).load(root.pool().pm(), Ordering::Acquire);
+    match checked::payload(found, PLACES + i as u64) {
+        Some(0) => Ok(None),
+        Some(payload) if payload & MARK == MARK => Ok(Some(payload & !MARK)),
+        _ => Err(format!(
+            "root word {i} is {found:#x}, which fails its check"
+        )),
+    }
+}
+
+/// The value of root word number `i`, which every tree has.
+///
+/// # Errors
+/// A message that names the word.
+pub(super) fn required<M: Media>(root: &Root<M>, i: usize) -> Result<u64, String> {
+    read(root, i)?.ok_or_else(|| format!("root word {i} is empty"))
+}
+
+/// The salt: of its two words, one that is sound.
+///
+/// # Errors
+/// A message, if neither is.
+pub(super) fn salt<M: Media>(root: &Root<M>) -> Result<u64, String> {
+    required(root, SALT).or_else(|e| required(root, SALT_AGAIN).map_err(|_| e))
+}
+
+/// The salt of a tree that is being made. A backup of the pool, which is another pool, keeps it.
+pub(super) fn new_salt(uuid: &[u8; 16], first_block: u64) -> u64 {
+    let [low, high] = [0, 8].map(|at| {
+        let mut eight = [0; 8];
+        eight.copy_from_slice(&uuid[at..at + 8]);
+        u64::from_le_bytes(eight)
+    });
+    sum::mix(low, high, first_block) & (MARK - 1) & !MARK
+}

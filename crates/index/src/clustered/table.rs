@@ -1,0 +1,407 @@
+//! The page table: from a page's number to its block, one word of 8 bytes a page.
+//!
+//! ```text
+//! segments   512 words | 1024 words | 2048 words | ... up to 4 Mi words each      zeroed and durable
+//!                                                                   before the root word names one
+//! word       generation, low bits 11 | kind 3 | block / 64 38 | check 12      0: no such page
+//! ```
+//!
+//! Parents and neighbours lead to a page by its number, so replacing a page, by a block with another
+//! content, is one NVM atomic write of its word.
+//!
+//! # Invariants
+//! 1. *Ownership.* A block of the tree is in use if and only if a word of the table, or of the root,
+//!    names it. So there is no leak and no double owner in any crash state, and the table alone says
+//!    what is free.
+//! 2. *Birth.* A page's first word says *newborn*. It is durable, with the page, before the
+//!    replacement that makes the page count: of the page that it was born in (its header says which),
+//!    by one of the same generation. A newborn page counts if and only if the page that it was born
+//!    in has that generation, a later one, or is gone.
+//!
+//! # Crash states
+//! | crash | leaves | mended by |
+//! | --- | --- | --- |
+//! | before a replacement's word is durable | a block that no word names | nothing to do: it is free |
+//! | before the birth is decided | newborn words; the page that they were born in is older | cleared when the tree is opened |
+//! | after it | newborn words; the page that they were born in is not older | settled when the tree is opened |
+
+use super::{checked, root};
+use bristlecone_pmem::pool::Root;
+use bristlecone_pmem::sync::lock;
+use bristlecone_pmem::{Heap, Media, PWord, SpaceError, planted};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Words of the first segment; every next one has twice as many.
+const FIRST: u64 = 512;
+/// Words of the largest segments: 32 MiB.
+const LARGEST: u64 = 1 << 22;
+/// Segments before the first of the largest.
+const SMALLER: usize = (LARGEST / FIRST).trailing_zeros() as usize;
+
+const KIND_SHIFT: u32 = 38;
+const GENERATION_SHIFT: u32 = 41;
+const GENERATION_MASK: u64 = (1 << (checked::PAYLOAD_BITS - GENERATION_SHIFT)) - 1;
+/// Kinds have two bits set, so that no flipped bit makes an empty word one.
+const PAGE: u64 = 0b011;
+const NEWBORN: u64 = 0b101;
+
+/// What a word of the table says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Word {
+    /// The block, an offset in the pool.
+    pub(super) block: u64,
+    /// The low bits of the page's generation.
+    generation: u64,
+    pub(super) newborn: bool,
+}
+
+impl Word {
+    pub(super) fn new(block: u64, generation: u64, newborn: bool) -> Self {
+        debug_assert!(block.is_multiple_of(64) && block / 64 < 1 << KIND_SHIFT);
+        Self {
+            block,
+            generation: generation & GENERATION_MASK,
+            newborn,
+        }
+    }
+
+    /// Whether it may name a page of that generation.
+    pub(super) fn is_of(self, generation: u64) -> bool {
+        generation & GENERATION_MASK == self.generation
+    }
+
+    /// As a page that counts.
+    pub(super) fn settled(self) -> Self {
+        Self {
+            newborn: false,
+            ..self
+        }
+    }
+
+    pub(super) fn encode(self, id: u32) -> u64 {
+        let kind = if self.newborn { NEWBORN } else { PAGE };
+        let payload = self.block / 64 | kind << KIND_SHIFT | self.generation << GENERATION_SHIFT;
+        checked::word(payload, id.into())
+    }
+
+    /// `Ok(None)` of an empty word.
+    pub(super) fn decode(word: u64, id: u32) -> Result<Option<Self>, String> {
+        let payload = checked::payload(word, id.into());
+        let payload = payload.ok_or_else(|| format!("the word of page {id} fails its check"))?;
+        let newborn = match payload >> KIND_SHIFT & 7 {
+            0 if payload == 0 => return Ok(None),
+            PAGE => false,
+            NEWBORN => true,
+            other => return Err(format!("the word of page {id} is of no kind ({other})")),
+        };
+        Ok(Some(Self {
+            block: (payload & ((1 << KIND_SHIFT) - 1)) * 64,
+            generation: payload >> GENERATION_SHIFT,
+            newborn,
+        }))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Ids {
+    free: Vec<u32>,
+    /// The first number that was never used.
+    next: u32,
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// Blocks of the segments; 0 where there is none yet.
+    segments: Box<[AtomicU64]>,
+    ids: Mutex<Ids>,
+}
+
+/// The segment of a page's word, and which of its words it is.
+fn place(id: u32) -> (usize, u64) {
+    let n = u64::from(id) + FIRST;
+    if n < LARGEST * 2 {
+        let segment = n.ilog2() - FIRST.ilog2();
+        return (segment as usize, n - (FIRST << segment));
+    }
+    let n = n - LARGEST * 2;
+    (SMALLER + 1 + (n / LARGEST) as usize, n % LARGEST)
+}
+
+/// Words of a segment.
+fn segment_words(segment: usize) -> u64 {
+    (FIRST << segment.min(SMALLER)).min(LARGEST)
+}
+
+/// Pages that there may be.
+fn capacity() -> u64 {
+    (0..root::MAX_SEGMENTS).map(segment_words).sum()
+}
+
+impl Table {
+    /// The first page's number: 0 is none.
+    pub(super) const FIRST_ID: u32 = 1;
+
+    pub(super) fn new() -> Self {
+        Self {
+            segments: (0..root::MAX_SEGMENTS).map(|_| AtomicU64::new(0)).collect(),
+            ids: Mutex::new(Ids {
+                free: Vec::new(),
+                next: Self::FIRST_ID,
+            }),
+        }
+    }
+
+    /// The cell of a page's word; `None` if there is no such segment.
+    fn cell<'p, M: Media>(&self, pm: &'p M, id: u32) -> Option<&'p PWord> {
+        let (segment, word) = place(id);
+        // ORDERING: Acquire; pairs with the Release of `add_segment`.
+        let block = self.segments.get(segment)?.load(Ordering::Acquire);
+        if block == 0 {
+            return None;
+        }
+        let at = pm.base().wrapping_add((block + word * 8) as usize);
+        // SAFETY: 1. the segment is a block of this tree, made or checked by this module, with
+        // `segment_words` words, and `word` is below that; 2. it is 8-aligned; 3. any bits are a
+        // valid word; 4. the mapping outlives the borrow of `pm`.
+        Some(unsafe { &*at.cast::<PWord>() })
+    }
+
+    /// What the word of a page says; `Ok(None)` if there is no such page.
+    ///
+    /// # Errors
+    /// A message, if the word is damaged.
+    pub(super) fn read<M: Media>(&self, pm: &M, id: u32) -> Result<Option<Word>, String> {
+        let Some(cell) = self.cell(pm, id) else {
+            return Ok(None);
+        };
+        // ORDERING: Acquire; pairs with the Release of `publish`.
+        Word::decode(cell.load(pm, Ordering::Acquire), id)
+    }
+
+    /// Reserves a number for a page, and makes room for its word.
+    ///
+    /// # Errors
+    /// [`SpaceError`]
+    pub(super) fn reserve<M: Media>(
+        &self,
+        root: &Root<M>,
+        heap: &Heap<M>,
+    ) -> Result<u32, SpaceError> {
+        let mut ids = lock(&self.ids);
+        if let Some(id) = ids.free.pop() {
+            return Ok(id);
+        }
+        let id = ids.next;
+        if u64::from(id) >= capacity() {
+            let wanted = u64::from(id) + 1;
+            let capacity = capacity();
+            return Err(SpaceError::Capacity { wanted, capacity });
+        }
+        let (segment, _) = place(id);
+        // ORDERING: Relaxed; under the lock.
+        if self.segments[segment].load(Ordering::Relaxed) == 0 {
+            self.add_segment(root, heap, segment)?;
+        }
+        ids.next = id + 1;
+        Ok(id)
+    }
+
+    /// Takes numbers back that no word was stored for, or whose words were cleared durably.
+    pub(super) fn release(&self, ids: impl IntoIterator<Item = u32>) {
+        lock(&self.ids).free.extend(ids);
+    }
+
+    /// Adds a segment, whose words are all empty.
+    ///
+    /// # Errors
+    /// [`SpaceError`]
+    pub(super) fn add_segment<M: Media>(
+        &self,
+        root: &Root<M>,
+        heap: &Heap<M>,
+        segment: usize,
+    ) -> Result<(), SpaceError> {
+        let pm = root.pool().pm();
+        let bytes = segment_words(segment) * 8;
+        let block = heap.alloc(bytes)?;
+        let at = pm.base().wrapping_add(block.get() as usize);
+        const ZEROS: [u8; 4096] = [0; 4096];
+        for from in (0..bytes as usize).step_by(ZEROS.len()) {
+            // SAFETY: 1. the block has so many bytes, a multiple of 4096, and is word-aligned; 2. it
+            // was just allocated, so nobody else uses it.
+            unsafe { bristlecone_pmem::cell::write_bytes(pm, at.wrapping_add(from), &ZEROS) };
+        }
+        // PERSIST: the empty words, before the root word names the segment.
+        pm.flush(at, bytes as usize);
+        pm.fence();
+        let word = root::SEGMENTS + segment;
+        // PERSIST: the segment is part of the table, before a word of it is stored.
+        root.word(word)
+            .publish(pm, root::word(word, block.get() / 64));
+        // ORDERING: Release; pairs with the Acquire of `cell`.
+        self.segments[segment].store(block.get(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Stores a newborn page's word and flushes it; the caller fences, with the page.
+    pub(super) fn bear<M: Media>(&self, pm: &M, id: u32, word: Word) {
+        let newborn = !planted!(pm, "clustered-born-settled");
+        let word = Word { newborn, ..word };
+        self.store(pm, id, Some(word));
+        if let Some(cell) = self.cell(pm, id) {
+            // PERSIST: the newborn word, with the page: before the replacement that makes it count.
+            pm.flush_of(cell);
+        }
+    }
+
+    /// Stores the word of a page that is known to count, and flushes it. The thread's next fence will
+    /// do: while the word says newborn in a crash state, that is decided as it was decided here.
+    pub(super) fn settle<M: Media>(&self, pm: &M, id: u32, word: Word) {
+        self.store(pm, id, Some(word.settled()));
+        if let Some(cell) = self.cell(pm, id) {
+            // PERSIST: the birth is decided: with the separator, if it has one, else some time later.
+            pm.flush_of(cell);
+        }
+    }
+
+    /// Stores a word of a redo record and flushes it; the caller fences.
+    pub(super) fn renew<M: Media>(&self, pm: &M, id: u32, word: Option<Word>) {
+        self.store(pm, id, word);
+        if let Some(cell) = self.cell(pm, id) {
+            // PERSIST: the word, before the record is disarmed.
+            pm.flush_of(cell);
+        }
+    }
+
+    fn store<M: Media>(&self, pm: &M, id: u32, word: Option<Word>) {
+        if let Some(cell) = self.cell(pm, id) {
+            let word = word.map_or(0, |word| word.encode(id));
+            // ORDERING: Release; pairs with the Acquire of `read`.
+            cell.store(pm, word, Ordering::Release);
+        }
+    }
+
+    /// Replaces a page: its new block is durable.
+    pub(super) fn publish<M: Media>(&self, pm: &M, id: u32, word: Word) {
+        if let Some(cell) = self.cell(pm, id) {
+            // PERSIST: the page is that of the new block, and all pages that were born with it count,
+            // before the change that it holds is acknowledged and the old block is used again.
+            cell.publish(pm, word.encode(id));
+        }
+    }
+
+    /// Finds the segments after opening, and marks them.
+    ///
+    /// # Errors
+    /// A message that says what is damaged.
+    pub(super) fn attach<M: Media>(
+        &self,
+        root: &Root<M>,
+        mut mark: impl FnMut(u64, u64) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let mut ended = false;
+        for segment in 0..root::MAX_SEGMENTS {
+            let Some(block) = root::read(root, root::SEGMENTS + segment)? else {
+                ended = true;
+                continue;
+            };
+            if ended {
+                return Err(format!(
+                    "segment {segment} of the page table has none before it"
+                ));
+            }
+            let block = block * 64;
+            mark(block, segment_words(segment) * 8)
+                .map_err(|e| format!("segment {segment} of the page table: {e}"))?;
+            // ORDERING: Release; pairs with the Acquire of `cell`.
+            self.segments[segment].store(block, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Reads the table after opening: calls `each` with every page, newborn or not.
+    ///
+    /// # Errors
+    /// A message that says what is damaged.
+    pub(super) fn scan<M: Media>(
+        &self,
+        pm: &M,
+        mut each: impl FnMut(u32, Word) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let mut ids = lock(&self.ids);
+        let words: u64 = self.blocks().map(|(_, bytes)| bytes / 8).sum();
+        for id in Self::FIRST_ID..words as u32 {
+            if let Some(word) = self.read(pm, id)? {
+                let free = ids.next..id;
+                ids.free.extend(free);
+                ids.next = id + 1;
+                each(id, word)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Clears the word of a page that was never to count and flushes that; the caller fences before
+    /// the number or the block is used again, and releases the number then.
+    pub(super) fn clear<M: Media>(&self, pm: &M, id: u32) {
+        self.store(pm, id, None);
+        if let Some(cell) = self.cell(pm, id) {
+            // PERSIST: no word names the block, before it is used again.
+            pm.flush_of(cell);
+        }
+    }
+
+    /// Blocks of the segments, and their bytes.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.segments.iter().enumerate().filter_map(|(i, block)| {
+            // ORDERING: Acquire; pairs with the Release of `add_segment`.
+            let block = block.load(Ordering::Acquire);
+            (block != 0).then(|| (block, segment_words(i) * 8))
+        })
+    }
+
+    /// Numbers below this may be in use.
+    pub(super) fn end(&self) -> u32 {
+        lock(&self.ids).next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_has_a_word_of_its_own() {
+        let mut expected = (0, 0);
+        for id in 0..3 * LARGEST as u32 {
+            assert_eq!(place(id), expected, "page {id}");
+            expected.1 += 1;
+            if expected.1 == segment_words(expected.0) {
+                expected = (expected.0 + 1, 0);
+            }
+        }
+        let last = u32::try_from(capacity() - 1).expect("numbers have 32 bits");
+        let (segment, word) = place(last);
+        assert_eq!((segment, word + 1), (root::MAX_SEGMENTS - 1, LARGEST));
+    }
+
+    #[test]
+    fn words_are_read_as_they_were_written_and_flips_are_found() {
+        for newborn in [false, true] {
+            let word = Word::new(0x0A34_5678_9AC0, 0xABCDEF, newborn);
+            assert!(word.is_of(0xABCDEF) && !word.is_of(0xABCDEE));
+            let encoded = word.encode(77);
+            assert_eq!(Word::decode(encoded, 77), Ok(Some(word)));
+            assert!(Word::decode(encoded, 78).is_err(), "of another page");
+            for bit in 0..64 {
+                assert!(Word::decode(encoded ^ 1 << bit, 77).is_err());
+            }
+        }
+        assert_eq!(Word::decode(0, 5), Ok(None));
+        for (id, bit) in (0..5000).flat_map(|id| (0..64).map(move |bit| (id, bit))) {
+            assert!(Word::decode(1 << bit, id).is_err());
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Inner pages: separators and the numbers of the pages one level down.
+//!
+//! Lookups of keys do not come here: the inner index in DRAM has all separators of pages that were
+//! loaded. Inner pages keep the separators for the next opening, which loads them when it comes to
+//! them. They are changed by splits only, under one lock.
+
+use super::image::Entries;
+use super::layout::Uniform;
+use super::page::Page;
+use super::part::Place;
+use super::replace::{Change, Course, NewPage, Old, Replaced, child_of, child_value, merged};
+use super::write::Tail;
+use super::{ClusteredTree, LoadError};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::Media;
+use bristlecone_pmem::sync::lock;
+use crossbeam_epoch as epoch;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// An inner page that is loaded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub(super) id: u32,
+    pub(super) block: u64,
+    pub(super) words: usize,
+    pub(super) generation: u64,
+    pub(super) form: Option<Uniform>,
+    /// Records of the tail.
+    pub(super) count: usize,
+    /// The word after its last group.
+    pub(super) end: usize,
+}
+
+impl Known {
+    /// A page whose tail is empty.
+    pub(super) fn of(page: &NewPage) -> Self {
+        let unit = Uniform::group_unit(page.header.form);
+        Self {
+            id: page.header.id,
+            block: page.block,
+            words: page.header.words,
+            generation: page.header.generation,
+            form: page.header.form,
+            count: 0,
+            end: page.header.tail.next_multiple_of(unit),
+        }
+    }
+}
+
+/// The inner pages that are loaded: of each level, from 1 up, by their low fences. That of the first
+/// page is empty.
+#[derive(Debug, Default)]
+pub(super) struct Upper {
+    pub(super) levels: Vec<BTreeMap<Vec<u8>, Known>>,
+}
+
+impl Upper {
+    /// Adds the level of a root that has grown over the others.
+    pub(super) fn add_root(&mut self, root: &NewPage) {
+        self.levels
+            .push(BTreeMap::from([(Vec::new(), Known::of(root))]));
+    }
+
+    /// Adds a page of a level from 1 up.
+    pub(super) fn add(&mut self, level: u8, low: Option<&[u8]>, known: Known) {
+        let level = usize::from(level);
+        if self.levels.len() < level {
+            self.levels.resize_with(level, BTreeMap::new);
+        }
+        self.levels[level - 1].insert(low.unwrap_or(&[]).to_vec(), known);
+    }
+}
+
+impl<K, V, M> ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// Adds the separator of a leaf page that a split made to its parent, durably.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing has changed then.
+    pub(super) fn post_leaf(&self, separator: &[u8], child: u32) -> Result<(), LoadError> {
+        self.post(&mut lock(&self.upper), 1, separator, child)
+    }
+
+    /// Adds a separator to the page of `level` that it belongs to, durably.
+    ///
+    /// # Errors
+    /// [`LoadError`]; the separator is not added then.
+    pub(super) fn post(
+        &self,
+        upper: &mut Upper,
+        level: u8,
+        separator: &[u8],
+        child: u32,
+    ) -> Result<(), LoadError> {
+        let value = child_value(child);
+        let change = Change {
+            key: separator,
+            value: Some(&value),
+        };
+        self.change_upper(upper, level, change)
+    }
+
+    /// Changes the page of `level` that the key belongs to, durably.
+    ///
+    /// # Errors
+    /// As of [`post`](Self::post).
+    pub(super) fn change_upper(
+        &self,
+        upper: &mut Upper,
+        level: u8,
+        change: Change<'_>,
+    ) -> Result<(), LoadError> {
+        let below = (Bound::Unbounded, Bound::Included(change.key));
+        let pages = upper.levels.get_mut(usize::from(level) - 1);
+        let found = pages.and_then(|pages| pages.range_mut::<[u8], _>(below).next_back());
+        let Some((low, known)) = found else {
+            let what = format!("no page of level {level} is known for {:?}", change.key);
+            return Err(LoadError::Damaged(what));
+        };
+        let page = self.page(known.block, known.words);
+        let tail = Tail {
+            count: known.count,
+            end: known.end,
+        };
+        let about = (known.generation, known.form);
+        if let Some((_, end)) = self.append(page, about, &tail, change.key, change.value) {
+            known.count += 1;
+            known.end = end;
+            return Ok(());
+        }
+        let (low, known) = (low.clone(), *known);
+        self.replace_upper(upper, level, low, &known, change)
+    }
+
+    fn replace_upper(
+        &self,
+        upper: &mut Upper,
+        level: u8,
+        low: Vec<u8>,
+        known: &Known,
+        change: Change<'_>,
+    ) -> Result<(), LoadError> {
+        let page = self.page(known.block, known.words);
+        let (header, seed) = page.header(self.salt).map_err(LoadError::Damaged)?;
+        let mut places = Vec::new();
+        page.tail(&header, seed, |place, _| places.push(place))
+            .map_err(LoadError::Damaged)?;
+        let entries = merged(page, &header, places.into_iter(), Some(change));
+        let course = match change.value {
+            Some(_) => Course::Any,
+            None => Course::Removing,
+        };
+        let old = Old {
+            header,
+            low: page.low(&header),
+            high: page.high(&header),
+        };
+        let replaced = self.replace(&old, &entries, course)?;
+        let pages = &mut upper.levels[usize::from(level) - 1];
+        let posted = match &replaced {
+            Replaced::One(new) => {
+                pages.insert(low, Known::of(new));
+                None
+            }
+            Replaced::Two {
+                left,
+                right,
+                separator,
+            } => {
+                pages.insert(low, Known::of(left));
+                pages.insert(separator.clone(), Known::of(right));
+                Some((separator, right.header.id))
+            }
+            Replaced::Grown {
+                left,
+                right,
+                separator,
+                root,
+            } => {
+                pages.insert(low, Known::of(left));
+                pages.insert(separator.clone(), Known::of(right));
+                upper.add_root(root);
+                None
+            }
+        };
+        // Nobody reads inner pages but under the lock that the caller holds, and walks of `verify`.
+        self.retire(known.block, &epoch::pin());
+        match posted {
+            Some((separator, right)) => self.post(upper, level + 1, separator, right),
+            None => Ok(()),
+        }
+    }
+
+    /// The separators of an inner page, in order, and the numbers of the pages that they lead to.
+    ///
+    /// # Errors
+    /// A message, if the page is damaged.
+    pub(super) fn children(
+        &self,
+        page: Page<'_, M>,
+        known: &mut Known,
+    ) -> Result<Vec<(Vec<u8>, u32)>, String> {
+        let (header, seed) = page.header(self.salt)?;
+        page.check_base(&header, seed)?;
+        let mut places: Vec<Place> = Vec::new();
+        let tail = page.tail(&header, seed, |place, _| places.push(place))?;
+        known.count = places.len();
+        known.end = tail;
+        let entries: Entries<'_> = merged(page, &header, places.into_iter(), None);
+        (0..entries.len())
+            .map(|i| {
+                let child = child_of(entries.value(i));
+                let child = child.ok_or_else(|| format!("separator {i} leads to no page"))?;
+                Ok((entries.key(i).to_vec(), child))
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,255 @@
+//! Checking a tree, and measuring it.
+
+use super::part::Part;
+use super::table::Table;
+use super::upper::Known;
+use super::{ClusteredTree, Handle};
+use crate::contract::{IndexStats, VerifyReport, Violation};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::Media;
+use bristlecone_pmem::sync::lock;
+use crossbeam_epoch as epoch;
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, BTreeSet};
+
+impl<K, V, M> ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// As [`OrderedIndex::verify`](crate::OrderedIndex::verify).
+    pub(super) fn check(&self) -> Result<VerifyReport, Violation> {
+        let broken = |what: String| Violation::new(what);
+        self.inner.verify()?;
+        let mut report = VerifyReport::default();
+        let mut reached = BTreeSet::new();
+        // Pages below the inner pages, by their low fences: of each level.
+        let mut below: Vec<BTreeMap<Vec<u8>, u32>> =
+            vec![self.check_leaves(&mut report, &mut reached)?];
+        let upper = lock(&self.upper);
+        for (i, level) in upper.levels.iter().enumerate() {
+            let mut pages = BTreeMap::new();
+            for (low, known) in level {
+                let children = self.check_upper(low, known).map_err(|what| {
+                    broken(format!(
+                        "inner page {} of level {}: {what}",
+                        known.id,
+                        i + 1
+                    ))
+                })?;
+                for (key, child) in children {
+                    let low = if key == Self::lowest() {
+                        Vec::new()
+                    } else {
+                        key
+                    };
+                    if below[i].get(&low) != Some(&child) {
+                        return Err(broken(format!(
+                            "inner page {} leads to page {child}, whose low fence is not {low:?}",
+                            known.id
+                        )));
+                    }
+                }
+                reached.insert(known.id);
+                pages.insert(low.clone(), known.id);
+            }
+            below.push(pages);
+        }
+        let top = below
+            .last()
+            .and_then(|pages| pages.values().next().copied());
+        if below.last().map(BTreeMap::len) != Some(1) || top != Some(Table::FIRST_ID) {
+            return Err(broken(format!("the root is not page 1 alone: {top:?}")));
+        }
+        self.check_table(&reached)?;
+        Ok(report)
+    }
+
+    /// Checks all leaf pages; returns them by their low fences.
+    fn check_leaves(
+        &self,
+        report: &mut VerifyReport,
+        reached: &mut BTreeSet<u32>,
+    ) -> Result<BTreeMap<Vec<u8>, u32>, Violation> {
+        let guard = epoch::pin();
+        let mut leaves = BTreeMap::new();
+        let mut at = self.inner.find_first(&guard);
+        let mut promised: Option<u32> = None;
+        loop {
+            let Handle::Part(slot) = Handle::decode(at.located.leaf) else {
+                return Err(Violation::new("a page is not loaded"));
+            };
+            let part = self.part(slot);
+            let id = part.id();
+            let of_page = |what: String| Violation::new(format!("page {id}: {what}"));
+            if promised.is_some_and(|promised| promised != id) {
+                return Err(of_page(format!("the page before it leads to {promised:?}")));
+            }
+            let page = self.page_of(part);
+            let (header, seed) = page.header(self.salt).map_err(of_page)?;
+            page.check_base(&header, seed).map_err(of_page)?;
+            let fence = |key: &Option<K::Owned>| {
+                let key = key.as_ref().map(Borrow::borrow);
+                key.map(|key: &K| key.with_bytes(<[u8]>::to_vec))
+            };
+            let (low, high) = (fence(&at.low), fence(&at.high));
+            if page.low(&header) != low.as_deref() || page.high(&header) != high.as_deref() {
+                return Err(of_page(format!("its fences are not {low:?} and {high:?}")));
+            }
+            if part.live() as u64 != self.entries_of(part).map_err(of_page)? {
+                return Err(of_page(format!("its part counts {} keys", part.live())));
+            }
+            if header.id != id || header.level != 0 || header.generation != part.generation() {
+                return Err(of_page("its header and its part differ".into()));
+            }
+            let mut places = Vec::new();
+            let tail = page.tail(&header, seed, |place, _| places.push(place));
+            let tail = tail.map_err(of_page)?;
+            let known: Vec<_> = (0..part.count()).map(|i| part.place(i)).collect();
+            if places != known || tail != part.end() {
+                return Err(of_page(format!(
+                    "its tail has {} records and ends at {}, its part says {} and {}",
+                    places.len(),
+                    tail,
+                    known.len(),
+                    part.end()
+                )));
+            }
+            let entries = super::replace::merged(page, &header, places.into_iter(), None);
+            for i in 0..entries.len() {
+                let key = entries.key(i);
+                let ascends = i == 0 || entries.key(i - 1) < key;
+                let inside = low.as_deref().is_none_or(|low| low <= key)
+                    && high.as_deref().is_none_or(|high| key < high);
+                if !ascends || !inside {
+                    return Err(of_page(format!("key {key:?} is out of order")));
+                }
+            }
+            report.entries += entries.len() as u64;
+            report.leaves += 1;
+            reached.insert(id);
+            leaves.insert(low.unwrap_or_default(), id);
+            promised = Some(header.next);
+            let Some(high) = &at.high else {
+                break;
+            };
+            at = self.inner.find_range(high.borrow(), &guard);
+        }
+        if promised != Some(0) {
+            return Err(Violation::new(format!(
+                "the last page leads to {promised:?}"
+            )));
+        }
+        Ok(leaves)
+    }
+
+    /// The children of an inner page.
+    fn check_upper(&self, low: &[u8], known: &Known) -> Result<Vec<(Vec<u8>, u32)>, String> {
+        let page = self.page(known.block, known.words);
+        let (header, _) = page.header(self.salt)?;
+        if header.id != known.id || header.generation != known.generation {
+            return Err("its header is another page's".into());
+        }
+        if page.low(&header).unwrap_or(&[]) != low {
+            return Err(format!("its low fence is not {low:?}"));
+        }
+        let mut found = *known;
+        let children = self.children(page, &mut found)?;
+        if (found.count, found.end) != (known.count, known.end) {
+            return Err(format!(
+                "its tail has {} records and ends at {}, not {} and {}",
+                found.count, found.end, known.count, known.end
+            ));
+        }
+        Ok(children)
+    }
+
+    /// Checks that the table names the pages that were reached, and nothing else, and the heap their
+    /// blocks.
+    fn check_table(&self, reached: &BTreeSet<u32>) -> Result<(), Violation> {
+        let mut blocks: BTreeMap<u64, String> = BTreeMap::new();
+        for (block, _) in self.table.blocks() {
+            blocks.insert(block, "the page table".into());
+        }
+        if let Some(log) = &self.log {
+            blocks.insert(log.offset(), "the log".into());
+        }
+        for block in lock(&self.spare).iter() {
+            blocks.insert(*block, "the reserve".into());
+        }
+        for id in Table::FIRST_ID..self.table.end() {
+            let word = self.table.read(self.pm(), id).map_err(Violation::new)?;
+            let Some(word) = word else {
+                if reached.contains(&id) {
+                    return Err(Violation::new(format!("page {id} is not in the table")));
+                }
+                continue;
+            };
+            if !reached.contains(&id) {
+                return Err(Violation::leak(format!("nothing leads to page {id}")));
+            }
+            if word.newborn {
+                return Err(Violation::new(format!("page {id} is still newborn")));
+            }
+            if let Some(other) = blocks.insert(word.block, format!("page {id}")) {
+                return Err(Violation::leak(format!(
+                    "the block at {:#x} is page {id}'s and that of {other}",
+                    word.block
+                )));
+            }
+        }
+        for (block, owner) in &blocks {
+            if !self.heap.is_live(*block) {
+                return Err(Violation::leak(format!("the block of {owner} is free")));
+            }
+        }
+        let live = self.heap.live_blocks();
+        if live != blocks.len() as u64 {
+            return Err(Violation::leak(format!(
+                "{live} blocks are in use, {} are reached",
+                blocks.len()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Keys of a leaf page.
+    pub(super) fn entries_of(&self, part: &Part) -> Result<u64, String> {
+        let page = self.page_of(part);
+        let (header, _) = page.header(self.salt)?;
+        let places = (0..part.count()).map(|i| part.place(i));
+        Ok(super::replace::merged(page, &header, places, None).len() as u64)
+    }
+
+    /// As [`OrderedIndex::stats`](crate::OrderedIndex::stats).
+    pub(super) fn measure(&self) -> IndexStats {
+        let inner = self.inner.stats();
+        let guard = epoch::pin();
+        let (mut entries, mut leaves, mut words) = (0, 0, 0);
+        let mut at = self.inner.find_first(&guard);
+        loop {
+            if let Handle::Part(slot) = Handle::decode(at.located.leaf) {
+                let part = self.part(slot);
+                entries += self.entries_of(part).unwrap_or(0);
+                words += part.end() as u64;
+                leaves += 1;
+            }
+            let Some(high) = &at.high else {
+                break;
+            };
+            at = self.inner.find_range(high.borrow(), &guard);
+        }
+        let (_, parts) = self.parts.usage();
+        let heap = self.heap.stats();
+        IndexStats {
+            entries,
+            depth: inner.depth + 1,
+            leaves,
+            inner_nodes: inner.nodes,
+            leaf_fill: words as f64 / (leaves * self.page_words as u64) as f64,
+            pm_bytes: heap.chunk_bytes,
+            dram_bytes: inner.bytes + heap.dram_bytes + parts,
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! Changing a key: one group behind the others of its page, one fence.
+//!
+//! ```text
+//! find the part | lock | look | group's words, flush, fence | count | unlock | commit
+//! ```
+
+use super::layout::{Header, Kind, Lengths, MAX_GROUP, Seed, Uniform};
+use super::page::{Found, Page};
+use super::part::{Part, Place, TAIL};
+use super::replace::{Change, Course, NewPage, Old, Replaced, base_of, merged};
+use super::{ClusteredTree, Handle, LoadError, image};
+use crate::inner::Located;
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::cell::write_bytes;
+use bristlecone_pmem::sync::{PATIENT_TURNS, pause};
+use bristlecone_pmem::{Media, SpaceError, planted};
+use crossbeam_epoch::{self as epoch, Guard};
+
+/// What a change takes to be so of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expected {
+    Present,
+    Absent,
+    Either,
+}
+
+/// How a change ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Changed {
+    /// It is durable but for the commit.
+    Done {
+        /// The key was there before.
+        was_there: bool,
+    },
+    /// The key was not as expected; nothing changed.
+    Refused,
+}
+
+/// Records of the tail of a page that is larger than others.
+const LARGE_TAIL: usize = 6;
+/// Records of a tail where rare paths are to be taken often.
+const TINY_TAIL: usize = 3;
+
+/// The words of a group of one record, without the head, and how it lies.
+struct Group {
+    few: [u64; 16],
+    many: Vec<u64>,
+    words: usize,
+    kind: Kind,
+    place: Place,
+}
+
+impl Group {
+    /// `value`: `None` of a removal.
+    #[inline(always)]
+    fn new(form: Option<Uniform>, stamp: u64, key: &[u8], value: Option<&[u8]>) -> Self {
+        let uniform = form.filter(|form| {
+            usize::from(form.key) == key.len()
+                && value.is_some_and(|value| value.len() == form.value.into())
+        });
+        let lengths = Lengths {
+            key: key.len(),
+            value: value.map_or(0, <[u8]>::len),
+            removed: value.is_none(),
+        };
+        let record = match uniform {
+            Some(form) => form.record_words(),
+            None => lengths.record_words(),
+        };
+        let words = (2 + record).next_multiple_of(Uniform::group_unit(form));
+        let mut group = Self {
+            few: [0; 16],
+            many: Vec::new(),
+            words,
+            kind: Kind::General,
+            place: Place {
+                word: 2,
+                general: uniform.is_none(),
+                removed: value.is_none(),
+            },
+        };
+        if words > group.few.len() {
+            group.many = vec![0; words];
+        }
+        if let Some(form) = uniform {
+            group.kind = Kind::Uniform { padded: false };
+            let all = group.all_mut();
+            image::put(all, 2, 0, key);
+            let at = 2 + super::layout::words_of(form.key.into());
+            image::put(all, at, 0, value.unwrap_or(&[]));
+        } else {
+            let all = group.all_mut();
+            all[2] = lengths.encode();
+            image::put(all, 3, 0, key);
+            image::put(all, 3, key.len(), value.unwrap_or(&[]));
+        }
+        group.all_mut()[1] = stamp;
+        group
+    }
+
+    fn all_mut(&mut self) -> &mut [u64] {
+        if self.many.is_empty() {
+            &mut self.few[..self.words]
+        } else {
+            &mut self.many
+        }
+    }
+
+    /// Sets the head of a group at word `at` of the page, and returns all words.
+    fn headed(&mut self, seed: Seed, at: usize) -> &[u64] {
+        let kind = self.kind;
+        let all = self.all_mut();
+        all[0] = seed.head(at, kind, &all[1..]);
+        all
+    }
+}
+
+/// The tail of a page that a group is appended to.
+pub(super) struct Tail {
+    /// Its records.
+    pub(super) count: usize,
+    /// The word after its last group.
+    pub(super) end: usize,
+}
+
+impl<K, V, M> ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// Appends a record to a page whose lock the caller holds, durably. Returns where it is, and
+    /// where the tail ends now; `None`, with nothing done, if there is no room.
+    #[inline(always)]
+    pub(super) fn append(
+        &self,
+        page: Page<'_, M>,
+        (generation, form): (u64, Option<Uniform>),
+        tail: &Tail,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) -> Option<(Place, usize)> {
+        let most = if self.pm().tiny() { TINY_TAIL } else { TAIL };
+        // A page that is larger than others may have become so by values that are gone.
+        let most = if page.words() > self.page_words {
+            LARGE_TAIL
+        } else {
+            most
+        };
+        if tail.count >= most {
+            return None;
+        }
+        let mut group = Group::new(form, 0, key, value);
+        let (at, end) = (tail.end, tail.end + group.words);
+        if end > page.words() || group.words > MAX_GROUP {
+            return None;
+        }
+        let pm = self.pm();
+        // Only now: a stamp that is given is used.
+        group.all_mut()[1] = self.next_stamp();
+        let seed = Seed {
+            salt: self.salt,
+            generation,
+        };
+        let words = group.headed(seed, at);
+        // SAFETY: 1. the group's words are inside the page (`end`), and pages are word-aligned; 2.
+        // the page's lock keeps other writers out, and readers go by the count, which leaves them
+        // out.
+        unsafe { write_bytes(pm, page.address(at), image::bytes_of(words)) };
+        if !planted!(pm, "clustered-group-line") {
+            // PERSIST: the group, which counts by its sum, before the count shows it to readers and
+            // the change is acknowledged.
+            page.flush(at, end);
+        }
+        pm.fence();
+        let word = at + group.place.word;
+        Some((
+            Place {
+                word,
+                ..group.place
+            },
+            end,
+        ))
+    }
+
+    /// The part of the page that `key` belongs to, with its writer's lock held, which keeps it so.
+    #[inline(always)]
+    pub(super) fn lock_part(&self, key: &K, guard: &Guard) -> Result<(u32, &Part), LoadError> {
+        loop {
+            let at = self.inner.find(key, guard);
+            let slot = match Handle::decode(at.leaf) {
+                Handle::Part(slot) => slot,
+                Handle::Unloaded(_) => {
+                    self.load(key, guard)?;
+                    continue;
+                }
+            };
+            if let Some(part) = self.try_lock(&at, slot) {
+                return Ok((slot, part));
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn try_lock(&self, at: &Located, slot: u32) -> Option<&Part> {
+        // A slot that was read from a node in the middle of a change may be none.
+        if slot >= self.parts.capacity() {
+            return None;
+        }
+        let part = self.part(slot);
+        bristlecone_pmem::media::cpu::prefetch(std::ptr::from_ref(part).cast(), size_of::<Part>());
+        self.pm().interleave();
+        part.writer.lock();
+        // Splits are made under this lock: if the way here holds now, it does until it is let go.
+        if self.inner.validate(at) {
+            return Some(part);
+        }
+        part.writer.unlock_unchanged();
+        None
+    }
+
+    /// Changes `key`: to `value`, or away. Durable when it returns, but for the commit.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing has changed then.
+    pub(super) fn change(
+        &self,
+        key: &K,
+        value: Option<&[u8]>,
+        expected: Expected,
+    ) -> Result<Changed, LoadError> {
+        let mut turn = 0;
+        loop {
+            match self.try_change(key, value, expected) {
+                Ok((changed, sparse)) => {
+                    if sparse {
+                        self.merge(key);
+                    }
+                    return Ok(changed);
+                }
+                // Pages that were replaced are free now.
+                Err(LoadError::Space(_)) if self.retired.wait() => {}
+                // A removal can count on those that it replaces itself, once readers have left them.
+                Err(LoadError::Space(_)) if value.is_none() && turn < PATIENT_TURNS => {
+                    pause(turn);
+                    turn += 1;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Returns, with how the change ended, whether the page is worth merging.
+    #[inline(always)]
+    fn try_change(
+        &self,
+        key: &K,
+        value: Option<&[u8]>,
+        expected: Expected,
+    ) -> Result<(Changed, bool), LoadError> {
+        key.with_bytes(|bytes| {
+            let guard = epoch::pin();
+            let (slot, part) = self.lock_part(key, &guard)?;
+            let changed = self.change_locked((slot, part), (key, bytes), value, expected, &guard);
+            let fresh = value.is_none() || part.count() == 0;
+            let sparse = fresh && changed.is_ok() && self.is_sparse(part);
+            part.writer.unlock();
+            let (changed, posted) = changed?;
+            if let Some((separator, right)) = posted {
+                // Without room the separator is left out: the page is found from its left
+                // neighbour, when the tree is opened again.
+                let _ = self.post_leaf(&separator, right);
+            }
+            Ok((changed, sparse))
+        })
+    }
+
+    /// Returns, with how the change ended, the separator and the number of a page that a split made.
+    #[inline(always)]
+    #[allow(clippy::type_complexity, reason = "used once")]
+    fn change_locked(
+        &self,
+        (slot, part): (u32, &Part),
+        (key, bytes): (&K, &[u8]),
+        value: Option<&[u8]>,
+        expected: Expected,
+        guard: &Guard,
+    ) -> Result<(Changed, Option<(Vec<u8>, u32)>), LoadError> {
+        let page = self.page_of(part);
+        let hash = key.hash();
+        let was_there = page.find(part, bytes, hash) != Found::Absent;
+        let refused = match expected {
+            Expected::Present => !was_there,
+            Expected::Absent => was_there,
+            Expected::Either => false,
+        };
+        if refused {
+            return Ok((Changed::Refused, None));
+        }
+        let done = Changed::Done { was_there };
+        let form = part.base().form;
+        let tail = Tail {
+            count: part.count(),
+            end: part.end(),
+        };
+        if let Some((place, end)) =
+            self.append(page, (part.generation(), form), &tail, bytes, value)
+        {
+            part.add(tail.count, hash as u8, place);
+            part.publish(tail.count + 1, end);
+            let live = part.live() + usize::from(value.is_some() && !was_there);
+            part.set_live(live - usize::from(value.is_none() && was_there));
+            return Ok((done, None));
+        }
+        let change = Change { key: bytes, value };
+        let posted = self.replace_leaf(slot, part, change, guard)?;
+        Ok((done, posted))
+    }
+
+    /// Replaces a leaf page whose part's writer's lock the caller holds, with `change`. Returns the
+    /// separator and the number of a page that a split made.
+    fn replace_leaf(
+        &self,
+        slot: u32,
+        part: &Part,
+        change: Change<'_>,
+        guard: &Guard,
+    ) -> Result<Option<(Vec<u8>, u32)>, LoadError> {
+        let block = part.block();
+        let page = self.page_of(part);
+        let (header, _) = page.header(self.salt).map_err(LoadError::Damaged)?;
+        let places = (0..part.count()).map(|i| part.place(i));
+        let entries = merged(page, &header, places, Some(change));
+        let old = Old {
+            header,
+            low: page.low(&header),
+            high: page.high(&header),
+        };
+        let ascending = change.value.is_some()
+            && entries.len() > 0
+            && entries.key(entries.len() - 1) == change.key
+            && self.is_ascending(page, part);
+        let course = match change.value {
+            None => Course::Removing,
+            Some(_) if ascending => Course::Ascending,
+            Some(_) => Course::Any,
+        };
+        match self.replace(&old, &entries, course)? {
+            Replaced::One(new) => {
+                self.become_page(part, &new, |_| {});
+                self.retire(block, guard);
+                Ok(None)
+            }
+            Replaced::Two {
+                left,
+                right,
+                separator,
+            } => {
+                self.become_two(part, &left, &right, &separator, guard);
+                self.retire(block, guard);
+                Ok(Some((separator, right.header.id)))
+            }
+            Replaced::Grown {
+                left,
+                right,
+                separator,
+                root,
+            } => {
+                let mut upper = bristlecone_pmem::sync::lock(&self.upper);
+                upper.add_root(&root);
+                self.become_two(part, &left, &right, &separator, guard);
+                drop(upper);
+                self.retire(block, guard);
+                let _ = slot;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether the records of the tail came in key order.
+    fn is_ascending(&self, page: Page<'_, M>, part: &Part) -> bool {
+        let form = part.base().form;
+        let keys = (0..part.count()).map(|i| page.bytes(page.record(form, part.place(i)).0));
+        part.count() > 1 && keys.is_sorted_by(|a, b| a < b)
+    }
+
+    /// Makes `part` that of `page`, for readers at once with what `then` does.
+    pub(super) fn become_page(&self, part: &Part, page: &NewPage, then: impl FnOnce(&Self)) {
+        part.version.lock();
+        self.fill(part, &page.header, page.block);
+        then(self);
+        part.version.unlock();
+    }
+
+    /// Makes `part` that of the page with that header, whose tail is empty. Readers are kept out.
+    pub(super) fn fill(&self, part: &Part, header: &Header, block: u64) {
+        let page = self.page(block, header.words);
+        let base = base_of(header);
+        let unit = Uniform::group_unit(header.form);
+        part.become_page(header, block, |i| page.entry_word(&base, i));
+        part.publish(0, header.tail.next_multiple_of(unit));
+    }
+
+    /// Makes `part` that of `left`, and adds `right` with a part of its own.
+    fn become_two(
+        &self,
+        part: &Part,
+        left: &NewPage,
+        right: &NewPage,
+        separator: &[u8],
+        guard: &Guard,
+    ) {
+        let slot = self.parts.allocate();
+        self.fill(self.part(slot), &right.header, right.block);
+        self.become_page(part, left, |tree| {
+            let added = K::with_value_of(separator, |separator| {
+                let right = Handle::Part(slot).encode();
+                tree.inner.insert(separator, right, guard);
+            });
+            debug_assert!(added.is_some(), "separators are keys");
+        });
+    }
+
+    /// As [`SpaceError`], or a damaged page.
+    pub(super) fn space_of(e: LoadError) -> SpaceError {
+        match e {
+            LoadError::Space(e) => e,
+            LoadError::Damaged(what) => SpaceError::Io {
+                doing: "reading a page",
+                source: std::io::Error::new(std::io::ErrorKind::InvalidData, what),
+            },
+        }
+    }
+}

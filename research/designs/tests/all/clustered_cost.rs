@@ -1,0 +1,109 @@
+//! What each operation on a clustered tree costs in flushed lines and fences: goldens that a change must not raise
+//! unnoticed. Counted on `Counting<Mapped>`, 4 KiB pages, keys and values of 8 bytes.
+
+use bristlecone_designs::clustered::{ClusteredOptions, ClusteredTree};
+use bristlecone_designs::{DurableIndex, InsertError, OrderedIndex, ReverseScan};
+use bristlecone_pmem::media::{Counting, Mapped, PersistCounts};
+use bristlecone_pmem::pool::{Pool, PoolOptions};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+type Medium = Counting<Mapped>;
+type Tree = ClusteredTree<u64, u64, Medium>;
+
+fn tree() -> (TempDir, Arc<Pool<Medium>>, Tree) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pool = Pool::create(&folder.path().join("pool"), &PoolOptions::default()).expect("a pool");
+    let tree = Tree::create(&pool, "index", &ClusteredOptions::default()).expect("a new root");
+    // Both ceilings are raised by the first change.
+    tree.insert(&1, &1).expect("a new key");
+    (folder, pool, tree)
+}
+
+/// Lines and fences that `f` issues.
+fn cost(pool: &Pool<Medium>, f: impl FnOnce()) -> (u64, u64) {
+    let before = pool.pm().counts();
+    f();
+    let PersistCounts { lines, fences, .. } = pool.pm().counts() - before;
+    (lines, fences)
+}
+
+/// Key number `n`, as good as random; no two are alike.
+fn key(n: u64) -> u64 {
+    let mixed = [(30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB)];
+    let mix = |x: u64, (shift, factor)| (x ^ x >> shift).wrapping_mul(factor);
+    let x = mixed
+        .into_iter()
+        .fold(n.wrapping_mul(0x9E37_79B9_7F4A_7C15), mix);
+    x ^ x >> 31
+}
+
+#[test]
+fn a_change_is_one_line_and_one_fence() {
+    let (_folder, pool, tree) = tree();
+    let one = |what: &str, f: &dyn Fn()| assert_eq!(cost(&pool, f), (1, 1), "{what}");
+    let nothing = |what: &str, f: &dyn Fn()| assert_eq!(cost(&pool, f), (0, 0), "{what}");
+    for n in 2..20 {
+        one("insert", &|| tree.insert(&n, &n).expect("a new key"));
+        one("update", &|| tree.update(&n, &1).expect("there"));
+        one("upsert", &|| {
+            assert!(tree.upsert(&n, &2).expect("there"));
+        });
+        nothing("what changes nothing", &|| {
+            assert!(matches!(tree.insert(&n, &3), Err(InsertError::KeyExists)));
+            tree.update(&(n + 1), &3).expect_err("no such key");
+            assert!(!tree.remove(&(n + 1)).expect("removal"));
+            assert_eq!((tree.get(&n), tree.get(&(n + 1))), (Some(2), None));
+            tree.scan(n.., |_, _| ControlFlow::Break(()));
+            tree.scan_reverse(..n, |_, _| ControlFlow::Break(()));
+            tree.multi_get(&[n, n + 1], &mut Vec::new());
+        });
+    }
+    one("remove", &|| assert!(tree.remove(&2).expect("removal")));
+}
+
+/// The aim of the design: at most 1.05 fences and 1.9 lines an insertion, splits and all, growing from empty.
+#[test]
+fn growing_from_empty() {
+    const KEYS: u64 = 100_000;
+    let (_folder, pool, tree) = tree();
+    let (lines, fences) = cost(&pool, || {
+        for n in 0..KEYS {
+            tree.insert(&key(n), &n).expect("a new key");
+        }
+    });
+    let per = |count: u64| (count * 1000).div_ceil(KEYS);
+    let stats = tree.stats();
+    let bytes = stats.leaves * 4096 / KEYS;
+    assert_eq!(
+        (per(lines), per(fences), bytes),
+        GROWING,
+        "in thousandths, and bytes"
+    );
+    tree.verify().expect("sound");
+}
+
+/// Lines and fences in thousandths, and bytes of leaf pages for an entry.
+const GROWING: (u64, u64, u64) = (0, 0, 0);
+
+#[test]
+fn growing_in_order() {
+    const KEYS: u64 = 100_000;
+    let (_folder, pool, tree) = tree();
+    let (lines, fences) = cost(&pool, || {
+        for n in 2..KEYS {
+            tree.insert(&n, &n).expect("a new key");
+        }
+    });
+    let per = |count: u64| (count * 1000).div_ceil(KEYS);
+    let bytes = tree.stats().leaves * 4096 / KEYS;
+    assert_eq!(
+        (per(lines), per(fences), bytes),
+        IN_ORDER,
+        "in thousandths, and bytes"
+    );
+}
+
+/// Likewise, of ascending keys.
+const IN_ORDER: (u64, u64, u64) = (0, 0, 0);
