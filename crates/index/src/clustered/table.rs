@@ -81,7 +81,8 @@ impl Word {
 
     pub(super) fn encode(self, id: u32) -> u64 {
         let kind = if self.newborn { NEWBORN } else { PAGE };
-        let payload = self.block / 64 | kind << KIND_SHIFT | self.generation << GENERATION_SHIFT;
+        let payload =
+            (self.block / 64) | (kind << KIND_SHIFT) | (self.generation << GENERATION_SHIFT);
         checked::word(payload, id.into())
     }
 

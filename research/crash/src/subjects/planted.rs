@@ -189,8 +189,8 @@ pub const PLANTED: &[Planted] = &[
         "a keyspace loses its old name in one commit and gets the new one in the next"),
     #[cfg(feature = "unproven")]
     plant("store-feed-at-once", 14, "store-lbtree-256-watched", Kind::Mixed, &[FaultKind::Wrong],
-        "a watch gives a change as soon as it is made").together(),
+        "a watch gives a change as soon as it is made").with_threads(),
     #[cfg(feature = "unproven")]
     plant("store-feed-begins-early", 22, "store-lbtree-256-watched", Kind::Mixed, &[FaultKind::Wrong],
-        "a watch begins without waiting for what was committed before it to be durable").together(),
+        "a watch begins without waiting for what was committed before it to be durable").with_threads(),
 ];

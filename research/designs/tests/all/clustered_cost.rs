@@ -32,11 +32,11 @@ fn cost(pool: &Pool<Medium>, f: impl FnOnce()) -> (u64, u64) {
 /// Key number `n`, as good as random; no two are alike.
 fn key(n: u64) -> u64 {
     let mixed = [(30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB)];
-    let mix = |x: u64, (shift, factor)| (x ^ x >> shift).wrapping_mul(factor);
+    let mix = |x: u64, (shift, factor): (u32, u64)| (x ^ (x >> shift)).wrapping_mul(factor);
     let x = mixed
         .into_iter()
         .fold(n.wrapping_mul(0x9E37_79B9_7F4A_7C15), mix);
-    x ^ x >> 31
+    x ^ (x >> 31)
 }
 
 #[test]
@@ -63,6 +63,16 @@ fn a_change_is_one_line_and_one_fence() {
     one("remove", &|| assert!(tree.remove(&2).expect("removal")));
 }
 
+/// Lines and fences differ by a few in a thousand insertions: a chunk of the pool is assigned, durably, where no page that was replaced
+/// is free yet, which depends on when readers have left.
+fn assert_about(found: (u64, u64, u64), golden: (u64, u64, u64)) {
+    let near = |a: u64, b: u64| a.abs_diff(b) <= 4;
+    assert!(
+        near(found.0, golden.0) && near(found.1, golden.1) && found.2 == golden.2,
+        "lines, fences in thousandths, bytes: {found:?}, not {golden:?}"
+    );
+}
+
 /// The aim of the design: at most 1.05 fences and 1.9 lines an insertion, splits and all, growing from empty.
 #[test]
 fn growing_from_empty() {
@@ -76,16 +86,12 @@ fn growing_from_empty() {
     let per = |count: u64| (count * 1000).div_ceil(KEYS);
     let stats = tree.stats();
     let bytes = stats.leaves * 4096 / KEYS;
-    assert_eq!(
-        (per(lines), per(fences), bytes),
-        GROWING,
-        "in thousandths, and bytes"
-    );
+    assert_about((per(lines), per(fences), bytes), GROWING);
     tree.verify().expect("sound");
 }
 
 /// Lines and fences in thousandths, and bytes of leaf pages for an entry.
-const GROWING: (u64, u64, u64) = (0, 0, 0);
+const GROWING: (u64, u64, u64) = (1808, 1023, 26);
 
 #[test]
 fn growing_in_order() {
@@ -98,12 +104,8 @@ fn growing_in_order() {
     });
     let per = |count: u64| (count * 1000).div_ceil(KEYS);
     let bytes = tree.stats().leaves * 4096 / KEYS;
-    assert_eq!(
-        (per(lines), per(fences), bytes),
-        IN_ORDER,
-        "in thousandths, and bytes"
-    );
+    assert_about((per(lines), per(fences), bytes), IN_ORDER);
 }
 
 /// Likewise, of ascending keys.
-const IN_ORDER: (u64, u64, u64) = (0, 0, 0);
+const IN_ORDER: (u64, u64, u64) = (1835, 1023, 17);
