@@ -204,8 +204,12 @@ where
         (page.check_base(header, sound.seed)).map_err(damaged)?;
         let slot = self.parts.allocate();
         let part = self.part(slot);
+        // A search that came too late, for the page whose part this was, finds that out.
+        part.version.lock();
         self.fill(part, header, sound.block);
-        if let Err(what) = self.fill_tail(part, sound) {
+        let filled = self.fill_tail(part, sound);
+        part.version.unlock();
+        if let Err(what) = filled {
             self.parts.free(slot);
             return Err(LoadError::Damaged(what));
         }

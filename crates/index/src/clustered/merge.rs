@@ -31,7 +31,7 @@ use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::log::{Logs, Record};
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, SpaceError};
-use crossbeam_epoch as epoch;
+use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
 use std::ops::Bound;
 
@@ -109,13 +109,9 @@ where
             return Ok(false);
         };
         // From left to right, as everywhere.
-        let locked = self.lock_part(boundary, &guard);
-        let (right_slot, right_part) = match locked {
-            Ok(right) => right,
-            Err(e) => {
-                left_part.writer.unlock_unchanged();
-                return Err(e);
-            }
+        let Some((right_slot, right_part)) = self.lock_right(left_slot, boundary, &guard) else {
+            left_part.writer.unlock_unchanged();
+            return Ok(false);
         };
         let merged = self.merge_locked(left_part, (right_slot, right_part), boundary);
         right_part.writer.unlock();
@@ -124,6 +120,28 @@ where
             self.parts.free(right_slot);
         }
         merged
+    }
+
+    /// The part of the page that `boundary` belongs to, locked, for a thread that holds the lock of
+    /// the part `left_slot`; `None` if that is the one, as after another thread's merge.
+    ///
+    /// A thread that holds a lock waits for one to its right only. So it makes sure of the way there
+    /// before it waits: while the left page is locked, the page to its right stays there.
+    fn lock_right(&self, left_slot: u32, boundary: &K, guard: &Guard) -> Option<(u32, &Part)> {
+        loop {
+            let at = self.inner.find(boundary, guard);
+            if !self.inner.validate(&at) {
+                continue;
+            }
+            match Handle::decode(at.leaf) {
+                Handle::Part(slot) if slot != left_slot => {
+                    if let Some(part) = self.try_lock(&at, slot) {
+                        return Some((slot, part));
+                    }
+                }
+                _ => return None,
+            }
+        }
     }
 
     fn merge_locked(

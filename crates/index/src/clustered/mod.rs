@@ -46,7 +46,7 @@
 //!    (`part`, `inner`). Searches of numbers are not pinned; what they read is type-stable.
 //! 2. *Writers* hold the part's writer's lock from before they look until the change is durable. So
 //!    nobody acts on what a crash can undo, and at most the last group of a page is in flight.
-//! 3. *Inner pages* are changed under one lock, [`upper`], which is taken after a part's. Loading
+//! 3. *Inner pages* are changed under one lock, `upper`, which is taken after a part's. Loading
 //!    is done under it too.
 //!
 //! # Crash states

@@ -411,7 +411,7 @@ where
         guard: &Guard,
     ) {
         let slot = self.parts.allocate();
-        self.fill(self.part(slot), &right.header, right.block);
+        self.become_page(self.part(slot), right, |_| {});
         self.become_page(part, left, |tree| {
             let added = K::with_value_of(separator, |separator| {
                 let right = Handle::Part(slot).encode();
