@@ -26,7 +26,7 @@ struct Level {
     /// Of the page to come.
     id: u32,
     pairs: Vec<Pair>,
-    /// Words that the page took when it was last measured.
+    /// Words that the page takes at most, as far as the pairs since it was last measured go.
     words: usize,
     /// The pages that are there: their low fences, and their numbers.
     pages: Vec<Pair>,
@@ -74,17 +74,18 @@ where
 
     /// Adds a pair behind the others.
     fn add(&mut self, level: &mut Level, pair: Pair) -> Result<(), SpaceError> {
+        // Lengths and an offset at most, besides key and value.
+        level.words += 2 + super::layout::words_of(pair.0.len() + pair.1.len());
         level.pairs.push(pair);
         let n = level.pairs.len();
-        let near = n < 64 || level.words * 100 >= self.words * 80;
-        if n < 3 || !near && !n.is_multiple_of(8) {
+        if n < 2 || level.words + super::layout::HEADER <= self.words {
             return Ok(());
         }
         // The high fence is not known yet; it is about the last key.
         let high = &level.pairs[n - 1].0;
         let spec = self.spec(level, level.id, Some(high), 0);
         level.words = spec.header(self.entries(level).part(0, n)).tail;
-        if level.words <= self.words {
+        if level.words <= self.words || n < 3 {
             return Ok(());
         }
         let Some(last) = level.pairs.pop() else {
@@ -97,6 +98,7 @@ where
         self.write(level, Some(&high), next)?;
         level.low = Some(high);
         level.id = next;
+        level.words = 2 + super::layout::words_of(last.0.len() + last.1.len());
         level.pairs.push(last);
         Ok(())
     }

@@ -75,6 +75,10 @@ impl<'e, 'v> Part<'e, 'v> {
         }
         let mut lengths = self.iter().map(|(key, value)| (key.len(), value.len()));
         let (key, value) = lengths.next()?;
+        // Entries without any byte would have no words.
+        if key + value == 0 {
+            return None;
+        }
         let uniform = Uniform {
             key: u16::try_from(key).ok()?,
             value: u16::try_from(value).ok()?,

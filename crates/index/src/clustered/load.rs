@@ -218,12 +218,17 @@ where
 
     /// Adds the records of the tail to a part that nobody else knows yet.
     fn fill_tail(&self, part: &Part, sound: &Sound<'_, M>) -> Result<(), String> {
+        let (low, high) = (
+            sound.page.low(&sound.header),
+            sound.page.high(&sound.header),
+        );
         let mut n = 0;
         let mut refused = false;
         let end = sound.page.tail(&sound.header, sound.seed, |place, key| {
             let hash = K::with_value_of(key, |key| key.hash());
+            let inside = low.is_none_or(|low| low <= key) && high.is_none_or(|high| key < high);
             match hash {
-                Some(hash) if n < super::part::TAIL => {
+                Some(hash) if n < super::part::TAIL && inside => {
                     part.add(n, hash as u8, place);
                     n += 1;
                 }
@@ -270,7 +275,9 @@ where
         for (key, child) in rest.iter().rev() {
             self.route(key, Handle::Unloaded(*child), guard)?;
         }
-        upper.add(header.level, fences.0, known);
+        if !upper.add(header.level, fences.0, known) {
+            return Err(LoadError::Damaged("its place is another page's".into()));
+        }
         self.put_in_place(header.id, Handle::Unloaded(*first), low, guard)
     }
 }

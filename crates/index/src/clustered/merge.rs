@@ -23,6 +23,7 @@ use super::image::Entries;
 use super::page::Page;
 use super::part::Part;
 use super::replace::{Change, Course, NewPage, Old, Spec, merged};
+use super::sum;
 use super::table::{Table, Word};
 use super::upper::{Known, Upper};
 use super::{ClusteredTree, Handle, LoadError};
@@ -73,28 +74,32 @@ where
     /// Merges the page of `key` with a neighbour, if that can be done now. Nothing but space depends
     /// on it.
     pub(super) fn merge(&self, key: &K) {
-        while let Err(LoadError::Space(_)) = self.try_merge(key) {
-            // Pages that were replaced are free after a while; without room for the new page, this
-            // one goes on taking its space.
-            if !self.retired.wait() {
-                break;
+        loop {
+            match self.try_merge(key) {
+                // The page that it has become may be nearly empty, too.
+                Ok(true) => {}
+                // Pages that were replaced are free after a while; without room for the new page,
+                // this one goes on taking its space.
+                Err(LoadError::Space(_)) if self.retired.wait() => {}
+                Ok(false) | Err(_) => return,
             }
         }
     }
 
-    fn try_merge(&self, key: &K) -> Result<(), LoadError> {
+    /// Returns whether it did.
+    fn try_merge(&self, key: &K) -> Result<bool, LoadError> {
         let guard = epoch::pin();
         let at = self.inner.find_range(key, &guard);
         if let Some(low) = &at.low {
             let low: &K = low.borrow();
             let left = self.inner.find_below(low, &guard);
             if self.merge_two(&left, low)? {
-                return Ok(());
+                return Ok(true);
             }
         }
         match &at.high {
-            Some(high) => self.merge_two(&at, high.borrow()).map(drop),
-            None => Ok(()),
+            Some(high) => self.merge_two(&at, high.borrow()),
+            None => Ok(false),
         }
     }
 
@@ -160,11 +165,12 @@ where
         let pages = (self.page_of(left_part), self.page_of(right_part));
         let blocks = (left_part.block(), right_part.block());
         let joined = self.joined(pages, places(left_part), places(right_part))?;
+        let separator = boundary.with_bytes(<[u8]>::to_vec);
+        let joined = joined.filter(|joined| joined.right.low == Some(&separator));
         let Some(joined) = joined else {
             return Ok(false);
         };
         let mut upper = lock(&self.upper);
-        let separator = boundary.with_bytes(<[u8]>::to_vec);
         if !self.unpost(&mut upper, 1, &separator)? {
             return Ok(false);
         }
@@ -262,7 +268,9 @@ where
         let id = new.header.id;
         let mut slot = self.log().take();
         // Four words: armed by one fence.
-        slot.arm(&[id.into(), word.encode(id), gone.into(), 0]);
+        let record = [id.into(), word.encode(id), gone.into()];
+        let sum = sum::words(self.salt as u32, &record);
+        slot.arm(&[record[0], record[1], record[2], sum.into()]);
         self.table.renew(pm, id, Some(word));
         self.table.renew(pm, gone, None);
         // PERSIST: both words, before the record that would store them again is disarmed.
@@ -277,9 +285,12 @@ where
     /// # Errors
     /// A message, if the record is damaged.
     pub(super) fn apply(&self, record: Record<'_>) -> Result<(), String> {
-        let Record::Redo(&[id, word, gone, 0]) = record else {
+        let Record::Redo(&[id, word, gone, sum]) = record else {
             return Err("no record of a merge".into());
         };
+        if sum != sum::words(self.salt as u32, &[id, word, gone]).into() {
+            return Err("the record of a merge fails its checksum".into());
+        }
         let ids = (u32::try_from(id), u32::try_from(gone));
         let (Ok(id), Ok(gone)) = ids else {
             return Err(format!("pages {id} and {gone}"));

@@ -152,6 +152,8 @@ where
     retired: Retired,
     /// Blocks that are kept back for removals.
     spare: Mutex<Vec<u64>>,
+    /// While the tree is opened: newborn pages that cannot be read, and their blocks.
+    unreadable: Vec<(u32, u64)>,
     /// Made or opened with the tree.
     log: Option<Logs<M>>,
     heap: Heap<M>,
@@ -273,7 +275,8 @@ where
     /// The page of a part.
     #[inline(always)]
     fn page_of(&self, part: &Part) -> Page<'_, M> {
-        self.page(part.block(), part.words())
+        let (block, words) = part.block_and_words();
+        self.page(block, words)
     }
 
     /// A generation that no page has had.

@@ -5,7 +5,7 @@
 //! that damage is an error of the opening.
 
 use super::counter::Counter;
-use super::layout::{MIN_PAGE, Seed};
+use super::layout::{Header, MIN_PAGE, Seed};
 use super::merge;
 use super::table::{Table, Word};
 use super::upper::Upper;
@@ -18,13 +18,24 @@ use crate::sync::Retired;
 use bristlecone_pmem::log::Logs;
 use bristlecone_pmem::pool::{Root, RootKind};
 use bristlecone_pmem::sync::lock;
-use bristlecone_pmem::{CommitError, Heap, Media, Pool, planted};
+use bristlecone_pmem::{CommitError, Heap, Media, POff, Pool, planted};
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
+
+/// What became of a newborn page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Birth {
+    /// It counts.
+    Counts,
+    /// A crash came before it was to count.
+    Void,
+    /// It is not there, or is damaged.
+    Unreadable,
+}
 
 /// The name in root tables.
 const DESIGN: &str = "clustered";
@@ -79,6 +90,7 @@ where
             report: RecoveryReport::default(),
             retired: Retired::default(),
             spare: Mutex::default(),
+            unreadable: Vec::new(),
             log: None,
             heap,
             root: Some(root),
@@ -102,7 +114,7 @@ where
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
-        let salt = root::new_salt(pool.uuid().as_bytes(), pool.size());
+        let salt = root::new_salt::<M>();
         let pm = pool.pm();
         // The ceilings are those of what was never used.
         for (i, value) in [
@@ -130,7 +142,7 @@ where
                     .chain(log)
                     .collect();
                 for block in blocks {
-                    tree.heap.free(bristlecone_pmem::POff::new(block));
+                    tree.heap.free(POff::new(block));
                 }
                 tree.heap.trim();
                 tree.root = None;
@@ -157,10 +169,10 @@ where
         let first = self.write_first()?;
         let published = self.publish_root();
         if published.is_err() {
-            self.heap.free(bristlecone_pmem::POff::new(first.block));
+            self.heap.free(POff::new(first.block));
         }
         published?;
-        self.load_all()
+        self.load_all().inspect_err(|_| self.root().unpublish())
     }
 
     fn publish_root(&self) -> Result<(), TreeError> {
@@ -205,6 +217,7 @@ where
         self.report.threads = 1;
         self.report.repaired = repaired;
         self.load_all()?;
+        self.clear_unreadable();
         Ok(())
     }
 
@@ -236,47 +249,85 @@ where
             let marked = self.heap.mark(word.block, MIN_PAGE as u64, &guard);
             marked.map_err(|e| format!("page {id}: {e}"))?;
         }
-        let mut cleared = Vec::new();
+        let (mut cleared, mut unreadable) = (Vec::new(), Vec::new());
         let pm = self.pm();
         let decided = newborn.iter().map(|(id, word)| self.counts(*id, *word));
-        let decided = decided.collect::<Result<Vec<bool>, _>>()?;
-        for ((id, word), counts) in newborn.iter().zip(decided) {
-            if counts {
+        let decided = decided.collect::<Result<Vec<Birth>, _>>()?;
+        for ((id, word), birth) in newborn.iter().zip(decided) {
+            if birth != Birth::Void {
                 let marked = self.heap.mark(word.block, MIN_PAGE as u64, &guard);
                 marked.map_err(|e| format!("page {id}: {e}"))?;
-                self.table.settle(pm, *id, *word);
-            } else {
-                self.table.clear(pm, *id);
-                cleared.push(*id);
+            }
+            match birth {
+                Birth::Counts => self.table.settle(pm, *id, *word),
+                Birth::Void => {
+                    self.table.clear(pm, *id);
+                    cleared.push(*id);
+                }
+                // If a page leads to it, it is damaged: then nothing of it is to be changed.
+                Birth::Unreadable => unreadable.push((*id, word.block)),
             }
         }
-        if !cleared.is_empty() {
-            // PERSIST: cleared words, before their numbers and blocks are used again.
+        if !newborn.is_empty() {
+            // PERSIST: settled words, before the pages that they were born in change; cleared words,
+            // before their numbers and blocks are used again.
             pm.fence();
-            self.table.release(cleared);
         }
+        self.table.release(cleared);
+        self.unreadable = unreadable;
         Ok(newborn.len() as u64 + merges)
     }
 
     /// Whether a newborn page counts: the page that it was born in was replaced by one of its
     /// generation.
-    fn counts(&self, id: u32, word: Word) -> Result<bool, String> {
+    fn counts(&self, id: u32, word: Word) -> Result<Birth, String> {
         let about = |e: String| format!("newborn page {id} at {:#x}: {e}", word.block);
-        let Ok((_, header, _)) = self.checked_page(word.block) else {
-            // It was not durable when the power went: nothing that makes it count is.
-            return Ok(false);
+        let Some(header) = self.page_of_word(id, word) else {
+            return Ok(Birth::Unreadable);
         };
-        if header.id != id || !word.is_of(header.generation) {
-            return Ok(false);
-        }
-        let Some(parent) = self.table.read(self.pm(), header.born_in)? else {
-            return Ok(true);
+        let parent = header.born_in;
+        let Some(parent_word) = self.table.read(self.pm(), parent)? else {
+            return Ok(Birth::Counts);
         };
-        let (_, parent, _) = self.checked_page(parent.block).map_err(about)?;
-        if planted!(self.pm(), "clustered-born-cleared") {
-            return Ok(parent.generation > header.generation);
+        let Some(parent) = self.page_of_word(parent, parent_word) else {
+            // A newborn page that never counted has the number now, so the one that had it is gone.
+            return if parent_word.newborn {
+                Ok(Birth::Counts)
+            } else {
+                Err(about(format!(
+                    "page {parent}, which it was born in, is damaged"
+                )))
+            };
+        };
+        let counts = if planted!(self.pm(), "clustered-born-cleared") {
+            parent.generation > header.generation
+        } else {
+            parent.generation >= header.generation
+        };
+        Ok(if counts { Birth::Counts } else { Birth::Void })
+    }
+
+    /// The header of the page that a word names, if it is sound and that page's.
+    fn page_of_word(&self, id: u32, word: Word) -> Option<Header> {
+        let (_, header, _) = self.checked_page(word.block).ok()?;
+        (header.id == id && word.is_of(header.generation)).then_some(header)
+    }
+
+    /// Clears newborn words whose pages cannot be read and that no page leads to: they were not
+    /// durable when the power went, so nothing that would make them count is.
+    fn clear_unreadable(&mut self) {
+        let pm = self.pm();
+        for (id, _) in &self.unreadable {
+            self.table.clear(pm, *id);
         }
-        Ok(parent.generation >= header.generation)
+        if !self.unreadable.is_empty() {
+            // PERSIST: cleared words, before their numbers and blocks are used again.
+            pm.fence();
+        }
+        for (id, block) in std::mem::take(&mut self.unreadable) {
+            self.heap.free(POff::new(block));
+            self.table.release([id]);
+        }
     }
 
     /// Loads every page.
@@ -301,9 +352,7 @@ where
                 }
                 Handle::Part(slot) => {
                     leaves += 1;
-                    entries += self
-                        .entries_of(self.part(slot))
-                        .map_err(TreeError::Corrupt)?;
+                    entries += self.part(slot).live() as u64;
                 }
             }
             let Some(high) = &at.high else {

@@ -262,7 +262,7 @@ impl<'p, M: Media> Page<'p, M> {
         match (kind, form) {
             (Kind::Uniform { padded }, Some(form)) => {
                 let record = form.record_words();
-                let n = (words - 2) / record - usize::from(padded);
+                let n = ((words - 2) / record.max(1)).saturating_sub(padded.into());
                 for _ in 0..n {
                     let place = Place {
                         word,

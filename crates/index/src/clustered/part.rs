@@ -56,6 +56,9 @@ const _: () = assert!(MAX_PAGE / 8 <= PLACE as usize + 1);
 // dropping does nothing.
 unsafe impl Node for Part {}
 
+/// Bits of a word that are a block / 64; words of the page follow.
+const BLOCK_BITS: u32 = 48;
+const BLOCK: u64 = (1 << BLOCK_BITS) - 1;
 /// Bits of a word that are a generation.
 const GENERATION: u64 = (1 << 48) - 1;
 /// Bits of a place that are its word in the page.
@@ -154,9 +157,15 @@ fn set_lane(cells: &[AtomicU64], i: usize, value: u16) {
 
 impl Part {
     /// The block of the page, an offset in the pool.
-    #[inline(always)]
     pub(super) fn block(&self) -> u64 {
-        load(&self.block)
+        self.block_and_words().0
+    }
+
+    /// The block of the page, and its words: in one word, so that no search goes beyond a block.
+    #[inline(always)]
+    pub(super) fn block_and_words(&self) -> (u64, usize) {
+        let both = load(&self.block);
+        ((both & BLOCK) * 64, (both >> BLOCK_BITS) as usize)
     }
 
     pub(super) fn id(&self) -> u32 {
@@ -177,12 +186,6 @@ impl Part {
     pub(super) fn set_live(&self, live: usize) {
         let generation = load(&self.generation) & GENERATION;
         store(&self.generation, generation | (live as u64) << 48);
-    }
-
-    /// Words of the page.
-    #[inline(always)]
-    pub(super) fn words(&self) -> usize {
-        (load(&self.shape) >> 48) as usize
     }
 
     #[inline(always)]
@@ -288,12 +291,12 @@ impl Part {
     pub(super) fn become_page(&self, header: &Header, block: u64, word: impl Fn(usize) -> u64) {
         let n = header.entries;
         let form = header.form.unwrap_or(Uniform { key: 0, value: 0 });
-        let shape = n as u64
-            | (header.base as u64) << 16
-            | (header.prefix as u64) << 32
-            | (header.words as u64) << 48;
+        let shape = n as u64 | (header.base as u64) << 16 | (header.prefix as u64) << 32;
         let uniform = u64::from(header.form.is_some()) << 63;
-        store(&self.block, block);
+        store(
+            &self.block,
+            (block / 64) | (header.words as u64) << BLOCK_BITS,
+        );
         store(&self.shape, shape);
         store(
             &self.lengths,
@@ -307,7 +310,7 @@ impl Part {
         // A shift of 48 leaves 16 bits.
         let heads = Heads {
             first,
-            shift: (last - first).leading_zeros().min(48),
+            shift: last.saturating_sub(first).leading_zeros().min(48),
             step: n.div_ceil(SAMPLES).max(1),
             samples: n.div_ceil(n.div_ceil(SAMPLES).max(1)),
         };

@@ -12,7 +12,7 @@
 
 pub(super) use super::image::Spec;
 use super::image::{self, Entries, common_prefix};
-use super::layout::{Header, Seed};
+use super::layout::{Header, MAX_PAGE, Seed};
 use super::page::Page;
 use super::part::Place;
 use super::table::{Table, Word};
@@ -26,6 +26,12 @@ use crossbeam_epoch::Guard;
 const SPLIT_ABOVE: usize = 80;
 /// Likewise where entries come in ascending order: the left page stays as it is.
 const SPLIT_ASCENDING_ABOVE: usize = 88;
+/// Likewise, of a left page that stays as it is in a split.
+const FULL_ASCENDING: usize = 97;
+/// Entries of a leaf page that is split, at least.
+const FEW: usize = 4;
+/// Likewise, of an inner page.
+const FEW_CHILDREN: usize = 8;
 /// Blocks that are kept back, so that removing needs no space. Nothing durable says so.
 const SPARE: usize = 4;
 /// Entries of a page above which it is split where rare paths are to be taken often.
@@ -117,22 +123,20 @@ pub(super) fn merged<'v, M: Media>(
     records.sort_unstable_by(|a, b| a.key.cmp(b.key).then(b.age.cmp(&a.age)));
     records.dedup_by(|later, first| later.key == first.key);
     let base = base_of(header);
-    let prefix = &page.low(header).unwrap_or(&[])[..header.prefix];
+    let prefix = page.prefix(header.prefix);
     let mut entries = Entries::default();
     let mut records = records.into_iter().peekable();
     for i in 0..header.entries {
         let (rest, value) = page.entry(&base, i);
         let rest = page.bytes(rest);
-        while let Some(record) = records.next_if(|record| &record.key[header.prefix..] < rest) {
+        let cut = |record: &Record<'v>| record.key.get(header.prefix..).unwrap_or(&[]);
+        while let Some(record) = records.next_if(|record| cut(record) < rest) {
             if let Some(value) = record.value {
                 entries.push(record.key, &[], value);
             }
         }
         // A later record of this very key decides.
-        if records
-            .peek()
-            .is_none_or(|record| &record.key[header.prefix..] != rest)
-        {
+        if records.peek().is_none_or(|record| cut(record) != rest) {
             entries.push(prefix, rest, page.bytes(value));
         }
     }
@@ -188,14 +192,25 @@ where
         self.ensure_memory()?;
         let n = entries.len();
         let whole = self.spec(old).header(entries.part(0, n));
-        let ascending = course == Course::Ascending;
+        let left = n.saturating_sub(1);
+        let left = self.spec(old).header(entries.part(0, left)).tail;
+        let ascending =
+            course == Course::Ascending && left * 100 <= self.page_words * FULL_ASCENDING;
         let percent = match course {
             Course::Any => SPLIT_ABOVE,
-            Course::Ascending => SPLIT_ASCENDING_ABOVE,
+            Course::Ascending if ascending => SPLIT_ASCENDING_ABOVE,
+            Course::Ascending => SPLIT_ABOVE,
             Course::Removing => 100,
         };
+        // A page of few long entries becomes larger instead: where each page held one or two, the
+        // tree would be as high as it is long.
+        let few = if old.header.level == 0 {
+            FEW
+        } else {
+            FEW_CHILDREN
+        };
         let tiny = self.pm().tiny() && n > TINY_ENTRIES && course != Course::Removing;
-        let split = n > 1 && (tiny || whole.tail * 100 > self.page_words * percent);
+        let split = tiny || n >= few && whole.tail * 100 > self.page_words * percent;
         let grows = split && old.header.id == Table::FIRST_ID;
         let mut ids = Vec::new();
         for _ in 0..usize::from(split) + usize::from(grows) {
@@ -421,8 +436,14 @@ where
         let mut spec = *spec;
         spec.words = self.page_words;
         let mut header = spec.header(entries);
-        while header.tail * 100 > header.words * full {
+        while header.tail * 100 > header.words * full && header.words < MAX_PAGE / 8 {
             header.words *= 2;
+        }
+        if header.tail > header.words {
+            return Err(SpaceError::TooLarge {
+                wanted: header.tail as u64 * 8,
+                most: MAX_PAGE as u64,
+            });
         }
         let seed = Seed {
             salt: self.salt,

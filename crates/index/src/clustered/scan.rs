@@ -38,9 +38,9 @@ struct Content {
 }
 
 impl Content {
-    /// Reads what a page has. It may be changing: the caller validates its version before it uses
-    /// anything.
-    fn read<M: Media>(&mut self, page: Page<'_, M>, part: &Part) {
+    /// Notes where the records of a page are. It may be changing: the caller validates its version
+    /// before it goes on.
+    fn gather<M: Media>(&mut self, page: Page<'_, M>, part: &Part) {
         let base = part.base();
         self.base = Some(base);
         self.entries.clear();
@@ -49,13 +49,24 @@ impl Content {
             let place = part.place(age);
             let (key, value) = page.record(base.form, place);
             self.records.push(Record {
-                word: super::page::key_word(page.bytes(key), base.prefix),
+                word: 0,
                 age,
                 key,
                 value: (!place.removed).then_some(value),
             });
         }
+    }
+
+    /// Puts the entries in order. The caller is pinned and has validated the version since: what was
+    /// noted does not change any more.
+    fn order<M: Media>(&mut self, page: Page<'_, M>) {
+        let Some(base) = self.base else {
+            return;
+        };
         let key = |record: &Record| page.bytes(record.key);
+        for record in &mut self.records {
+            record.word = super::page::key_word(page.bytes(record.key), base.prefix);
+        }
         self.records.sort_unstable_by(|a, b| {
             let order = a.word.cmp(&b.word).then_with(|| key(a).cmp(key(b)));
             order.then(b.age.cmp(&a.age))
@@ -136,10 +147,11 @@ where
                 }
                 self.prefetch_next(&at, direction, &guard);
                 let page = self.page_of(part);
-                content.read(page, part);
+                content.gather(page, part);
                 if !part.version.validate(version) {
                     continue;
                 }
+                content.order(page);
                 let taken = |key: &K| {
                     let low = at.low.as_ref().map(Borrow::borrow);
                     let high = at.high.as_ref().map(Borrow::borrow);

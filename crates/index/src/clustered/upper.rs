@@ -62,13 +62,14 @@ impl Upper {
             .push(BTreeMap::from([(Vec::new(), Known::of(root))]));
     }
 
-    /// Adds a page of a level from 1 up.
-    pub(super) fn add(&mut self, level: u8, low: Option<&[u8]>, known: Known) {
+    /// Adds a page of a level from 1 up. Returns false if there was one at that place.
+    pub(super) fn add(&mut self, level: u8, low: Option<&[u8]>, known: Known) -> bool {
         let level = usize::from(level);
         if self.levels.len() < level {
             self.levels.resize_with(level, BTreeMap::new);
         }
-        self.levels[level - 1].insert(low.unwrap_or(&[]).to_vec(), known);
+        let low = low.unwrap_or(&[]).to_vec();
+        self.levels[level - 1].insert(low, known).is_none()
     }
 }
 

@@ -231,7 +231,7 @@ where
         loop {
             if let Handle::Part(slot) = Handle::decode(at.located.leaf) {
                 let part = self.part(slot);
-                entries += self.entries_of(part).unwrap_or(0);
+                entries += part.live() as u64;
                 words += part.end() as u64;
                 leaves += 1;
             }

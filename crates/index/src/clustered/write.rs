@@ -37,7 +37,7 @@ pub(super) enum Changed {
 }
 
 /// Records of the tail of a page that is larger than others.
-const LARGE_TAIL: usize = 6;
+const LARGE_TAIL: usize = 2;
 /// Records of a tail where rare paths are to be taken often.
 const TINY_TAIL: usize = 3;
 
@@ -260,32 +260,24 @@ where
     ) -> Result<(Changed, bool), LoadError> {
         key.with_bytes(|bytes| {
             let guard = epoch::pin();
-            let (slot, part) = self.lock_part(key, &guard)?;
-            let changed = self.change_locked((slot, part), (key, bytes), value, expected, &guard);
+            let (_, part) = self.lock_part(key, &guard)?;
+            let changed = self.change_locked(part, (key, bytes), value, expected, &guard);
             let fresh = value.is_none() || part.count() == 0;
             let sparse = fresh && changed.is_ok() && self.is_sparse(part);
             part.writer.unlock();
-            let (changed, posted) = changed?;
-            if let Some((separator, right)) = posted {
-                // Without room the separator is left out: the page is found from its left
-                // neighbour, when the tree is opened again.
-                let _ = self.post_leaf(&separator, right);
-            }
-            Ok((changed, sparse))
+            Ok((changed?, sparse))
         })
     }
 
-    /// Returns, with how the change ended, the separator and the number of a page that a split made.
     #[inline(always)]
-    #[allow(clippy::type_complexity, reason = "used once")]
     fn change_locked(
         &self,
-        (slot, part): (u32, &Part),
+        part: &Part,
         (key, bytes): (&K, &[u8]),
         value: Option<&[u8]>,
         expected: Expected,
         guard: &Guard,
-    ) -> Result<(Changed, Option<(Vec<u8>, u32)>), LoadError> {
+    ) -> Result<Changed, LoadError> {
         let page = self.page_of(part);
         let hash = key.hash();
         let was_there = page.find(part, bytes, hash) != Found::Absent;
@@ -295,7 +287,7 @@ where
             Expected::Either => false,
         };
         if refused {
-            return Ok((Changed::Refused, None));
+            return Ok(Changed::Refused);
         }
         let done = Changed::Done { was_there };
         let form = part.base().form;
@@ -310,22 +302,20 @@ where
             part.publish(tail.count + 1, end);
             let live = part.live() + usize::from(value.is_some() && !was_there);
             part.set_live(live - usize::from(value.is_none() && was_there));
-            return Ok((done, None));
+            return Ok(done);
         }
         let change = Change { key: bytes, value };
-        let posted = self.replace_leaf(slot, part, change, guard)?;
-        Ok((done, posted))
+        self.replace_leaf(part, change, guard)?;
+        Ok(done)
     }
 
-    /// Replaces a leaf page whose part's writer's lock the caller holds, with `change`. Returns the
-    /// separator and the number of a page that a split made.
+    /// Replaces a leaf page whose part's writer's lock the caller holds, with `change`.
     fn replace_leaf(
         &self,
-        slot: u32,
         part: &Part,
         change: Change<'_>,
         guard: &Guard,
-    ) -> Result<Option<(Vec<u8>, u32)>, LoadError> {
+    ) -> Result<(), LoadError> {
         let block = part.block();
         let page = self.page_of(part);
         let (header, _) = page.header(self.salt).map_err(LoadError::Damaged)?;
@@ -348,8 +338,6 @@ where
         match self.replace(&old, &entries, course)? {
             Replaced::One(new) => {
                 self.become_page(part, &new, |_| {});
-                self.retire(block, guard);
-                Ok(None)
             }
             Replaced::Two {
                 left,
@@ -357,8 +345,10 @@ where
                 separator,
             } => {
                 self.become_two(part, &left, &right, &separator, guard);
-                self.retire(block, guard);
-                Ok(Some((separator, right.header.id)))
+                // Under the lock, so that the right page is not merged away before. Without room the
+                // separator is left out: the page is found from this one, when the tree is opened
+                // again.
+                let _ = self.post_leaf(&separator, right.header.id);
             }
             Replaced::Grown {
                 left,
@@ -369,12 +359,10 @@ where
                 let mut upper = bristlecone_pmem::sync::lock(&self.upper);
                 upper.add_root(&root);
                 self.become_two(part, &left, &right, &separator, guard);
-                drop(upper);
-                self.retire(block, guard);
-                let _ = slot;
-                Ok(None)
             }
         }
+        self.retire(block, guard);
+        Ok(())
     }
 
     /// Whether the records of the tail came in key order.
