@@ -23,7 +23,9 @@ use bristlecone_pmem::{Media, POff, SpaceError, planted};
 use crossbeam_epoch::Guard;
 
 /// Percent of a page that its entries may take after a replacement; more, and it is split.
-const SPLIT_ABOVE: usize = 80;
+const SPLIT_ABOVE: usize = 88;
+/// That percentage differs by less than this from page to page.
+const SPLIT_SPREAD: usize = 28;
 /// Likewise where entries come in ascending order: the left page stays as it is.
 const SPLIT_ASCENDING_ABOVE: usize = 88;
 /// Likewise, of a left page that stays as it is in a split.
@@ -196,10 +198,12 @@ where
         let left = self.spec(old).header(entries.part(0, left)).tail;
         let ascending =
             course == Course::Ascending && left * 100 <= self.page_words * FULL_ASCENDING;
+        // Not all alike, or pages that began together would all split together, again and again.
+        let split_above = SPLIT_ABOVE - old.header.generation as usize % SPLIT_SPREAD;
         let percent = match course {
-            Course::Any => SPLIT_ABOVE,
+            Course::Any => split_above,
             Course::Ascending if ascending => SPLIT_ASCENDING_ABOVE,
-            Course::Ascending => SPLIT_ABOVE,
+            Course::Ascending => split_above,
             Course::Removing => 100,
         };
         // A page of few long entries becomes larger instead: where each page held one or two, the

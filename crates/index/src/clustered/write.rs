@@ -36,8 +36,6 @@ pub(super) enum Changed {
     Refused,
 }
 
-/// Records of the tail of a page that is larger than others.
-const LARGE_TAIL: usize = 2;
 /// Records of a tail where rare paths are to be taken often.
 const TINY_TAIL: usize = 3;
 
@@ -141,13 +139,8 @@ where
         value: Option<&[u8]>,
     ) -> Option<(Place, usize)> {
         let most = if self.pm().tiny() { TINY_TAIL } else { TAIL };
-        // A page that is larger than others may have become so by values that are gone.
-        let most = if page.words() > self.page_words {
-            LARGE_TAIL
-        } else {
-            most
-        };
-        if tail.count >= most {
+        // A page that is larger than others is written anew, lest it stays large by what is gone.
+        if tail.count >= most || page.words() > self.page_words {
             return None;
         }
         let mut group = Group::new(form, 0, key, value);
