@@ -14,8 +14,8 @@ use crate::tools::{self, Outcome};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// What is run unless something else is asked for: every test with threads that does not count what its threads get done, which
-/// is too little here.
+/// Arguments of `cargo test` unless others are given: they select every test with threads but those that count what their threads
+/// get done, which is too little here.
 const DEFAULT: &[&str] = &[
     "--package",
     "bristlecone-index",

@@ -1,5 +1,5 @@
-//! What the API guidelines ask of types: the traits that they have, that they can be shared by or
-//! sent to threads, and that `Debug` shows something.
+//! The API guidelines for types: each has the common traits that fit it, can be shared by threads or
+//! sent to one, and is shown by `Debug`.
 
 use crate::database;
 use bristlecone::index::{IndexRecovery, IndexStats, NumberIndex, NumberIter};
