@@ -100,7 +100,8 @@ fn listing(json: &str) -> Outcome<String> {
     lines_of(file.path())
 }
 
-/// Returns the public types, traits, functions and re-exports without an example, each with its place.
+/// Returns the public types, traits, functions and re-exports without an example, each with its
+/// place.
 fn without_examples(json: &str) -> Outcome<Vec<String>> {
     let described: Value =
         serde_json::from_str(json).map_err(|e| format!("rustdoc's JSON: {e}"))?;
@@ -108,8 +109,8 @@ fn without_examples(json: &str) -> Outcome<Vec<String>> {
         .as_object()
         .ok_or("rustdoc's JSON has no index")?;
     let items = || items.values().filter(|item| item["crate_id"] == 0);
-    // Methods that a trait declares are public as the trait is. Those that an implementation of one has are
-    // described there.
+    // Methods that a trait declares are public as the trait is. Those that an implementation of one
+    // has are described there.
     let of_traits: Vec<&Value> = items()
         .filter_map(|item| item["inner"]["trait"]["items"].as_array())
         .flatten()

@@ -14,8 +14,8 @@ use crate::tools::{self, Outcome};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// What is run unless something else is asked for: every test with threads that does not count what its threads get done, which
-/// is too little here.
+/// Arguments of `cargo test` unless others are given: they select every test with threads but those
+/// that count what their threads get done, which is too little here.
 const DEFAULT: &[&str] = &[
     "--package",
     "bristlecone-index",
@@ -33,7 +33,8 @@ const DEFAULT: &[&str] = &[
     "lbtree::",
     "version_lock::tests::two_leaves",
     "version_lock::tests::versions_change",
-    // The store's timestamps, horizon, recovery and vacuum; commits, histories, backups, feeds, failing disks.
+    // The store's timestamps, horizon, recovery and vacuum; commits, histories, backups, feeds,
+    // failing disks.
     "clock::",
     "horizon::",
     "recovery::tests::walks_from_both_ends",

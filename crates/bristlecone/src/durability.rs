@@ -1,4 +1,5 @@
-//! Durability by handle: the thread that makes commits with [`Durability::Interval`] durable in time.
+//! Durability by handle: the thread that makes commits with [`Durability::Interval`] durable in
+//! time.
 //!
 //! One [`Syncer`] serves all handles of an open database. Its thread starts with the first such
 //! commit and sleeps while none is pending.

@@ -33,7 +33,7 @@ use std::sync::Arc;
 /// ```
 pub use bristlecone_index::IndexStats;
 
-/// What opening found in the index of a database;
+/// The report of opening the index of a database;
 /// [`StoreRecovery::index`](crate::StoreRecovery::index) is one.
 ///
 /// # Examples

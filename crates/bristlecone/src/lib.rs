@@ -31,8 +31,8 @@ pub use typed::Serde;
 pub use typed::{Codec, CodecError, KeyCodec, TypedIter, TypedKeyspace};
 pub use watch::{Event, Watch, WatchOptions};
 
-/// When a commit is durable: all commits of a database ([`Options::durability`]), or those of one
-/// handle ([`Database::with_durability`]).
+/// The durability of commits: of all commits of a database ([`Options::durability`]), or of those
+/// that one handle makes ([`Database::with_durability`]).
 ///
 /// # Examples
 /// ```
@@ -51,7 +51,7 @@ pub use watch::{Event, Watch, WatchOptions};
 /// ```
 pub use bristlecone_pmem::Durability;
 
-/// What a database is on, which decides what a write survives. [`Options::medium`] asks for one.
+/// The medium of a database, which decides what a write survives. [`Options::medium`] asks for one.
 ///
 /// # Examples
 /// ```
@@ -74,7 +74,7 @@ pub use bristlecone_pmem::MediumKind as Medium;
 /// ```
 pub use bristlecone_pmem::pool::CompactReport;
 
-/// What a transaction sees of others; [`Database::begin_with`] takes it.
+/// The isolation level of a transaction; [`Database::begin_with`] takes it.
 ///
 /// # Examples
 /// ```
@@ -94,7 +94,7 @@ pub use bristlecone_pmem::pool::CompactReport;
 /// ```
 pub use bristlecone_store::Isolation;
 
-/// What another transaction has changed; [`Error::conflict`] returns it.
+/// The key that another transaction has changed; [`Error::conflict`] returns it.
 ///
 /// # Examples
 /// ```
@@ -137,7 +137,7 @@ pub use bristlecone_store::BackupReport;
 /// ```
 pub use bristlecone_store::CheckReport;
 
-/// What opening a database found and did; [`Database::recovery`] returns it.
+/// The report of opening a database; [`Database::recovery`] returns it.
 ///
 /// # Examples
 /// ```

@@ -41,11 +41,11 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Database {
     core: Arc<Core>,
-    /// What the commits of this handle wait for, if not what the options of the opening say.
+    /// Durability of this handle's commits; with `None` the options of the opening decide.
     durability: Option<Durability>,
 }
 
-/// What all handles of an open database share.
+/// The state that all handles of an open database share.
 struct Core {
     // Fields are dropped in this order: the syncer's thread ends before the store closes.
     syncer: Syncer,

@@ -19,8 +19,8 @@ impl Database {
     /// writing. The copy is a stream, from which [`restore`](Self::restore) makes a database again.
     ///
     /// # Errors
-    /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists), and those of writing a file; no file is left
-    /// then.
+    /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists), and those of writing a file; no file is
+    /// left then.
     ///
     /// # Examples
     /// ```
@@ -57,8 +57,8 @@ impl Database {
     ///
     /// # Errors
     /// [`NotADatabase`](crate::ErrorKind::NotADatabase) if it is no backup,
-    /// [`Damaged`](crate::ErrorKind::Damaged), [`AlreadyExists`](crate::ErrorKind::AlreadyExists); no database is
-    /// left then.
+    /// [`Damaged`](crate::ErrorKind::Damaged), [`AlreadyExists`](crate::ErrorKind::AlreadyExists);
+    /// no database is left then.
     ///
     /// # Examples
     /// ```
@@ -183,9 +183,9 @@ impl Database {
     /// repair.
     ///
     /// # Errors
-    /// [`InUse`](crate::ErrorKind::InUse) if a clone, keyspace, iterator, snapshot or transaction of it is
-    /// left: it is closed when the last of them is dropped. [`NotDurable`](crate::ErrorKind::NotDurable),
-    /// [`NoSpace`](crate::ErrorKind::NoSpace).
+    /// [`InUse`](crate::ErrorKind::InUse) if a clone, keyspace, iterator, snapshot or transaction
+    /// of it is left: it is closed when the last of them is dropped.
+    /// [`NotDurable`](crate::ErrorKind::NotDurable), [`NoSpace`](crate::ErrorKind::NoSpace).
     ///
     /// # Examples
     /// ```

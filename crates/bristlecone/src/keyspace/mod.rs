@@ -100,7 +100,8 @@ impl Keyspace {
         &self.db
     }
 
-    /// Returns a handle of the same keyspace whose commits have that durability. See [`Database::with_durability`].
+    /// Returns a handle of the same keyspace whose commits have that durability. See
+    /// [`Database::with_durability`].
     ///
     /// # Examples
     /// ```

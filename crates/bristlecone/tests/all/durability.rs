@@ -33,13 +33,14 @@ impl Disk {
         options.durability(durability).open(self.path()).unwrap()
     }
 
-    /// The keys of a keyspace after a power cut that loses whatever is in no file now. Nobody writes
-    /// a checkpoint meanwhile.
+    /// The keys of a keyspace after a power cut that loses whatever is in no file now. Nobody
+    /// writes a checkpoint meanwhile.
     fn after_a_cut(&self, keyspace: &str) -> Vec<String> {
         self.try_after_a_cut(keyspace).unwrap()
     }
 
-    /// As [`after_a_cut`](Self::after_a_cut), or an error if the files changed while they were copied.
+    /// As [`after_a_cut`](Self::after_a_cut), or an error if the files changed while they were
+    /// copied.
     fn try_after_a_cut(&self, keyspace: &str) -> bristlecone::Result<Vec<String>> {
         let copy = tempfile::tempdir_in(self.home.path()).unwrap();
         let from = self.home.path().join("disk");

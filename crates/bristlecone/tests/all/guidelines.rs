@@ -1,5 +1,5 @@
-//! What the API guidelines ask of types: the traits that they have, that they can be shared by or
-//! sent to threads, and that `Debug` shows something.
+//! The API guidelines for types: each has the common traits that fit it, can be shared by threads
+//! or sent to one, and is shown by `Debug`.
 
 use crate::database;
 use bristlecone::index::{IndexRecovery, IndexStats, NumberIndex, NumberIter};
@@ -30,7 +30,7 @@ type Typed = TypedKeyspace<String, u64>;
 
 // Handles are shared by threads and cloned.
 all!([Database, Keyspace, Snapshot, Typed, NumberIndex]: Clone + Debug + Send + Sync + Unpin + 'static);
-// What belongs to one thread at a time can be sent to another one.
+// Transactions and iterators belong to one thread at a time, and can be sent to another one.
 all!([Transaction, Watch, Iter, TypedIter<String, u64>, NumberIter]: Debug + Send + Sync + 'static);
 all!([TransactionIter<'static>, KeyspaceAt<'static>]: Debug + Send + Sync);
 // Iterators go from both ends, and end once. A feed has one end.
