@@ -200,11 +200,10 @@ where
             course == Course::Ascending && left * 100 <= self.page_words * FULL_ASCENDING;
         // Not all alike, or pages that began together would all split together, again and again.
         let split_above = SPLIT_ABOVE - old.header.generation as usize % SPLIT_SPREAD;
-        let percent = match course {
-            Course::Any => split_above,
-            Course::Ascending if ascending => SPLIT_ASCENDING_ABOVE,
-            Course::Ascending => split_above,
-            Course::Removing => 100,
+        let percent = if ascending {
+            SPLIT_ASCENDING_ABOVE
+        } else {
+            split_above
         };
         // A page of few long entries becomes larger instead: where each page held one or two, the
         // tree would be as high as it is long.
@@ -213,8 +212,9 @@ where
         } else {
             FEW_CHILDREN
         };
-        let tiny = self.pm().tiny() && n > TINY_ENTRIES && course != Course::Removing;
-        let split = tiny || n >= few && whole.tail * 100 > self.page_words * percent;
+        let full = n >= few && whole.tail * 100 > self.page_words * percent;
+        let tiny = self.pm().tiny() && n > TINY_ENTRIES;
+        let split = (full || tiny) && course != Course::Removing;
         let grows = split && old.header.id == Table::FIRST_ID;
         let mut ids = Vec::new();
         for _ in 0..usize::from(split) + usize::from(grows) {
@@ -227,12 +227,13 @@ where
             }
         }
         let generation = self.next_generation();
+        // A left page that gets no more entries needs no room for them.
         let at = if !split {
-            n
+            (n, FULL)
         } else if ascending {
-            n - 1
+            (n - 1, 100)
         } else {
-            self.middle(old, entries)
+            (self.middle(old, entries), FULL)
         };
         let replaced = if grows {
             self.grow(old, entries, at, generation, &ids)
@@ -305,7 +306,7 @@ where
         &self,
         old: &Old<'_>,
         entries: &Entries<'_>,
-        at: usize,
+        (at, left_full): (usize, usize),
         generation: u64,
         ids: &[u32],
     ) -> Result<Replaced, SpaceError> {
@@ -328,7 +329,7 @@ where
         };
         let n = entries.len();
         let right = self.write_page(&right, entries, (at, n))?;
-        let left = self.write_page(&left, entries, (0, at));
+        let left = self.write_page_as(&left, entries, (0, at), left_full, Course::Any);
         let left = left.inspect_err(|_| self.discard(&right))?;
         self.bear(&right);
         if planted!(self.pm(), "clustered-split-first") {
@@ -349,7 +350,7 @@ where
         &self,
         old: &Old<'_>,
         entries: &Entries<'_>,
-        at: usize,
+        (at, left_full): (usize, usize),
         generation: u64,
         ids: &[u32],
     ) -> Result<Replaced, SpaceError> {
@@ -372,7 +373,7 @@ where
             ..spec
         };
         let n = entries.len();
-        let left = self.write_page(&left, entries, (0, at))?;
+        let left = self.write_page_as(&left, entries, (0, at), left_full, Course::Any)?;
         let right = self.write_page(&right, entries, (at, n));
         let right = right.inspect_err(|_| self.discard(&left))?;
         let (left_child, right_child) = (child_value(left_id), child_value(right_id));

@@ -226,13 +226,14 @@ where
     pub(super) fn measure(&self) -> IndexStats {
         let inner = self.inner.stats();
         let guard = epoch::pin();
-        let (mut entries, mut leaves, mut words) = (0, 0, 0);
+        let (mut entries, mut leaves, mut used, mut words) = (0, 0, 0, 0);
         let mut at = self.inner.find_first(&guard);
         loop {
             if let Handle::Part(slot) = Handle::decode(at.located.leaf) {
                 let part = self.part(slot);
                 entries += part.live() as u64;
-                words += part.end() as u64;
+                used += part.end() as u64;
+                words += part.block_and_words().1 as u64;
                 leaves += 1;
             }
             let Some(high) = &at.high else {
@@ -247,7 +248,7 @@ where
             depth: inner.depth + 1,
             leaves,
             inner_nodes: inner.nodes,
-            leaf_fill: words as f64 / (leaves * self.page_words as u64) as f64,
+            leaf_fill: used as f64 / words.max(1) as f64,
             pm_bytes: heap.chunk_bytes,
             dram_bytes: inner.bytes + heap.dram_bytes + parts,
         }

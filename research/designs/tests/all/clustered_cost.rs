@@ -63,12 +63,18 @@ fn a_change_is_one_line_and_one_fence() {
     one("remove", &|| assert!(tree.remove(&2).expect("removal")));
 }
 
+/// Bytes in use, without pages that were replaced.
+fn used(pool: &Pool<Medium>) -> u64 {
+    bristlecone_pmem::sync::wait_for_readers();
+    pool.info().used_bytes
+}
+
 /// Lines and fences differ by a few in a thousand insertions: a chunk of the pool is assigned, durably, where no page that was replaced
 /// is free yet, which depends on when readers have left.
 fn assert_about(found: (u64, u64, u64), golden: (u64, u64, u64)) {
     let near = |a: u64, b: u64| a.abs_diff(b) <= 4;
     assert!(
-        near(found.0, golden.0) && near(found.1, golden.1) && found.2 == golden.2,
+        near(found.0, golden.0) && near(found.1, golden.1) && found.2.abs_diff(golden.2) <= 1,
         "lines, fences in thousandths, bytes: {found:?}, not {golden:?}"
     );
 }
@@ -84,14 +90,13 @@ fn growing_from_empty() {
         }
     });
     let per = |count: u64| (count * 1000).div_ceil(KEYS);
-    let stats = tree.stats();
-    let bytes = stats.leaves * 4096 / KEYS;
+    let bytes = used(&pool) / KEYS;
     assert_about((per(lines), per(fences), bytes), GROWING);
     tree.verify().expect("sound");
 }
 
-/// Lines and fences in thousandths, and bytes of leaf pages for an entry.
-const GROWING: (u64, u64, u64) = (1699, 1022, 30);
+/// Lines and fences in thousandths, and bytes of the pool for an entry.
+const GROWING: (u64, u64, u64) = (1699, 1022, 31);
 
 #[test]
 fn growing_in_order() {
@@ -103,9 +108,9 @@ fn growing_in_order() {
         }
     });
     let per = |count: u64| (count * 1000).div_ceil(KEYS);
-    let bytes = tree.stats().leaves * 4096 / KEYS;
+    let bytes = used(&pool) / KEYS;
     assert_about((per(lines), per(fences), bytes), IN_ORDER);
 }
 
 /// Likewise, of ascending keys.
-const IN_ORDER: (u64, u64, u64) = (1835, 1023, 17);
+const IN_ORDER: (u64, u64, u64) = (1834, 1023, 18);
