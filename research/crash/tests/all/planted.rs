@@ -50,6 +50,8 @@ fn names_are_distinct_and_plants_change_the_trace() {
         );
         // These faults are in recovery, in stored values, or in operations after a recovery.
         let same_places = [
+            "clustered-born-settled",
+            "clustered-born-cleared",
             "pool-unowned-kept",
             "fastfair-duplicate-kept",
             "lstree-replay-unordered",
