@@ -223,7 +223,10 @@ impl Clock {
         }
         self.wait_applied(ts)?;
         self.sound()?;
+        // Other simulated threads see what is applied and not durable.
+        pm.interleave();
         let applied = self.applied();
+        pm.interleave();
         // Of all threads, since `durable` passes their timestamps too.
         if let Err(e) = pm.commit_all() {
             // After a lack of space, a later commit makes these changes durable too.

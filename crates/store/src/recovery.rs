@@ -5,11 +5,11 @@
 //!    marked as in use. A record that is pending under a slot with a lower timestamp is undone: its
 //!    entry will lead to the version before, or be removed. Tombstones will be removed. Damaged
 //!    records are noted and kept.
-//! 3. These changes are made, committed records that are still pending are stamped, and a fence
-//!    follows. The records of each slot's last commit are stamped again even if they have their
-//!    stamps: a process that ended without a power cut may have left stamps that are not durable,
-//!    and the slot is about to be reused. A slot under which damaged records are pending gets a new
-//!    timestamp.
+//! 3. These changes are made, and committed records that are still pending are stamped. The records
+//!    of each slot's last commit are stamped again even if they have their stamps: a process that
+//!    ended without a power cut may have left stamps that are not durable, and the slot is about to
+//!    be reused. The stamps are fenced with the word that says that the store is open. A slot under
+//!    which damaged records are pending gets a new timestamp.
 //! 4. Blocks that were not marked are free.
 //!
 //! The highest timestamp found in records and slots is the *floor*. New timestamps are above it,
@@ -92,6 +92,8 @@ pub struct StoreRecovery {
     pub stamped: u64,
     /// Tombstones that were removed.
     pub tombstones: u64,
+    /// The store was closed in order, so nothing was in progress. False for one that is new.
+    pub in_order: bool,
     /// Damaged records and slots of the commit table. They are kept, and reads of their keys are
     /// errors.
     pub damaged: u64,
@@ -290,6 +292,7 @@ impl<'a, M: Media> Walk<'a, M> {
             walk.report.damage.truncate(MAX_REPORTED);
         }
         walk.undo_all();
+        walk.report.in_order = closed;
         stripes.lock(0).counts.add(&walk.counts);
         walk.report.elapsed = begun.elapsed();
         Ok(walk)
@@ -560,7 +563,7 @@ impl<'a, M: Media> Walk<'a, M> {
         for (off, ts) in self.pending.drain(..) {
             let header = record::header(pm, off)?;
             header.set_stamp(pm, Stamp::At(ts));
-            // PERSIST: the stamp; fenced below, before its slot is used again.
+            // PERSIST: the stamp; fenced before its slot is used again, below or by `Store::run`.
             pm.flush_of::<PWord>(&header.stamp);
             self.report.stamped += 1;
         }
@@ -588,10 +591,10 @@ impl<'a, M: Media> Walk<'a, M> {
             }
             Ok(())
         })?;
-        // PERSIST: stamps, before a slot that they were pending under is used again.
-        pm.fence();
         // Later openings must find the same damage, even if the store is not closed in order.
         if self.sealed != 0 && !pm.read_only() {
+            // PERSIST: stamps, before the slots that they were pending under get new timestamps.
+            pm.fence();
             self.floor += 1;
             // Slot 0 keeps its word: no commit uses it, so what is pending there is known to be
             // damaged.
@@ -650,7 +653,7 @@ impl<'a, M: Media> Walk<'a, M> {
         let meta = header.meta(pm);
         record::mark(self.heap, undone, &meta, guard)?;
         header.set_stamp(pm, Stamp::Dead);
-        // PERSIST: the record is dead; fenced by the caller, before its slot is used again.
+        // PERSIST: the record is dead; fenced as a stamp is, before its slot is used again.
         pm.flush_of::<PWord>(&header.stamp);
         stripes.lock(0).counts.made(&meta);
         Ok(())

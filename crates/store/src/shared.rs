@@ -5,6 +5,7 @@ use crate::recovery::StoreRecovery;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::pool::Root;
 use std::ops::Deref;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 /// Root word: 1 while the store is open for writing, and afterwards unless it was closed in order,
@@ -53,11 +54,13 @@ impl<M: Media> Drop for Shared<M> {
         self.feed.close();
         // After a failed commit, or a panic, uncommitted records may be left, as after a crash.
         if !self.pm().read_only() && self.clock.sound().is_ok() {
-            // PERSIST: (in `publish`) the store was closed in order; after everything that it has
-            // fenced.
-            self.root
-                .word(WORD_OPEN)
-                .publish(self.pm(), CLOSED_IN_ORDER);
+            let word = self.root.word(WORD_OPEN);
+            // ORDERING: Relaxed; nobody else has the store.
+            word.store(self.pm(), CLOSED_IN_ORDER, Ordering::Relaxed);
+            // PERSIST: the store was closed in order. The index fences it when it closes, before
+            // the pool counts as clean. Without that the next opening would take damage for what a
+            // crash left, as it does after a crash.
+            self.pm().flush_of(word);
         }
     }
 }

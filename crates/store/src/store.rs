@@ -347,8 +347,8 @@ impl<M: Media> Store<M> {
     ) -> Result<Self, StoreError> {
         let writable = !committer.pm().read_only();
         if writable {
-            // PERSIST: (in `publish`) the store is open, before any commit of it can be in
-            // progress.
+            // PERSIST: (in `publish`) the store is open, and the stamps that recovery wrote, before
+            // any commit of it can be in progress.
             root.word(WORD_OPEN).publish(committer.pm(), 1);
         }
         let thread = match options.vacuum_every.filter(|_| writable) {

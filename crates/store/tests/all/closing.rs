@@ -1,9 +1,9 @@
 //! Closing a store: the errors, and that nothing is lost.
 
 use crate::common::{Fixture, PATIENCE, text};
-use bristlecone_pmem::CommitError;
 use bristlecone_pmem::media::journal::fault::FaultDisk;
-use bristlecone_store::{CloseError, StoreOptions, TransactionOptions};
+use bristlecone_pmem::{Access, CommitError};
+use bristlecone_store::{CloseError, Store, StoreOptions, TransactionOptions};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
@@ -119,4 +119,28 @@ fn what_the_vacuums_thread_failed_with_is_said() {
         text(store.get(&f.k, b"a").unwrap()).as_deref(),
         Some("another value")
     );
+}
+
+#[test]
+fn a_store_says_whether_it_was_closed_in_order() {
+    for design in crate::common::DESIGNS {
+        let f = Fixture::new(design);
+        assert!(!f.killed().recovery().in_order);
+        assert!(f.reopened().store.recovery().in_order);
+    }
+    // Also after a power cut, if the pool was closed before it.
+    let disk = FaultDisk::new(1);
+    let (store, _) = crate::failing::made(&disk);
+    let (cut, _) = crate::failing::after_a_cut(&disk, 1);
+    assert!(!cut.recovery().in_order);
+    store.close().map_err(|(_, e)| e).unwrap();
+    // Whether it was written to or not.
+    for _ in 0..2 {
+        let (cut, _) = crate::failing::after_a_cut(&disk, 1);
+        assert!(cut.recovery().in_order);
+        drop(cut);
+        let pool = crate::failing::on(&disk, Access::ReadWrite);
+        let store = Store::open(&pool, "s", &crate::failing::options()).unwrap();
+        store.close().map_err(|(_, e)| e).unwrap();
+    }
 }

@@ -20,7 +20,8 @@
 //! points too.
 //!
 //! The `watched` subjects answer lookups from the change feed (`follower.rs`), and begin another
-//! watch for every other one, whatever commits are under way. They are for threads.
+//! watch for every other one, whatever commits are under way. They are for threads. The `visited`
+//! subjects have a pool that was opened and closed between a crash and the store's opening.
 //!
 //! # Crash states
 //! The states of the commit in flight, of the vacuum and of the index.
@@ -60,20 +61,33 @@ const STEP: usize = 2;
 pub struct StoreSubject {
     kind: &'static dyn EngineKind<Sim>,
     node_bytes: u32,
+    variant: Variant,
+}
+
+/// How the store is used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Variant {
+    Plain,
     /// Lookups are answered from the change feed.
-    watched: bool,
+    Watched,
+    /// Before the store is opened, the pool is opened and closed without it.
+    Visited,
 }
 
 impl StoreSubject {
     /// Returns the store over each of the designs that it is explored on.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        let kinds: [(&'static dyn EngineKind<Sim>, bool); 3] =
-            [(&LbEngine, false), (&NVTREE, false), (&LbEngine, true)];
-        let with = |(kind, watched)| Self {
+        let kinds: [(&'static dyn EngineKind<Sim>, Variant); 4] = [
+            (&LbEngine, Variant::Plain),
+            (&NVTREE, Variant::Plain),
+            (&LbEngine, Variant::Watched),
+            (&LbEngine, Variant::Visited),
+        ];
+        let with = |(kind, variant)| Self {
             kind,
             node_bytes: 256,
-            watched,
+            variant,
         };
         kinds.map(with).to_vec()
     }
@@ -94,7 +108,7 @@ impl StoreSubject {
         let there = ["a", "b"].map(|name| store.find_keyspace(name).is_some());
         let make = |name| store.keyspace(name).map_err(progress);
         let keyspaces = [make("a")?, make("b")?];
-        let follower = if self.watched {
+        let follower = if self.variant == Variant::Watched {
             Some(Follower::begin(&store, &keyspaces[0])?)
         } else {
             None
@@ -112,9 +126,13 @@ impl StoreSubject {
 
 impl Subject for StoreSubject {
     fn name(&self) -> String {
-        let watched = if self.watched { "-watched" } else { "" };
+        let variant = match self.variant {
+            Variant::Plain => "",
+            Variant::Watched => "-watched",
+            Variant::Visited => "-visited",
+        };
         format!(
-            "store-{}-{}{watched}",
+            "store-{}-{}{variant}",
             self.kind.info().name,
             self.node_bytes
         )
@@ -128,6 +146,9 @@ impl Subject for StoreSubject {
     }
 
     fn open(&self) -> Result<Opened, Fault> {
+        if self.variant == Variant::Visited {
+            drop(open_pool()?);
+        }
         let Some(pool) = open_pool()? else {
             return Ok(Opened::Absent);
         };
@@ -139,6 +160,12 @@ impl Subject for StoreSubject {
         // A crash must not leave anything that the store takes for damage.
         if let Some(damaged) = store.recovery().damage.first() {
             return Err(Fault::new(FaultKind::Recovery, damaged.to_string()));
+        }
+        // The pool is closed after the store.
+        let closed = pool.info().was_clean && self.variant != Variant::Visited;
+        if closed && !store.recovery().in_order {
+            let what = "the store was closed in order and does not say so";
+            return Err(Fault::new(FaultKind::Lost, what));
         }
         self.live(store).map(Opened::Live)
     }

@@ -106,13 +106,13 @@ impl Follower {
     pub(super) fn check(&mut self, store: &Store<Sim>, keyspace: &Keyspace) -> Result<(), Fault> {
         self.catch_up(store)?;
         let (found, _) = content(store, keyspace)?;
-        if self.map != found {
-            let what = format!(
-                "its changes make {:?} of a keyspace that has {found:?}",
-                self.map
-            );
-            return Err(Fault::new(FaultKind::Wrong, what));
-        }
-        Ok(())
+        let keys = self.map.keys().chain(found.keys());
+        let mut differing = keys.filter(|key| self.map.get(*key) != found.get(*key));
+        let Some(key) = differing.next() else {
+            return Ok(());
+        };
+        let (given, there) = (self.map.get(key), found.get(key));
+        let what = format!("key {key:?}: the changes lead to {given:?}, there is {there:?}");
+        Err(Fault::new(FaultKind::Wrong, what))
     }
 }
