@@ -118,7 +118,7 @@ pub struct ConcurrentViolation {
     pub fault: Fault,
     /// The seed of the exploration.
     pub seed: u64,
-    /// The schedule's number, with which [`replay`] repeats it.
+    /// The schedule's number, with which [`replay`](super::replay) repeats it.
     pub schedule: u64,
     /// The calls, in the order they were made.
     pub history: Vec<Call>,
