@@ -127,6 +127,10 @@ where
                 }
             }
             report.entries += entries.len() as u64;
+            if !Self::NUMBERS {
+                // Each lies under the sum of its group or of a part of the base.
+                report.records += entries.len() as u64;
+            }
             report.leaves += 1;
             reached.insert(id);
             leaves.insert(low.unwrap_or_default(), id);
