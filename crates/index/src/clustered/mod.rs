@@ -108,10 +108,10 @@ pub const PAGE_BYTES: &[u32] = &[512, 1024, 2048, 4096, 8192, 16384];
 pub const DEFAULT_PAGE_BYTES: u32 = 4096;
 
 /// Longest byte-string key in bytes. Three of them, and their values, fit the largest page.
-pub const MAX_KEY: usize = 4 << 10;
+pub const MAX_KEY: usize = 2 << 10;
 
 /// Longest byte-string value in bytes.
-pub const MAX_VALUE: usize = 12 << 10;
+pub const MAX_VALUE: usize = 16 << 10;
 
 /// How a clustered tree is made and opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
