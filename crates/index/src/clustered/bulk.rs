@@ -210,7 +210,7 @@ where
             return Err(InsertError::KeyExists);
         }
         if !lock(&self.upper).levels.is_empty() {
-            // What is left of a larger tree.
+            // A larger tree has left its inner pages.
             let collapsed = self.merge_all().and_then(|()| self.collapse());
             self.forget_pages()?;
             collapsed.map_err(Self::space_of)?;

@@ -89,7 +89,7 @@ impl<'e, 'v> Part<'e, 'v> {
     }
 }
 
-/// What a page is to say of itself, besides its entries.
+/// The header of a page to be built, as far as its entries do not decide it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spec<'s> {
     pub(super) id: u32,

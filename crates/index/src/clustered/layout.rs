@@ -1,4 +1,4 @@
-//! What a page looks like: a block of the pool of 512 bytes to 64 KiB, leaf or inner page alike.
+//! The layout of a page: a block of the pool of 512 bytes to 64 KiB, leaf or inner page alike.
 //!
 //! ```text
 //! word 0..6   header: id 32 level 8 flags 24 | generation 48 page words 16 | born in 32 next 32 |
@@ -228,7 +228,7 @@ impl Header {
     }
 }
 
-/// What the sums of a page are seeded with.
+/// The seed of a page's sums.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seed {
     pub(super) salt: u64,

@@ -44,7 +44,7 @@ const TOGETHER: usize = 55;
 /// Words of a redo record.
 pub(super) const RECORD: usize = 4;
 
-/// What two pages become.
+/// Two neighbours that are to become one page, with the entries of both.
 struct Joined<'p> {
     left: Old<'p>,
     right: Old<'p>,
@@ -197,7 +197,7 @@ where
         Ok(true)
     }
 
-    /// What two pages, neighbours, would be as one; `None` if they are none or are too full.
+    /// Returns two pages as one; `None` if they are no neighbours, or too full.
     fn joined<'p>(
         &self,
         (left, right): (Page<'p, M>, Page<'p, M>),

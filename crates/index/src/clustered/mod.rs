@@ -12,7 +12,7 @@
 //!        inner page, of the same form: separator -> number of a page
 //! ```
 //!
-//! What it takes from the papers: one fence an insertion, fingerprints (LB+-Tree), leaves that are
+//! It takes from the papers: one fence an insertion, fingerprints (LB+-Tree), leaves that are
 //! appended to (NV-Tree), a sorted base and consolidation (BzTree), deltas, and a table of page
 //! numbers (btree-LS). New are pages whose groups carry sums, so that a change needs no other
 //! mark to count, and an inner index that is filled from inner pages as it is used.
@@ -177,7 +177,7 @@ where
     }
 }
 
-/// What the inner index leads to.
+/// A handle of the inner index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Handle {
     /// A part: its number in the arena.

@@ -11,6 +11,7 @@ use super::table::{Table, Word};
 use super::upper::Upper;
 use super::{ClusteredOptions, ClusteredTree, Handle, Inner, LoadError, PAGE_BYTES, root};
 use crate::arena::Arena;
+use crate::common::{self, check_node_bytes};
 use crate::contract::{RecoveryReport, TreeError};
 use crate::inner::InnerIndex;
 use crate::repr::{KeyRepr, Repr};
@@ -26,7 +27,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// What became of a newborn page.
+/// The verdict on a newborn page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Birth {
     /// It counts.
@@ -43,19 +44,8 @@ const DESIGN: &str = "clustered";
 fn root_kind<K: KeyRepr + ?Sized, V: Repr + ?Sized>(
     options: &ClusteredOptions,
 ) -> Result<RootKind, TreeError> {
-    let node_bytes = options.page_bytes;
-    if !PAGE_BYTES.contains(&node_bytes) {
-        return Err(TreeError::NodeBytes {
-            asked: node_bytes,
-            there: PAGE_BYTES,
-        });
-    }
-    Ok(RootKind {
-        design: DESIGN.into(),
-        keys: K::KIND,
-        values: V::KIND,
-        node_bytes,
-    })
+    check_node_bytes(options.page_bytes, PAGE_BYTES)?;
+    Ok(common::root_kind::<K, V>(DESIGN, options.page_bytes))
 }
 
 impl<K, V, M> ClusteredTree<K, V, M>

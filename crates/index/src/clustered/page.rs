@@ -33,7 +33,7 @@ pub(super) struct Span {
     pub(super) len: usize,
 }
 
-/// What a page says of a key.
+/// The result of a search in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// Its value.
@@ -236,7 +236,7 @@ impl<'p, M: Media> Page<'p, M> {
                 sealed * 8
             ));
         }
-        // What a power cut tears is the last group. A sound one further on says that it was not.
+        // A power cut tears the last group only. A sound one further on says that this is damage.
         let later = (end + unit..self.words)
             .step_by(unit)
             .find(|at| self.group(seed, *at, &mut rest).is_some());

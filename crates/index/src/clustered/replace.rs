@@ -258,7 +258,7 @@ where
         replaced.inspect_err(|_| self.table.release(ids))
     }
 
-    /// What the page that replaces `old` by itself says.
+    /// Returns the header of the page that replaces `old` by itself.
     pub(super) fn spec<'o>(&self, old: &Old<'o>) -> Spec<'o> {
         Spec {
             id: old.header.id,

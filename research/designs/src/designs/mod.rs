@@ -278,37 +278,10 @@ design!(
     Lb<const B: usize>, LbOptions, LbTree<B>
 );
 
-/// The clustered tree.
-#[derive(Clone, Debug, Default)]
-pub struct Clustered(pub ClusteredOptions);
-
-impl Design for Clustered {
-    type Index<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> = ClusteredTree<K, V, M>;
-
-    fn create<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media>(
-        &self,
-        pool: &Arc<Pool<M>>,
-        root: &str,
-    ) -> Result<Self::Index<K, V, M>, TreeError> {
-        DurableIndex::create(pool, root, &self.0)
-    }
-
-    fn open<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media>(
-        &self,
-        pool: &Arc<Pool<M>>,
-        root: &str,
-    ) -> Result<Self::Index<K, V, M>, TreeError> {
-        DurableIndex::open(pool, root, &self.0)
-    }
-
-    fn longest_key(&self) -> usize {
-        clustered::MAX_KEY
-    }
-
-    fn longest_value(&self) -> usize {
-        clustered::MAX_VALUE
-    }
-}
+design!(
+    /// The clustered tree.
+    Clustered, ClusteredOptions, ClusteredTree; clustered::MAX_KEY, clustered::MAX_VALUE
+);
 
 design!(
     /// CDDS-Tree.
