@@ -17,6 +17,14 @@ impl<'v> Entries<'v> {
         self.entries.len()
     }
 
+    /// None, with room for so many, whose keys have so many bytes.
+    pub(super) fn with_room(entries: usize, key_bytes: usize) -> Self {
+        Self {
+            keys: Vec::with_capacity(key_bytes),
+            entries: Vec::with_capacity(entries),
+        }
+    }
+
     /// Adds an entry whose key is `prefix` and then `rest`, above all keys so far.
     pub(super) fn push(&mut self, prefix: &[u8], rest: &[u8], value: &'v [u8]) {
         self.keys.extend_from_slice(prefix);
@@ -203,7 +211,13 @@ impl Spec<'_> {
 }
 
 /// Copies `bytes` to byte `from` behind word `at`.
+#[inline(always)]
 pub(super) fn put(words: &mut [u64], at: usize, from: usize, bytes: &[u8]) {
+    // Without a call: most fields are words.
+    if let (0, Ok(eight)) = (from, <[u8; 8]>::try_from(bytes)) {
+        words[at] = u64::from_le_bytes(eight);
+        return;
+    }
     bytes_of_mut(&mut words[at..])[from..from + bytes.len()].copy_from_slice(bytes);
 }
 

@@ -22,7 +22,7 @@
 use super::image::Entries;
 use super::page::Page;
 use super::part::Part;
-use super::replace::{Change, Course, NewPage, Old, Spec, merged};
+use super::replace::{Change, Course, NewPage, Old, Spec, entries_at};
 use super::sum;
 use super::table::{Table, Word};
 use super::upper::{Known, Upper};
@@ -60,15 +60,22 @@ where
     /// Whether a leaf page whose lock the caller holds is worth merging: its keys would take little of
     /// a page, at the words that its records have on average.
     pub(super) fn is_sparse(&self, part: &Part) -> bool {
-        let (live, base) = (part.live(), part.base());
         if self.pm().tiny() {
-            return live < 2;
+            return part.live() < 2;
         }
-        let (records, words) = match base.form {
-            Some(form) => (1, base.entry_words(form)),
-            None => (base.entries + part.count(), part.end() - base.at),
-        };
-        live == 0 || live * words * 100 < records * self.page_words * FEW
+        Self::live_words(part) * 100 < self.page_words * FEW
+    }
+
+    /// Words that the keys of a leaf page would take, about, whose lock the caller holds.
+    fn live_words(part: &Part) -> usize {
+        let (live, base) = (part.live(), part.base());
+        match base.form {
+            Some(form) => live * base.entry_words(form),
+            None => {
+                let records = base.entries + part.count();
+                live * (part.end() - base.at) / records.max(1)
+            }
+        }
     }
 
     /// Merges the page of `key` with a neighbour, if that can be done now. Nothing but space depends
@@ -158,6 +165,10 @@ where
         if !self.is_sparse(left_part) && !self.is_sparse(right_part) {
             return Ok(false);
         }
+        let together = Self::live_words(left_part) + Self::live_words(right_part);
+        if together * 100 > self.page_words * TOGETHER && !self.pm().tiny() {
+            return Ok(false);
+        }
         let places = |part: &Part| {
             let places = (0..part.count()).map(|i| part.place(i));
             places.collect::<Vec<_>>()
@@ -216,8 +227,8 @@ where
         if olds.0.header.next != olds.1.header.id {
             return Ok(None);
         }
-        let mut entries = merged(left, &olds.0.header, left_tail.into_iter(), None);
-        let others = merged(right, &olds.1.header, right_tail.into_iter(), None);
+        let mut entries = entries_at(left, &olds.0.header, left_tail);
+        let others = entries_at(right, &olds.1.header, right_tail);
         for i in 0..others.len() {
             entries.push(others.key(i), &[], others.value(i));
         }
@@ -229,12 +240,8 @@ where
         let header = self
             .joined_spec(&joined)
             .header(joined.entries.part(0, joined.entries.len()));
-        let most = if self.pm().tiny() {
-            self.page_words
-        } else {
-            self.page_words * TOGETHER / 100
-        };
-        let fits = header.tail <= most
+        let most = if self.pm().tiny() { 100 } else { TOGETHER };
+        let fits = header.tail * 100 <= self.page_words * most
             && !(self.pm().tiny() && joined.entries.len() > super::replace::TINY_ENTRIES);
         Ok(fits.then_some(joined))
     }
@@ -428,7 +435,7 @@ where
                 .page
                 .tail(&child.header, child.seed, |place, _| places.push(place));
             tail.map_err(LoadError::Damaged)?;
-            let entries = merged(child.page, &child.header, places.into_iter(), None);
+            let entries = entries_at(child.page, &child.header, places);
             let old = Old {
                 header: child.header,
                 low: None,

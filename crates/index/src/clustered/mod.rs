@@ -24,7 +24,7 @@
 //! | `load` | making a page known that is touched for the first time |
 //! | `upper` | inner pages |
 //! | `replace`, `merge` | consolidation, split, growth of the root; merging and its log |
-//! | `part` | what DRAM holds of a leaf page |
+//! | `part`, `order` | what DRAM holds of a leaf page; a page in key order |
 //! | `table`, `counter`, `root` | page table; generations and stamps; root words |
 //! | `page`, `image`, `layout` | reading a page, building one, what it looks like |
 //! | `checked`, `sum` | words with a check; CRC-32C |
@@ -72,6 +72,7 @@ mod layout;
 mod load;
 mod merge;
 mod open;
+mod order;
 mod page;
 mod part;
 mod read;
@@ -80,6 +81,8 @@ mod root;
 mod scan;
 mod sum;
 mod table;
+#[cfg(test)]
+mod tests;
 mod upper;
 mod verify;
 mod write;

@@ -3,6 +3,7 @@
 use super::layout::{
     HEADER, Header, Kind, LINE, Lengths, SEAL, STRIPE, SUM, Seed, Uniform, words_of,
 };
+use super::order::Rank;
 use super::part::{Base, Part, Place};
 use bristlecone_pmem::media::cpu;
 use bristlecone_pmem::{Media, PWord};
@@ -441,6 +442,30 @@ impl<'p, M: Media> Page<'p, M> {
         Found::Absent
     }
 
+    /// Where `key`, any key, is among the entries of the base.
+    pub(super) fn rank(self, base: &Base, key: &[u8]) -> Rank {
+        let n = base.entries;
+        if let (Some(form), Ok(eight)) = (base.form, <[u8; 8]>::try_from(key))
+            && form.key == 8
+            && base.prefix == 0
+        {
+            let (entry, word) = (base.entry_words(form), u64::from_be_bytes(eight));
+            let at = |i: usize| self.number(base.at + i * entry);
+            let below = partition(n, |i| at(i) < word);
+            let equal = below < n && at(below) == word;
+            return Rank { below, equal };
+        }
+        let prefix = self.prefix(base.prefix);
+        let below = match key[..key.len().min(prefix.len())].cmp(prefix) {
+            Order::Less => 0,
+            Order::Greater => n,
+            Order::Equal => partition(n, |i| self.compare(base, i, key).is_lt()),
+        };
+        let equal =
+            below < n && key.strip_prefix(prefix) == Some(self.bytes(self.entry(base, below).0));
+        Rank { below, equal }
+    }
+
     /// Order of the key of entry `i` against `key`, which has the page's prefix.
     #[inline(always)]
     fn compare(self, base: &Base, i: usize, key: &[u8]) -> Order {
@@ -464,7 +489,7 @@ impl<'p, M: Media> Page<'p, M> {
 /// The number of the first `n` indices for which `below` holds; it holds for none after one for
 /// which it does not.
 #[inline(always)]
-fn partition(n: usize, below: impl Fn(usize) -> bool) -> usize {
+pub(super) fn partition(n: usize, below: impl Fn(usize) -> bool) -> usize {
     let (mut from, mut to) = (0, n);
     while from < to {
         let middle = from.midpoint(to);

@@ -7,6 +7,7 @@
 //! line 2, 3   fingerprints of the tail's records, 8 bits each
 //! line 3 - 6  places of the tail's records, 16 bits each
 //! line 6      the page's generation 48, keys that are there 16: for writers
+//! line 6 - 12 lock of the order | records looked at 32, in it 32 | records in key order, 32 bits each
 //! ```
 //!
 //! A key's *word* is the eight bytes that follow the page's prefix, as a number; its *head* is the
@@ -20,11 +21,17 @@
 //!    Release. A reader loads the count with Acquire, and finds all records below it whole.
 //! 3. Every field is an atomic. A reader that gets a mixture of two states does not fault (places
 //!    are bounded by the page) and finds out when it validates the version.
-//! 4. Parts are type-stable: their memory always holds parts, and versions never go back.
+//! 4. The *order* of the tail is for scans, which bring it up to date under its own lock. A scan that
+//!    does not get the lock at once orders the tail for itself. While the lock is held the page is not
+//!    replaced.
+//! 5. Parts are type-stable: their memory always holds parts, and versions never go back.
 
 use super::layout::{Header, MAX_PAGE, Uniform, words_of};
+use super::order::{Ranked, TailOrder};
+use super::page::Page;
 use crate::arena::Node;
 use crate::version_lock::VersionWord;
+use bristlecone_pmem::Media;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most records in a tail.
@@ -47,9 +54,15 @@ pub(super) struct Part {
     fingerprints: [AtomicU64; TAIL / 8],
     places: [AtomicU64; TAIL / 4],
     generation: AtomicU64,
+    ordering: VersionWord,
+    ordered: AtomicU64,
+    order: [AtomicU64; TAIL / 2],
 }
 
-const _: () = assert!(size_of::<Part>() == 448 && TAIL.is_multiple_of(8));
+/// Bytes of a part that a search touches: its first lines.
+pub(super) const SEARCHED: usize = 448;
+
+const _: () = assert!(size_of::<Part>() == 832 && TAIL.is_multiple_of(8));
 const _: () = assert!(MAX_PAGE / 8 <= PLACE as usize + 1);
 
 // SAFETY: 1. all zero is a valid part: two free locks and numbers; 2. every field is atomic; 3.
@@ -77,12 +90,12 @@ pub(super) struct Place {
 }
 
 impl Place {
-    fn encode(self) -> u16 {
+    pub(super) fn encode(self) -> u16 {
         let flag = |set, flag| if set { flag } else { 0 };
         self.word as u16 | flag(self.general, GENERAL) | flag(self.removed, REMOVED)
     }
 
-    fn decode(bits: u16) -> Self {
+    pub(super) fn decode(bits: u16) -> Self {
         Self {
             word: usize::from(bits & PLACE),
             general: bits & GENERAL != 0,
@@ -132,21 +145,25 @@ impl Heads {
     }
 }
 
+#[inline(always)]
 fn load(cell: &AtomicU64) -> u64 {
     // ORDERING: Relaxed; `version` says whether what was read belongs together, and the count's
     // Acquire that records below it are whole.
     cell.load(Ordering::Relaxed)
 }
 
+#[inline(always)]
 fn store(cell: &AtomicU64, value: u64) {
     // ORDERING: Relaxed; published by the count's Release, or by unlocking the version.
     cell.store(value, Ordering::Relaxed);
 }
 
+#[inline(always)]
 fn lane(cells: &[AtomicU64], i: usize) -> u16 {
     (load(&cells[i / 4]) >> (i % 4 * 16)) as u16
 }
 
+#[inline(always)]
 fn set_lane(cells: &[AtomicU64], i: usize, value: u16) {
     let (cell, shift) = (&cells[i / 4], i % 4 * 16);
     store(
@@ -210,7 +227,8 @@ impl Part {
         (self.tail.load(Ordering::Acquire) as u32 as usize).min(TAIL)
     }
 
-    /// The word after the tail's last group. The caller holds the writer's lock.
+    /// The word after the tail's last group; of a page that may be changing, unless the caller holds
+    /// the writer's lock.
     pub(super) fn end(&self) -> usize {
         (load(&self.tail) >> 32) as usize
     }
@@ -254,6 +272,59 @@ impl Part {
         found & ((1 << count) - 1)
     }
 
+    /// Sets `order` to the order of the tail's records. Returns false if the page is not the one of
+    /// `version` any more.
+    ///
+    /// The caller is pinned, or holds the writer's lock.
+    pub(super) fn order<M: Media>(
+        &self,
+        page: Page<'_, M>,
+        version: u64,
+        order: &mut TailOrder,
+    ) -> bool {
+        order.records.clear();
+        order.seen = 0;
+        let locked = self.ordering.try_lock();
+        if locked {
+            let ordered = load(&self.ordered);
+            order.seen = (ordered >> 32) as usize;
+            let cells = self.order.iter().map(load);
+            let records = cells.flat_map(|two| [two as u32, (two >> 32) as u32]);
+            let records = records.take(ordered as u32 as usize);
+            order.records.extend(records.map(Ranked::decode));
+        }
+        let base = self.base();
+        let mut places = [0; TAIL];
+        let fresh = order.seen..self.count();
+        for (to, i) in places.iter_mut().zip(fresh.clone()) {
+            *to = lane(&self.places, i);
+        }
+        // What was read is of this page; the records below the count do not change.
+        let valid = self.version.validate(version);
+        if valid {
+            for place in &places[..fresh.len()] {
+                order.add(page, &base, Place::decode(*place));
+            }
+        }
+        if locked {
+            if valid && !fresh.is_empty() {
+                self.keep_order(order);
+            }
+            self.ordering.unlock_unchanged();
+        }
+        valid
+    }
+
+    /// The caller holds the lock of the order.
+    fn keep_order(&self, order: &TailOrder) {
+        for (cell, two) in self.order.iter().zip(order.records.chunks(2)) {
+            let high = two.get(1).map_or(0, |record| record.encode());
+            store(cell, u64::from(two[0].encode()) | u64::from(high) << 32);
+        }
+        let (seen, len) = (order.seen as u64, order.records.len() as u64);
+        store(&self.ordered, seen << 32 | len);
+    }
+
     fn heads(&self) -> Heads {
         let about = load(&self.about) >> 32;
         Heads {
@@ -289,6 +360,8 @@ impl Part {
     ///
     /// The caller holds the version locked, or is alone.
     pub(super) fn become_page(&self, header: &Header, block: u64, word: impl Fn(usize) -> u64) {
+        self.ordering.lock();
+        store(&self.ordered, 0);
         let n = header.entries;
         let form = header.form.unwrap_or(Uniform { key: 0, value: 0 });
         let shape = n as u64 | (header.base as u64) << 16 | (header.prefix as u64) << 32;
@@ -324,6 +397,7 @@ impl Part {
             u64::from(heads.shift) | (heads.step as u64) << 8 | (heads.samples as u64) << 24;
         store(&self.about, u64::from(header.id) | about << 32);
         self.publish(0, header.tail);
+        self.ordering.unlock_unchanged();
     }
 }
 

@@ -1,7 +1,7 @@
 //! Looking keys up.
 
 use super::page::{Found, Page};
-use super::part::Part;
+use super::part::{Part, SEARCHED};
 use super::{ClusteredTree, Handle, LoadError};
 use crate::inner::Located;
 use crate::repr::{KeyRepr, Repr};
@@ -27,7 +27,7 @@ where
     /// nothing before the version has been validated. Byte strings are handed out where they lie,
     /// so their block must not be used again meanwhile.
     #[inline(always)]
-    fn with_guard<R>(f: impl FnOnce(&Guard) -> R) -> R {
+    pub(super) fn with_guard<R>(f: impl FnOnce(&Guard) -> R) -> R {
         if Self::NUMBERS {
             // SAFETY: the guard is handed to searches alone, which neither defer nor follow pointers
             // where keys are numbers.
@@ -79,7 +79,7 @@ where
             return None;
         }
         let part = self.part(slot);
-        cpu::prefetch(std::ptr::from_ref(part).cast(), size_of::<Part>());
+        cpu::prefetch(std::ptr::from_ref(part).cast(), SEARCHED);
         self.pm().interleave();
         let version = part.version.try_read();
         let version = version.filter(|_| self.inner.validate(at))?;
@@ -133,7 +133,7 @@ where
             };
             for at in &*located {
                 if let Some(part) = part_of(at) {
-                    cpu::prefetch(std::ptr::from_ref(part).cast(), size_of::<Part>());
+                    cpu::prefetch(std::ptr::from_ref(part).cast(), SEARCHED);
                 }
             }
             for (key, at) in keys.iter().zip(&*located) {

@@ -13,6 +13,7 @@
 pub(super) use super::image::Spec;
 use super::image::{self, Entries, common_prefix};
 use super::layout::{Header, MAX_PAGE, Seed};
+use super::order::{Step, TailOrder, Walk};
 use super::page::Page;
 use super::part::Place;
 use super::table::{Table, Word};
@@ -21,6 +22,7 @@ use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, POff, SpaceError, planted};
 use crossbeam_epoch::Guard;
+use std::ops::Bound;
 
 /// Percent of a page that its entries may take after a replacement; more, and it is split.
 const SPLIT_ABOVE: usize = 88;
@@ -92,62 +94,53 @@ pub(super) struct Change<'c> {
     pub(super) value: Option<&'c [u8]>,
 }
 
-/// A record of the tail: its key, and its value if it is not a removal. `age`: the newest record of
-/// a key has the highest.
-struct Record<'v> {
-    key: &'v [u8],
-    age: usize,
-    value: Option<&'v [u8]>,
-}
-
-/// The entries of a page, with those of `change`: what the newest record of each key says.
+/// The entries of a page, with those of `change`: what the newest record of each key says. `order`: of
+/// the records of the tail that count.
 pub(super) fn merged<'v, M: Media>(
     page: Page<'v, M>,
     header: &Header,
-    tail: impl Iterator<Item = Place>,
+    order: &TailOrder,
     change: Option<Change<'v>>,
 ) -> Entries<'v> {
-    let mut records: Vec<Record<'v>> = tail
-        .enumerate()
-        .map(|(age, place)| {
-            let (key, value) = page.record(header.form, place);
-            Record {
-                key: page.bytes(key),
-                age,
-                value: (!place.removed).then(|| page.bytes(value)),
-            }
-        })
-        .collect();
-    if let Some(Change { key, value }) = change {
-        let age = records.len();
-        records.push(Record { key, age, value });
-    }
-    records.sort_unstable_by(|a, b| a.key.cmp(b.key).then(b.age.cmp(&a.age)));
-    records.dedup_by(|later, first| later.key == first.key);
     let base = base_of(header);
     let prefix = page.prefix(header.prefix);
-    let mut entries = Entries::default();
-    let mut records = records.into_iter().peekable();
-    for i in 0..header.entries {
-        let (rest, value) = page.entry(&base, i);
-        let rest = page.bytes(rest);
-        let cut = |record: &Record<'v>| record.key.get(header.prefix..).unwrap_or(&[]);
-        while let Some(record) = records.next_if(|record| cut(record) < rest) {
-            if let Some(value) = record.value {
-                entries.push(record.key, &[], value);
+    let n = header.entries + order.records.len() + 1;
+    let mut entries = Entries::with_room(n, (page.words() - header.base) * 8 + n * prefix.len());
+    let push = |entries: &mut Entries<'v>, walk: Walk<'_>| {
+        for step in walk {
+            match step {
+                Step::Base(i) => {
+                    let (rest, value) = page.entry(&base, i);
+                    entries.push(prefix, page.bytes(rest), page.bytes(value));
+                }
+                Step::Tail(place) => {
+                    let (key, value) = page.record(base.form, place);
+                    entries.push(&[], page.bytes(key), page.bytes(value));
+                }
             }
         }
-        // A later record of this very key decides.
-        if records.peek().is_none_or(|record| cut(record) != rest) {
-            entries.push(prefix, rest, page.bytes(value));
-        }
+    };
+    let Some(Change { key, value }) = change else {
+        push(&mut entries, order.all(&base));
+        return entries;
+    };
+    let (here, open) = (Bound::Excluded(key), Bound::Unbounded);
+    push(&mut entries, order.between(page, &base, open, here));
+    if let Some(value) = value {
+        entries.push(&[], key, value);
     }
-    for record in records {
-        if let Some(value) = record.value {
-            entries.push(record.key, &[], value);
-        }
-    }
+    push(&mut entries, order.between(page, &base, here, open));
     entries
+}
+
+/// The entries of a page whose tail has records at `places`, oldest first.
+pub(super) fn entries_at<'v, M: Media>(
+    page: Page<'v, M>,
+    header: &Header,
+    places: impl IntoIterator<Item = Place>,
+) -> Entries<'v> {
+    let order = TailOrder::of(page, &base_of(header), places.into_iter());
+    merged(page, header, &order, None)
 }
 
 /// The base of a page with that header.

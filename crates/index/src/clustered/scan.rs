@@ -1,9 +1,10 @@
 //! Scans in both directions, a snapshot of each page.
 //!
 //! A scan goes from page to page through the inner index, by the ends of their ranges, so both
-//! directions work alike. Of each page only keys of the range that led there are taken.
+//! directions work alike. What is taken of a page is walked over where it lies.
 
-use super::page::{Page, Span};
+use super::order::{Step, TailOrder, Walk};
+use super::page::Page;
 use super::part::{Base, Part};
 use super::{ClusteredTree, Handle, LoadError};
 use crate::contract::Direction;
@@ -17,98 +18,6 @@ use std::ops::{Bound, ControlFlow, RangeBounds};
 
 /// Pages that a scan visits before it lets memory be reclaimed.
 const PAGES_PER_PIN: u32 = 16;
-
-/// A record of a tail: where its key and value are, or no value if it is a removal. `base`: entries
-/// of the base that are below it.
-#[derive(Clone, Copy)]
-struct Record {
-    word: u64,
-    age: usize,
-    key: Span,
-    value: Option<Span>,
-}
-
-/// The entries of a page at one moment, in key order.
-#[derive(Default)]
-struct Content {
-    /// Key, without the prefix if it is one of the base's, and value.
-    entries: Vec<(Span, Span, bool)>,
-    records: Vec<Record>,
-    base: Option<Base>,
-}
-
-impl Content {
-    /// Notes where the records of a page are. It may be changing: the caller validates its version
-    /// before it goes on.
-    fn gather<M: Media>(&mut self, page: Page<'_, M>, part: &Part) {
-        let base = part.base();
-        self.base = Some(base);
-        self.entries.clear();
-        self.records.clear();
-        for age in 0..part.count() {
-            let place = part.place(age);
-            let (key, value) = page.record(base.form, place);
-            self.records.push(Record {
-                word: 0,
-                age,
-                key,
-                value: (!place.removed).then_some(value),
-            });
-        }
-    }
-
-    /// Puts the entries in order. The caller is pinned and has validated the version since: what was
-    /// noted does not change any more.
-    fn order<M: Media>(&mut self, page: Page<'_, M>) {
-        let Some(base) = self.base else {
-            return;
-        };
-        let key = |record: &Record| page.bytes(record.key);
-        for record in &mut self.records {
-            record.word = super::page::key_word(page.bytes(record.key), base.prefix);
-        }
-        self.records.sort_unstable_by(|a, b| {
-            let order = a.word.cmp(&b.word).then_with(|| key(a).cmp(key(b)));
-            order.then(b.age.cmp(&a.age))
-        });
-        self.records
-            .dedup_by(|later, first| later.word == first.word && key(later) == key(first));
-        let mut records = self.records.iter().peekable();
-        for i in 0..base.entries {
-            let (rest, value) = page.entry(&base, i);
-            let word = page.entry_word(&base, i);
-            let below = |record: &Record| {
-                let cut = || {
-                    key(record)
-                        .get(base.prefix..)
-                        .unwrap_or(&[])
-                        .cmp(page.bytes(rest))
-                };
-                record.word.cmp(&word).then_with(cut)
-            };
-            let mut covered = false;
-            while let Some(record) = records.peek() {
-                let order = below(record);
-                if order.is_gt() {
-                    break;
-                }
-                covered |= order.is_eq();
-                if let Some(value) = record.value {
-                    self.entries.push((record.key, value, true));
-                }
-                records.next();
-            }
-            if !covered {
-                self.entries.push((rest, value, false));
-            }
-        }
-        for record in records {
-            if let Some(value) = record.value {
-                self.entries.push((record.key, value, true));
-            }
-        }
-    }
-}
 
 impl<K, V, M> ClusteredTree<K, V, M>
 where
@@ -126,7 +35,7 @@ where
         direction: Direction,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) -> Result<(), LoadError> {
-        let mut content = Content::default();
+        let mut order = TailOrder::default();
         // The bound at which the scan stands.
         let mut reached: Option<Bound<K::Owned>> = None;
         loop {
@@ -141,62 +50,34 @@ where
                     continue;
                 }
                 let part = self.part(slot);
+                cpu::prefetch(std::ptr::from_ref(part).cast(), size_of::<Part>());
                 let version = part.version.read();
                 if !self.inner.validate(&at.located) {
                     continue;
                 }
                 self.prefetch_next(&at, direction, &guard);
                 let page = self.page_of(part);
-                content.gather(page, part);
-                if !part.version.validate(version) {
+                let base = part.base();
+                if !part.order(page, version, &mut order) {
                     continue;
                 }
-                content.order(page);
-                let taken = |key: &K| {
-                    let low = at.low.as_ref().map(Borrow::borrow);
-                    let high = at.high.as_ref().map(Borrow::borrow);
-                    // The page may have taken over another, where the scan has been.
-                    let new = match reached.as_ref() {
-                        Some(Bound::Included(from)) => key >= from.borrow(),
-                        Some(Bound::Excluded(to)) => key < to.borrow(),
-                        _ => true,
-                    };
-                    new && low.is_none_or(|low| key >= low)
-                        && high.is_none_or(|high| key < high)
-                        && range.contains(key)
-                };
+                let bounds = Bounds::of(range, direction, &at, reached.as_ref());
+                let walk = bounds.walk(page, &base, &order);
                 if self
-                    .visit_page(page, &content, direction, taken, &mut visit)
+                    .visit_page(page, &base, direction, walk, &mut visit)
                     .is_break()
+                    || bounds.ends
                 {
                     return Ok(());
                 }
                 let end = match direction {
-                    Direction::Up => at.high,
-                    Direction::Down => at.low,
+                    Direction::Up => at.high.map(Bound::Included),
+                    Direction::Down => at.low.map(Bound::Excluded),
                 };
-                let Some(end) = end else {
-                    return Ok(());
-                };
-                let key: &K = end.borrow();
-                let over = match direction {
-                    Direction::Up => match range.end_bound() {
-                        Bound::Included(last) => key > last,
-                        Bound::Excluded(last) => key >= last,
-                        Bound::Unbounded => false,
-                    },
-                    Direction::Down => match range.start_bound() {
-                        Bound::Included(first) | Bound::Excluded(first) => key <= first,
-                        Bound::Unbounded => false,
-                    },
-                };
-                if over {
+                if end.is_none() {
                     return Ok(());
                 }
-                reached = Some(match direction {
-                    Direction::Up => Bound::Included(end),
-                    Direction::Down => Bound::Excluded(end),
-                });
+                reached = end;
             }
         }
     }
@@ -252,39 +133,103 @@ where
         }
     }
 
-    /// Visits the entries of a page whose keys are `taken`.
+    /// Visits the entries of a walk over a page.
     fn visit_page(
         &self,
         page: Page<'_, M>,
-        content: &Content,
+        base: &Base,
         direction: Direction,
-        taken: impl Fn(&K) -> bool,
+        mut walk: Walk<'_>,
         visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let prefix = page.prefix(content.base.map_or(0, |base| base.prefix));
+        let prefix = page.prefix(base.prefix);
         let mut whole = Vec::new();
-        let mut one = |(key, value, has_prefix): &(Span, Span, bool)| {
-            let rest = page.bytes(*key);
-            let key = if *has_prefix || prefix.is_empty() {
-                rest
-            } else {
+        let mut one = |step| {
+            let (key, value) = match step {
+                Step::Base(i) => page.entry(base, i),
+                Step::Tail(place) => page.record(base.form, place),
+            };
+            let mut key = page.bytes(key);
+            if !prefix.is_empty() && matches!(step, Step::Base(_)) {
                 whole.clear();
                 whole.extend_from_slice(prefix);
-                whole.extend_from_slice(rest);
-                &whole
-            };
+                whole.extend_from_slice(key);
+                key = &whole;
+            }
             let visited = K::with_value_of(key, |key| {
-                if !taken(key) {
-                    return ControlFlow::Continue(());
-                }
-                V::with_value_of(page.bytes(*value), |value| visit(key, value))
-                    .unwrap_or(ControlFlow::Continue(()))
+                V::with_value_of(page.bytes(value), |value| visit(key, value))
             });
-            visited.unwrap_or(ControlFlow::Continue(()))
+            // Bytes of keys and values of the tree are keys and values.
+            visited.flatten().unwrap_or(ControlFlow::Continue(()))
         };
         match direction {
-            Direction::Up => content.entries.iter().try_for_each(&mut one),
-            Direction::Down => content.entries.iter().rev().try_for_each(&mut one),
+            Direction::Up => walk.try_for_each(&mut one),
+            Direction::Down => walk.rev().try_for_each(&mut one),
         }
+    }
+}
+
+/// What a scan takes of a page.
+struct Bounds<'k, K: ?Sized> {
+    from: Bound<&'k K>,
+    to: Bound<&'k K>,
+    /// The scan ends in this page.
+    ends: bool,
+}
+
+impl<'k, K: KeyRepr + ?Sized> Bounds<'k, K> {
+    /// `at`: the page, which may go beyond the range, and may have taken over another one where the
+    /// scan has been.
+    fn of(
+        range: &'k impl RangeBounds<K>,
+        direction: Direction,
+        at: &Ranged<K>,
+        reached: Option<&'k Bound<K::Owned>>,
+    ) -> Self {
+        let (mut from, mut to) = (range.start_bound(), range.end_bound());
+        match (reached, direction) {
+            (Some(Bound::Included(key)), Direction::Up) => from = Bound::Included(key.borrow()),
+            (Some(Bound::Excluded(key)), Direction::Down) => to = Bound::Excluded(key.borrow()),
+            _ => {}
+        }
+        let (low, high) = (
+            at.low.as_ref().map(Borrow::borrow),
+            at.high.as_ref().map(Borrow::borrow),
+        );
+        // The bound is in the page, or at its end.
+        let starts = match (from, low) {
+            (Bound::Unbounded, _) => false,
+            (Bound::Included(key) | Bound::Excluded(key), Some(low)) => key >= low,
+            (_, None) => true,
+        };
+        let ends = match (to, high) {
+            (Bound::Unbounded, _) => false,
+            (Bound::Included(key), Some(high)) => key < high,
+            (Bound::Excluded(key), Some(high)) => key <= high,
+            (_, None) => true,
+        };
+        Self {
+            from: if starts { from } else { Bound::Unbounded },
+            to: if ends { to } else { Bound::Unbounded },
+            ends: match direction {
+                Direction::Up => ends,
+                Direction::Down => starts,
+            },
+        }
+    }
+
+    fn walk<'o, M: Media>(&self, page: Page<'_, M>, base: &Base, order: &'o TailOrder) -> Walk<'o> {
+        with_bytes_of(self.from, |from| {
+            with_bytes_of(self.to, |to| order.between(page, base, from, to))
+        })
+    }
+}
+
+/// Calls `f` with a bound as bytes.
+fn with_bytes_of<K: KeyRepr + ?Sized, R>(bound: Bound<&K>, f: impl FnOnce(Bound<&[u8]>) -> R) -> R {
+    match bound {
+        Bound::Included(key) => key.with_bytes(|key| f(Bound::Included(key))),
+        Bound::Excluded(key) => key.with_bytes(|key| f(Bound::Excluded(key))),
+        Bound::Unbounded => f(Bound::Unbounded),
     }
 }

@@ -6,9 +6,12 @@
 
 use super::image::Entries;
 use super::layout::Uniform;
+use super::order::TailOrder;
 use super::page::Page;
 use super::part::Place;
-use super::replace::{Change, Course, NewPage, Old, Replaced, child_of, child_value, merged};
+use super::replace::{
+    Change, Course, NewPage, Old, Replaced, base_of, child_of, child_value, entries_at, merged,
+};
 use super::write::Tail;
 use super::{ClusteredTree, LoadError};
 use crate::repr::{KeyRepr, Repr};
@@ -151,7 +154,8 @@ where
         let mut places = Vec::new();
         page.tail(&header, seed, |place, _| places.push(place))
             .map_err(LoadError::Damaged)?;
-        let entries = merged(page, &header, places.into_iter(), Some(change));
+        let order = TailOrder::of(page, &base_of(&header), places.into_iter());
+        let entries = merged(page, &header, &order, Some(change));
         let course = match change.value {
             Some(_) => Course::Any,
             None => Course::Removing,
@@ -212,7 +216,7 @@ where
         let tail = page.tail(&header, seed, |place, _| places.push(place))?;
         known.count = places.len();
         known.end = tail;
-        let entries: Entries<'_> = merged(page, &header, places.into_iter(), None);
+        let entries: Entries<'_> = entries_at(page, &header, places);
         (0..entries.len())
             .map(|i| {
                 let child = child_of(entries.value(i));

@@ -1,5 +1,6 @@
 //! Checking a tree, and measuring it.
 
+use super::order::TailOrder;
 use super::part::Part;
 use super::table::Table;
 use super::upper::Known;
@@ -116,7 +117,14 @@ where
                     part.end()
                 )));
             }
-            let entries = super::replace::merged(page, &header, places.into_iter(), None);
+            let base = super::replace::base_of(&header);
+            let expected = TailOrder::of(page, &base, places.iter().copied());
+            let mut order = TailOrder::default();
+            let ordered = part.order(page, part.version.read(), &mut order);
+            if !ordered || order.records != expected.records {
+                return Err(of_page("its part has the tail in another order".into()));
+            }
+            let entries = super::replace::entries_at(page, &header, places);
             for i in 0..entries.len() {
                 let key = entries.key(i);
                 let ascends = i == 0 || entries.key(i - 1) < key;
@@ -223,7 +231,7 @@ where
         let page = self.page_of(part);
         let (header, _) = page.header(self.salt)?;
         let places = (0..part.count()).map(|i| part.place(i));
-        Ok(super::replace::merged(page, &header, places, None).len() as u64)
+        Ok(super::replace::entries_at(page, &header, places).len() as u64)
     }
 
     /// As [`OrderedIndex::stats`](crate::OrderedIndex::stats).

@@ -5,13 +5,15 @@
 //! ```
 
 use super::layout::{Header, Kind, Lengths, MAX_GROUP, Seed, Uniform};
+use super::order::TailOrder;
 use super::page::{Found, Page};
-use super::part::{Part, Place, TAIL};
+use super::part::{Part, Place, SEARCHED, TAIL};
 use super::replace::{Change, Course, NewPage, Old, Replaced, base_of, merged};
 use super::{ClusteredTree, Handle, LoadError, image};
 use crate::inner::Located;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::cell::write_bytes;
+use bristlecone_pmem::media::cpu;
 use bristlecone_pmem::sync::{PATIENT_TURNS, pause};
 use bristlecone_pmem::{Media, SpaceError, planted};
 use crossbeam_epoch::{self as epoch, Guard};
@@ -38,6 +40,9 @@ pub(super) enum Changed {
 
 /// Records of a tail where rare paths are to be taken often.
 const TINY_TAIL: usize = 3;
+
+/// Removals from a sparse page between two attempts to merge it.
+const MERGE_EVERY: usize = 8;
 
 /// The words of a group of one record, without the head, and how it lies.
 struct Group {
@@ -176,20 +181,46 @@ where
         ))
     }
 
-    /// The part of the page that `key` belongs to, with its writer's lock held, which keeps it so.
+    /// The part of the page that `key` belongs to, with its writer's lock held, and whether the key is
+    /// there. The lock keeps both so, and the page where it is: nobody needs a pin who holds it.
+    ///
+    /// The search comes first. A locked instruction waits until what this thread flushed before is
+    /// written back; the cache misses of a search need not.
     #[inline(always)]
-    pub(super) fn lock_part(&self, key: &K, guard: &Guard) -> Result<(u32, &Part), LoadError> {
+    fn locate(&self, key: &K, bytes: &[u8], guard: &Guard) -> Result<(&Part, bool), LoadError> {
         loop {
             let at = self.inner.find(key, guard);
             let slot = match Handle::decode(at.leaf) {
-                Handle::Part(slot) => slot,
+                Handle::Part(slot) if slot < self.parts.capacity() => slot,
+                // It was read from a node in the middle of a change.
+                Handle::Part(_) => continue,
                 Handle::Unloaded(_) => {
-                    self.load(key, guard)?;
+                    self.load(key, &epoch::pin())?;
                     continue;
                 }
             };
+            let part = self.part(slot);
+            cpu::prefetch(std::ptr::from_ref(part).cast(), SEARCHED);
+            self.pm().interleave();
+            let is_there = |part: &Part| {
+                let page = self.page_of(part);
+                page.prefetch(part.end(), 1);
+                page.find(part, bytes, key.hash()) != Found::Absent
+            };
+            if let Some(version) = part.writer.try_read() {
+                let found = is_there(part);
+                self.pm().interleave();
+                // Nobody has changed the page since: what was found is so.
+                if part.writer.try_lock_at(version) {
+                    if self.inner.validate(&at) {
+                        return Ok((part, found));
+                    }
+                    part.writer.unlock_unchanged();
+                    continue;
+                }
+            }
             if let Some(part) = self.try_lock(&at, slot) {
-                return Ok((slot, part));
+                return Ok((part, is_there(part)));
             }
         }
     }
@@ -201,7 +232,6 @@ where
             return None;
         }
         let part = self.part(slot);
-        bristlecone_pmem::media::cpu::prefetch(std::ptr::from_ref(part).cast(), size_of::<Part>());
         self.pm().interleave();
         part.writer.lock();
         // Splits are made under this lock: if the way here holds now, it does until it is let go.
@@ -252,11 +282,13 @@ where
         expected: Expected,
     ) -> Result<(Changed, bool), LoadError> {
         key.with_bytes(|bytes| {
-            let guard = epoch::pin();
-            let (_, part) = self.lock_part(key, &guard)?;
-            let changed = self.change_locked(part, (key, bytes), value, expected, &guard);
-            let fresh = value.is_none() || part.count() == 0;
-            let sparse = fresh && changed.is_ok() && self.is_sparse(part);
+            let (part, was_there) = Self::with_guard(|guard| self.locate(key, bytes, guard))?;
+            let about = (bytes, key.hash() as u8, was_there);
+            let changed = self.change_locked(part, about, value, expected);
+            // Not after each removal: where the neighbours are too full it would be in vain.
+            let due = value.is_none() && part.live().is_multiple_of(MERGE_EVERY);
+            let due = due || part.count() == 0 || self.pm().tiny();
+            let sparse = due && changed.is_ok() && self.is_sparse(part);
             part.writer.unlock();
             Ok((changed?, sparse))
         })
@@ -266,14 +298,10 @@ where
     fn change_locked(
         &self,
         part: &Part,
-        (key, bytes): (&K, &[u8]),
+        (key, fingerprint, was_there): (&[u8], u8, bool),
         value: Option<&[u8]>,
         expected: Expected,
-        guard: &Guard,
     ) -> Result<Changed, LoadError> {
-        let page = self.page_of(part);
-        let hash = key.hash();
-        let was_there = page.find(part, bytes, hash) != Found::Absent;
         let refused = match expected {
             Expected::Present => !was_there,
             Expected::Absent => was_there,
@@ -283,37 +311,35 @@ where
             return Ok(Changed::Refused);
         }
         let done = Changed::Done { was_there };
-        let form = part.base().form;
+        let about = (part.generation(), part.base().form);
         let tail = Tail {
             count: part.count(),
             end: part.end(),
         };
-        if let Some((place, end)) =
-            self.append(page, (part.generation(), form), &tail, bytes, value)
-        {
-            part.add(tail.count, hash as u8, place);
+        if let Some((place, end)) = self.append(self.page_of(part), about, &tail, key, value) {
+            part.add(tail.count, fingerprint, place);
             part.publish(tail.count + 1, end);
             let live = part.live() + usize::from(value.is_some() && !was_there);
             part.set_live(live - usize::from(value.is_none() && was_there));
             return Ok(done);
         }
-        let change = Change { key: bytes, value };
-        self.replace_leaf(part, change, guard)?;
+        let change = Change { key, value };
+        self.replace_leaf(part, change)?;
         Ok(done)
     }
 
     /// Replaces a leaf page whose part's writer's lock the caller holds, with `change`.
-    fn replace_leaf(
-        &self,
-        part: &Part,
-        change: Change<'_>,
-        guard: &Guard,
-    ) -> Result<(), LoadError> {
+    #[cold]
+    fn replace_leaf(&self, part: &Part, change: Change<'_>) -> Result<(), LoadError> {
+        let guard = &epoch::pin();
         let block = part.block();
         let page = self.page_of(part);
+        page.prefetch(0, part.end());
         let (header, _) = page.header(self.salt).map_err(LoadError::Damaged)?;
-        let places = (0..part.count()).map(|i| part.place(i));
-        let entries = merged(page, &header, places, Some(change));
+        let mut order = TailOrder::default();
+        let ordered = part.order(page, part.version.read(), &mut order);
+        debug_assert!(ordered, "the lock keeps the page as it is");
+        let entries = merged(page, &header, &order, Some(change));
         let old = Old {
             header,
             low: page.low(&header),

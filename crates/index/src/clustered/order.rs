@@ -1,0 +1,230 @@
+//! A page in key order: the base as it lies, with the tail's records between its entries.
+//!
+//! The newest record of each key is kept with its *rank*, the number of entries of the base below
+//! it. So a walk over the page compares no keys.
+
+use super::page::{Page, partition};
+use super::part::{Base, Place};
+use bristlecone_pmem::Media;
+use std::ops::{Bound, Range};
+
+/// Where a key is among the entries of a base.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rank {
+    /// Entries below it.
+    pub(super) below: usize,
+    /// The next entry has this very key.
+    pub(super) equal: bool,
+}
+
+/// A record of the tail: place 16, whether the base has its key 1, entries of the base below it 15.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ranked(u32);
+
+impl Ranked {
+    fn new(place: Place, rank: Rank) -> Self {
+        debug_assert!(rank.below < 1 << 15);
+        Self(u32::from(place.encode()) | u32::from(rank.equal) << 16 | (rank.below as u32) << 17)
+    }
+
+    fn place(self) -> Place {
+        Place::decode(self.0 as u16)
+    }
+
+    fn rank(self) -> Rank {
+        Rank {
+            below: (self.0 >> 17) as usize,
+            equal: self.0 >> 16 & 1 != 0,
+        }
+    }
+
+    pub(super) fn encode(self) -> u32 {
+        self.0
+    }
+
+    pub(super) fn decode(bits: u32) -> Self {
+        Self(bits)
+    }
+}
+
+/// The newest record of each key of a tail, in key order.
+#[derive(Debug, Default)]
+pub(super) struct TailOrder {
+    pub(super) records: Vec<Ranked>,
+    /// Records of the tail that were looked at.
+    pub(super) seen: usize,
+}
+
+impl TailOrder {
+    /// The order of records at `places`, oldest first.
+    pub(super) fn of<M: Media>(
+        page: Page<'_, M>,
+        base: &Base,
+        places: impl Iterator<Item = Place>,
+    ) -> Self {
+        let mut order = Self::default();
+        places.for_each(|place| order.add(page, base, place));
+        order
+    }
+
+    /// Adds the record at `place`, which is newer than all others.
+    pub(super) fn add<M: Media>(&mut self, page: Page<'_, M>, base: &Base, place: Place) {
+        self.seen += 1;
+        let key = page.bytes(page.record(base.form, place).0);
+        let rank = page.rank(base, key);
+        let at = self.first_not_below(page, base, key, rank);
+        let new = Ranked::new(place, rank);
+        match self.records.get_mut(at) {
+            Some(old) if is_key(page, base, *old, key, rank) => *old = new,
+            _ => self.records.insert(at, new),
+        }
+    }
+
+    /// The number of records below `key`, whose rank is `rank`.
+    fn first_not_below<M: Media>(
+        &self,
+        page: Page<'_, M>,
+        base: &Base,
+        key: &[u8],
+        rank: Rank,
+    ) -> usize {
+        partition(self.records.len(), |i| {
+            let record = self.records[i];
+            match record.rank().cmp(&rank) {
+                // All records of the key that the base has are one.
+                std::cmp::Ordering::Equal if !rank.equal => key_of(page, base, record) < key,
+                order => order.is_lt(),
+            }
+        })
+    }
+
+    /// Whether record `at` is of `key`, whose rank is `rank`.
+    fn has<M: Media>(
+        &self,
+        page: Page<'_, M>,
+        base: &Base,
+        at: usize,
+        (key, rank): (&[u8], Rank),
+    ) -> bool {
+        let record = self.records.get(at);
+        record.is_some_and(|record| is_key(page, base, *record, key, rank))
+    }
+
+    /// The entries between two keys.
+    pub(super) fn between<M: Media>(
+        &self,
+        page: Page<'_, M>,
+        base: &Base,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+    ) -> Walk<'_> {
+        // Entries and records before a key, or before what is above it.
+        let before = |key: &[u8], with: bool| {
+            let rank = page.rank(base, key);
+            let at = self.first_not_below(page, base, key, rank);
+            let records = at + usize::from(with && self.has(page, base, at, (key, rank)));
+            (rank.below + usize::from(with && rank.equal), records)
+        };
+        let start = match from {
+            Bound::Unbounded => (0, 0),
+            Bound::Included(key) => before(key, false),
+            Bound::Excluded(key) => before(key, true),
+        };
+        let end = match to {
+            Bound::Unbounded => (base.entries, self.records.len()),
+            Bound::Included(key) => before(key, true),
+            Bound::Excluded(key) => before(key, false),
+        };
+        Walk {
+            base: start.0..end.0,
+            records: self.records.get(start.1..end.1).unwrap_or(&[]),
+        }
+    }
+
+    /// All entries.
+    pub(super) fn all(&self, base: &Base) -> Walk<'_> {
+        Walk {
+            base: 0..base.entries,
+            records: &self.records,
+        }
+    }
+}
+
+fn key_of<'p, M: Media>(page: Page<'p, M>, base: &Base, record: Ranked) -> &'p [u8] {
+    page.bytes(page.record(base.form, record.place()).0)
+}
+
+fn is_key<M: Media>(
+    page: Page<'_, M>,
+    base: &Base,
+    record: Ranked,
+    key: &[u8],
+    rank: Rank,
+) -> bool {
+    record.rank() == rank && (rank.equal || key_of(page, base, record) == key)
+}
+
+/// Where an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Entry of the base.
+    Base(usize),
+    /// Record of the tail.
+    Tail(Place),
+}
+
+/// A walk over entries in key order, from both ends.
+#[derive(Clone, Debug)]
+pub(super) struct Walk<'o> {
+    base: Range<usize>,
+    records: &'o [Ranked],
+}
+
+impl Iterator for Walk<'_> {
+    type Item = Step;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Step> {
+        while let Some((record, rest)) = self.records.split_first() {
+            let rank = record.rank();
+            if !self.base.is_empty() {
+                if rank.below > self.base.start {
+                    break;
+                }
+                if rank.equal && rank.below == self.base.start {
+                    self.base.start += 1;
+                }
+            }
+            self.records = rest;
+            let place = record.place();
+            if !place.removed {
+                return Some(Step::Tail(place));
+            }
+        }
+        self.base.next().map(Step::Base)
+    }
+}
+
+impl DoubleEndedIterator for Walk<'_> {
+    #[inline(always)]
+    fn next_back(&mut self) -> Option<Step> {
+        while let Some((record, rest)) = self.records.split_last() {
+            let rank = record.rank();
+            if !self.base.is_empty() {
+                let replaces = rank.equal && rank.below + 1 == self.base.end;
+                if rank.below < self.base.end && !replaces {
+                    break;
+                }
+                if replaces {
+                    self.base.end -= 1;
+                }
+            }
+            self.records = rest;
+            let place = record.place();
+            if !place.removed {
+                return Some(Step::Tail(place));
+            }
+        }
+        self.base.next_back().map(Step::Base)
+    }
+}
