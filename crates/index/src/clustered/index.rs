@@ -1,5 +1,6 @@
 //! A clustered tree as an index: the contract's traits.
 
+use super::batch::Batch;
 use super::write::{Changed, Expected};
 use super::{ClusteredOptions, ClusteredTree, LoadError, MAX_KEY, MAX_VALUE};
 use crate::contract::{
@@ -91,6 +92,90 @@ where
     }
 }
 
+/// Insertions that share a fence.
+const TOGETHER: usize = 1024;
+
+impl<K, V, M> ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// Makes all of the changes, or none of them: keys with their new values, or none to remove them.
+    /// Of several changes of a key the last one counts. Readers may see some of them before others.
+    ///
+    /// Persist cost: the lines of a group of records for each page; 1 fence, and 1 line and 1 fence more if
+    /// there are several pages. Consolidations and splits are extra.
+    ///
+    /// # Errors
+    /// [`InsertError`], of the first change that is too long, or for want of space. Nothing has changed
+    /// then, but where it is [`InsertError::Commit`]: then all of it, not durably.
+    pub fn write_batch<'c>(
+        &self,
+        changes: impl IntoIterator<Item = (&'c K, Option<&'c V>)>,
+    ) -> Result<(), InsertError>
+    where
+        K: 'c,
+        V: 'c,
+    {
+        if self.read_only {
+            return Err(InsertError::ReadOnly);
+        }
+        let mut batch = Batch::default();
+        for (key, value) in changes {
+            match value {
+                Some(value) => Self::fits(key, value)?,
+                None => {
+                    let fits = Self::key_fits(key);
+                    fits.map_err(|(len, most)| InsertError::KeyTooLong { len, most })?;
+                }
+            }
+            batch.add(key, value, Expected::Either);
+        }
+        self.change_batch(&mut batch, true)
+            .map_err(Self::space_of)?;
+        Ok(self.commit()?)
+    }
+
+    /// Inserts pairs under one fence, and adds a result for each to `out`.
+    fn insert_together<Q: Borrow<K>, W: Borrow<V>>(
+        &self,
+        pairs: &[(Q, W)],
+        out: &mut Vec<Result<(), InsertError>>,
+    ) {
+        let mut batch = Batch::default();
+        let from = out.len();
+        let mut given = Vec::with_capacity(pairs.len());
+        for (i, (key, value)) in pairs.iter().enumerate() {
+            let (key, value) = (key.borrow(), value.borrow());
+            let fits = Self::fits(key, value);
+            if fits.is_ok() {
+                batch.add(key, Some(value), Expected::Absent);
+                given.push(from + i);
+            }
+            out.push(fits);
+        }
+        if self.change_batch(&mut batch, false).is_err() {
+            // For want of space for all of them: one by one, as many as find room.
+            for (out, (key, value)) in out[from..].iter_mut().zip(pairs) {
+                if out.is_ok() {
+                    *out = self.insert(key.borrow(), value.borrow());
+                }
+            }
+            return;
+        }
+        let committed = self.commit().is_ok();
+        for ended in batch.ended() {
+            let out = &mut out[given[ended.given]];
+            if ended.refused {
+                *out = Err(InsertError::KeyExists);
+            } else if !committed && let Err(e) = self.commit() {
+                *out = Err(e.into());
+            }
+        }
+    }
+}
+
 fn fits(len: usize, most: usize, number: bool) -> Result<(), (usize, usize)> {
     if number || len <= most {
         Ok(())
@@ -162,6 +247,21 @@ where
 
     fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
         Self::loaded(self.find_batch(keys, out));
+    }
+
+    fn multi_insert<Q: Borrow<K>, W: Borrow<V>>(
+        &self,
+        pairs: &[(Q, W)],
+        out: &mut Vec<Result<(), InsertError>>,
+    ) {
+        out.clear();
+        if self.read_only {
+            out.extend(pairs.iter().map(|_| Err(InsertError::ReadOnly)));
+            return;
+        }
+        for pairs in pairs.chunks(TOGETHER) {
+            self.insert_together(pairs, out);
+        }
     }
 
     fn stats(&self) -> IndexStats {

@@ -8,15 +8,15 @@
 //! Loading is done under the lock of the inner pages, one page at a time.
 
 use super::layout::{Header, MAX_PAGE, MIN_PAGE, Seed};
-use super::page::Page;
+use super::page::{Page, SoundTail};
 use super::part::Part;
 use super::replace::NewPage;
 use super::upper::{Known, Upper};
 use super::{ClusteredTree, Handle, LoadError};
 use crate::inner::Ranged;
 use crate::repr::{KeyRepr, Repr};
-use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
+use bristlecone_pmem::{Media, planted};
 use crossbeam_epoch::Guard;
 use std::borrow::Borrow;
 
@@ -209,22 +209,26 @@ where
         self.fill(part, header, sound.block);
         let filled = self.fill_tail(part, sound);
         part.version.unlock();
-        if let Err(what) = filled {
+        let tail = filled.map_err(|what| {
             self.parts.free(slot);
-            return Err(LoadError::Damaged(what));
+            LoadError::Damaged(what)
+        })?;
+        if tail.has_void && !self.read_only {
+            self.wipe(page, tail.end);
         }
         self.put_in_place(header.id, Handle::Part(slot), low, guard)
     }
 
     /// Adds the records of the tail to a part that nobody else knows yet.
-    fn fill_tail(&self, part: &Part, sound: &Sound<'_, M>) -> Result<(), String> {
+    fn fill_tail(&self, part: &Part, sound: &Sound<'_, M>) -> Result<SoundTail, String> {
         let (low, high) = (
             sound.page.low(&sound.header),
             sound.page.high(&sound.header),
         );
         let mut n = 0;
         let mut refused = false;
-        let end = sound.page.tail(&sound.header, sound.seed, |place, key| {
+        let counts = |stamp| self.counts(stamp);
+        let tail = (sound.page).tail(&sound.header, sound.seed, counts, |place, key| {
             let hash = K::with_value_of(key, |key| key.hash());
             let inside = low.is_none_or(|low| low <= key) && high.is_none_or(|high| key < high);
             match hash {
@@ -238,9 +242,18 @@ where
         if refused {
             return Err("the tail has records that no change adds".into());
         }
-        part.publish(n, end);
+        part.publish(n, tail.end);
         part.set_live(self.entries_of(part)? as usize);
-        Ok(())
+        Ok(tail)
+    }
+
+    /// Takes the head off a group at the end of a tail whose change a crash came before. Its slot is
+    /// used again, with later stamps, which would make it count.
+    fn wipe(&self, page: Page<'_, M>, at: usize) {
+        if !planted!(self.pm(), "clustered-void-unwiped") {
+            // PERSIST: the group is gone, before another change is committed.
+            page.cell(at).publish(self.pm(), 0);
+        }
     }
 
     /// Puts the children of an inner page in its place.

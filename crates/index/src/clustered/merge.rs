@@ -25,7 +25,7 @@ use super::part::Part;
 use super::replace::{Change, Course, NewPage, Old, Spec, entries_at};
 use super::sum;
 use super::table::{Table, Word};
-use super::upper::{Known, Upper};
+use super::upper::{Known, Upper, by_itself};
 use super::{ClusteredTree, Handle, LoadError};
 use crate::inner::Ranged;
 use crate::repr::{KeyRepr, Repr};
@@ -364,7 +364,7 @@ where
             let page = self.page(known.block, known.words);
             let mut places = Vec::new();
             let (header, seed) = page.header(self.salt)?;
-            page.tail(&header, seed, |place, _| places.push(place))?;
+            page.tail(&header, seed, by_itself, |place, _| places.push(place))?;
             Ok::<_, String>((page, places))
         };
         let (left_page, left_tail) = page_and_tail(&left).map_err(LoadError::Damaged)?;
@@ -431,9 +431,10 @@ where
             };
             let child = self.sound(child).map_err(LoadError::Damaged)?;
             let mut places = Vec::new();
-            let tail = child
-                .page
-                .tail(&child.header, child.seed, |place, _| places.push(place));
+            let counts = |stamp| self.counts(stamp);
+            let tail = (child.page).tail(&child.header, child.seed, counts, |place, _| {
+                places.push(place);
+            });
             tail.map_err(LoadError::Damaged)?;
             let entries = entries_at(child.page, &child.header, places);
             let old = Old {

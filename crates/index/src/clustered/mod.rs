@@ -20,12 +20,12 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `index`, `open`, `verify`, `bulk` | the contract; making and opening; checking; loading sorted input |
-//! | `write`, `read`, `scan` | operations on leaf pages |
+//! | `write`, `batch`, `group`, `read`, `scan` | operations on leaf pages |
 //! | `load` | making a page known that is touched for the first time |
 //! | `upper` | inner pages |
 //! | `replace`, `merge` | consolidation, split, growth of the root; merging and its log |
 //! | `part`, `order` | what DRAM holds of a leaf page; a page in key order |
-//! | `table`, `counter`, `root` | page table; generations and stamps; root words |
+//! | `table`, `counter`, `slots`, `root` | page table; generations and stamps; commit slots; root words |
 //! | `page`, `image`, `layout` | reading a page, building one, what it looks like |
 //! | `checked`, `sum` | words with a check; CRC-32C |
 //!
@@ -63,9 +63,11 @@
 //! caches are alike here. What a power cut tears and what damage tears look alike in one place only:
 //! the last group of a page, behind its seal.
 
+mod batch;
 mod bulk;
 mod checked;
 mod counter;
+mod group;
 mod image;
 mod index;
 mod layout;
@@ -79,6 +81,7 @@ mod read;
 mod replace;
 mod root;
 mod scan;
+mod slots;
 mod sum;
 mod table;
 #[cfg(test)]
@@ -95,10 +98,11 @@ use crate::sync::Retired;
 use bristlecone_pmem::log::Logs;
 use bristlecone_pmem::media::Instrument;
 use bristlecone_pmem::pool::{DataKind, Root};
-use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError};
+use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError, planted};
 use counter::Counter;
 use page::Page;
 use part::Part;
+use slots::Slots;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
@@ -159,6 +163,7 @@ where
     unreadable: Vec<(u32, u64)>,
     /// Made or opened with the tree.
     log: Option<Logs<M>>,
+    slots: Slots,
     heap: Heap<M>,
     /// `None` once closed.
     root: Option<Root<M>>,
@@ -280,6 +285,12 @@ where
     fn page_of(&self, part: &Part) -> Page<'_, M> {
         let (block, words) = part.block_and_words();
         self.page(block, words)
+    }
+
+    /// Whether a group with this stamp's word counts, in a leaf page.
+    #[inline]
+    fn counts(&self, stamp_word: u64) -> bool {
+        planted!(self.pm(), "clustered-void-kept") || self.slots.counts(self.pm(), stamp_word)
     }
 
     /// A generation that no page has had.

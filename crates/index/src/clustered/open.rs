@@ -7,6 +7,7 @@
 use super::counter::Counter;
 use super::layout::{Header, MIN_PAGE, Seed};
 use super::merge;
+use super::slots::{self, Slots};
 use super::table::{Table, Word};
 use super::upper::Upper;
 use super::{ClusteredOptions, ClusteredTree, Handle, Inner, LoadError, PAGE_BYTES, root};
@@ -60,6 +61,7 @@ where
         options: &ClusteredOptions,
         salt: u64,
         ceilings: (u64, u64),
+        slots: Slots,
     ) -> Result<Self, TreeError> {
         let pool = Arc::clone(root.pool());
         let first = Handle::Unloaded(Table::FIRST_ID).encode();
@@ -82,6 +84,7 @@ where
             spare: Mutex::default(),
             unreadable: Vec::new(),
             log: None,
+            slots,
             heap,
             root: Some(root),
             pool,
@@ -119,7 +122,19 @@ where
             // PERSIST: the root words; `publish` fences them.
             pm.flush_of(cell);
         }
-        let mut tree = Self::assemble(root, heap, options, salt, (1, 1))?;
+        let slots = Slots::create(&heap, pm)?;
+        let cell = root.word(root::SLOTS);
+        // ORDERING: Relaxed; the root is not published.
+        cell.store(
+            pm,
+            root::word(root::SLOTS, slots.block() / 64),
+            Ordering::Relaxed,
+        );
+        // PERSIST: the root word of the slots; `publish` fences it, and the slots.
+        pm.flush_of(cell);
+        let block = slots.block();
+        let assembled = Self::assemble(root, heap.clone(), options, salt, (1, 1), slots);
+        let mut tree = assembled.inspect_err(|_| heap.free(POff::new(block)))?;
         match tree.make_first() {
             Ok(()) => Ok(tree),
             Err(e) => {
@@ -130,6 +145,7 @@ where
                     .blocks()
                     .map(|(block, _)| block)
                     .chain(log)
+                    .chain([block])
                     .collect();
                 for block in blocks {
                     tree.heap.free(POff::new(block));
@@ -186,7 +202,9 @@ where
         let salt = root::salt(&root).map_err(corrupt)?;
         let generations = root::required(&root, root::GENERATIONS).map_err(corrupt)?;
         let stamps = root::required(&root, root::STAMPS).map_err(corrupt)?;
-        let mut tree = Self::assemble(root, heap, options, salt, (generations, stamps))?;
+        let slots = Slots::at(root::required(&root, root::SLOTS).map_err(corrupt)? * 64);
+        let ceilings = (generations, stamps);
+        let mut tree = Self::assemble(root, heap, options, salt, ceilings, slots)?;
         let opened = tree.recover();
         if let Err(e) = opened {
             // Nothing of this tree may be changed at its end.
@@ -225,6 +243,9 @@ where
             merge::RECORD,
         )?;
         log.mark(&self.heap, &guard)?;
+        let slots = self.heap.mark(self.slots.block(), slots::BYTES, &guard);
+        slots.map_err(|e| format!("the commit slots: {e}"))?;
+        self.slots.check(self.pm())?;
         let merges = log.recover(|record| self.apply(record))?;
         self.log = Some(log);
         self.table.scan(self.pm(), |id, word| {
@@ -241,7 +262,7 @@ where
         }
         let (mut cleared, mut unreadable) = (Vec::new(), Vec::new());
         let pm = self.pm();
-        let decided = newborn.iter().map(|(id, word)| self.counts(*id, *word));
+        let decided = newborn.iter().map(|(id, word)| self.birth(*id, *word));
         let decided = decided.collect::<Result<Vec<Birth>, _>>()?;
         for ((id, word), birth) in newborn.iter().zip(decided) {
             if birth != Birth::Void {
@@ -270,7 +291,7 @@ where
 
     /// Whether a newborn page counts: the page that it was born in was replaced by one of its
     /// generation.
-    fn counts(&self, id: u32, word: Word) -> Result<Birth, String> {
+    fn birth(&self, id: u32, word: Word) -> Result<Birth, String> {
         let about = |e: String| format!("newborn page {id} at {:#x}: {e}", word.block);
         let Some(header) = self.page_of_word(id, word) else {
             return Ok(Birth::Unreadable);

@@ -34,6 +34,15 @@ pub(super) struct Span {
     pub(super) len: usize,
 }
 
+/// A tail that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SoundTail {
+    /// The word after the last group that counts.
+    pub(super) end: usize,
+    /// A group follows there whose change was not committed when a crash came.
+    pub(super) has_void: bool,
+}
+
 /// The result of a search in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
@@ -206,8 +215,8 @@ impl<'p, M: Media> Page<'p, M> {
         seed.is_head(at, head, kind, rest).then_some((kind, words))
     }
 
-    /// Calls `each` with every record of the tail, oldest first, and with its key. Returns the word
-    /// after the last group.
+    /// Calls `each` with every record of the tail that counts, oldest first, and with its key.
+    /// `counts`: whether a group with this stamp's word does.
     ///
     /// # Errors
     /// A message that says what is wrong: a group that is not sound, although it had been durable.
@@ -215,15 +224,21 @@ impl<'p, M: Media> Page<'p, M> {
         self,
         header: &Header,
         seed: Seed,
+        counts: impl Fn(u64) -> bool,
         mut each: impl FnMut(Place, &'p [u8]),
-    ) -> Result<usize, String> {
+    ) -> Result<SoundTail, String> {
         let unit = Uniform::group_unit(header.form);
         let mut rest = Vec::new();
+        let mut has_void = false;
         let mut end = header.tail.next_multiple_of(unit);
         while end < self.words {
             let Some((kind, words)) = self.group(seed, end, &mut rest) else {
                 break;
             };
+            if rest.first().is_none_or(|stamp| !counts(*stamp)) {
+                has_void = true;
+                break;
+            }
             self.records(header.form, end, kind, words, &mut each)?;
             end = (end + words).next_multiple_of(unit);
         }
@@ -248,7 +263,7 @@ impl<'p, M: Media> Page<'p, M> {
                 later * 8
             ));
         }
-        Ok(end)
+        Ok(SoundTail { end, has_void })
     }
 
     fn records(

@@ -90,6 +90,14 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// The place in the page of what is there in a group at word `at`.
+    pub(super) fn within(self, at: usize) -> Self {
+        Self {
+            word: at + self.word,
+            ..self
+        }
+    }
+
     pub(super) fn encode(self) -> u16 {
         let flag = |set, flag| if set { flag } else { 0 };
         self.word as u16 | flag(self.general, GENERAL) | flag(self.removed, REMOVED)

@@ -10,8 +10,8 @@
 //! fence more than others, and nothing else is appended. The old block is free once readers have
 //! left it.
 
-pub(super) use super::image::Spec;
-use super::image::{self, Entries, common_prefix};
+use super::image::{self, common_prefix};
+pub(super) use super::image::{Entries, Spec};
 use super::layout::{Header, MAX_PAGE, Seed};
 use super::order::{Step, TailOrder, Walk};
 use super::page::Page;
@@ -83,8 +83,19 @@ pub(super) enum Course {
     Any,
     /// In ascending order so far; the last one is new.
     Ascending,
+    /// None: room is made for so many words in the tail.
+    Making { room: usize },
     /// One is removed: that is to need no space. The page is not split, and may use a spare block.
     Removing,
+}
+
+/// Where a page is split: the entries before `at` stay, below `separator`.
+#[derive(Debug)]
+pub(super) struct Cut {
+    pub(super) at: usize,
+    /// Percent of the left page that entries may take.
+    pub(super) left_full: usize,
+    pub(super) separator: Vec<u8>,
 }
 
 /// A change of a key, beside what the page has: its new value, or none.
@@ -165,7 +176,7 @@ pub(super) fn separator_between(left: &[u8], right: &[u8], numbers: bool) -> Vec
 
 /// Percent of a page that its entries may take at most, so that there is a tail. Where few entries
 /// take more, the page is larger than others.
-const FULL: usize = 88;
+pub(super) const FULL: usize = 88;
 
 impl<K, V, M> ClusteredTree<K, V, M>
 where
@@ -184,13 +195,11 @@ where
         entries: &Entries<'_>,
         course: Course,
     ) -> Result<Replaced, SpaceError> {
-        self.ensure_memory()?;
         let n = entries.len();
-        let whole = self.spec(old).header(entries.part(0, n));
-        let left = n.saturating_sub(1);
-        let left = self.spec(old).header(entries.part(0, left)).tail;
+        let tail = |n| self.spec(old).header(entries.part(0, n)).tail;
+        let whole = tail(n);
         let ascending =
-            course == Course::Ascending && left * 100 <= self.page_words * FULL_ASCENDING;
+            course == Course::Ascending && tail(n - 1) * 100 <= self.page_words * FULL_ASCENDING;
         // Not all alike, or pages that began together would all split together, again and again.
         let split_above = SPLIT_ABOVE - old.header.generation as usize % SPLIT_SPREAD;
         let percent = if ascending {
@@ -205,12 +214,55 @@ where
         } else {
             FEW_CHILDREN
         };
-        let full = n >= few && whole.tail * 100 > self.page_words * percent;
+        let full = n >= few && whole * 100 > self.page_words * percent;
         let tiny = self.pm().tiny() && n > TINY_ENTRIES;
         let split = (full || tiny) && course != Course::Removing;
-        let grows = split && old.header.id == Table::FIRST_ID;
+        // A left page that gets no more entries needs no room for them.
+        let cut = split.then(|| {
+            let (at, left_full) = if ascending {
+                (n - 1, 100)
+            } else {
+                (self.middle(old, entries), FULL)
+            };
+            Cut {
+                at,
+                left_full,
+                separator: self.separator(old, entries, at),
+            }
+        });
+        self.replace_as(old, entries, cut, course)
+    }
+
+    /// Replaces the page `old` by one page with `entries`, or by two.
+    ///
+    /// # Errors
+    /// As [`replace`](Self::replace).
+    pub(super) fn replace_as(
+        &self,
+        old: &Old<'_>,
+        entries: &Entries<'_>,
+        cut: Option<Cut>,
+        course: Course,
+    ) -> Result<Replaced, SpaceError> {
+        self.ensure_memory()?;
+        let Some(cut) = cut else {
+            let spec = Spec {
+                generation: self.next_generation(),
+                ..self.spec(old)
+            };
+            let full = match course {
+                Course::Removing => 100,
+                _ => FULL,
+            };
+            let all = (0, entries.len());
+            let page = self.write_page_as(&spec, entries, all, full, course)?;
+            self.fence_pages();
+            self.name(&page);
+            return Ok(Replaced::One(page));
+        };
+        let grows = old.header.id == Table::FIRST_ID;
         let mut ids = Vec::new();
-        for _ in 0..usize::from(split) + usize::from(grows) {
+        for _ in 0..1 + usize::from(grows) {
             match self.table.reserve(self.root(), &self.heap) {
                 Ok(id) => ids.push(id),
                 Err(e) => {
@@ -220,33 +272,10 @@ where
             }
         }
         let generation = self.next_generation();
-        // A left page that gets no more entries needs no room for them.
-        let at = if !split {
-            (n, FULL)
-        } else if ascending {
-            (n - 1, 100)
-        } else {
-            (self.middle(old, entries), FULL)
-        };
         let replaced = if grows {
-            self.grow(old, entries, at, generation, &ids)
-        } else if split {
-            self.split(old, entries, at, generation, &ids)
+            self.grow(old, entries, cut, generation, &ids)
         } else {
-            let spec = Spec {
-                generation,
-                ..self.spec(old)
-            };
-            let full = match course {
-                Course::Removing => 100,
-                _ => FULL,
-            };
-            let page = self.write_page_as(&spec, entries, (0, n), full, course);
-            page.map(|page| {
-                self.fence_pages();
-                self.name(&page);
-                Replaced::One(page)
-            })
+            self.split(old, entries, cut, generation, &ids)
         };
         replaced.inspect_err(|_| self.table.release(ids))
     }
@@ -299,12 +328,16 @@ where
         &self,
         old: &Old<'_>,
         entries: &Entries<'_>,
-        (at, left_full): (usize, usize),
+        cut: Cut,
         generation: u64,
         ids: &[u32],
     ) -> Result<Replaced, SpaceError> {
         let right_id = ids[0];
-        let separator = self.separator(old, entries, at);
+        let Cut {
+            at,
+            left_full,
+            separator,
+        } = cut;
         let spec = Spec {
             generation,
             ..self.spec(old)
@@ -343,12 +376,16 @@ where
         &self,
         old: &Old<'_>,
         entries: &Entries<'_>,
-        (at, left_full): (usize, usize),
+        cut: Cut,
         generation: u64,
         ids: &[u32],
     ) -> Result<Replaced, SpaceError> {
         let [left_id, right_id] = [ids[0], ids[1]];
-        let separator = self.separator(old, entries, at);
+        let Cut {
+            at,
+            left_full,
+            separator,
+        } = cut;
         let spec = Spec {
             generation,
             born_in: old.header.id,
@@ -434,7 +471,14 @@ where
         let mut spec = *spec;
         spec.words = self.page_words;
         let mut header = spec.header(entries);
-        while header.tail * 100 > header.words * full && header.words < MAX_PAGE / 8 {
+        let room = match course {
+            Course::Making { room } => room,
+            _ => 0,
+        };
+        let is_full = |header: &Header| {
+            header.tail * 100 > header.words * full || header.tail + room > header.words
+        };
+        while is_full(&header) && header.words < MAX_PAGE / 8 {
             header.words *= 2;
         }
         if header.tail > header.words {

@@ -1,8 +1,8 @@
 //! Tests of this design alone; the scenarios that all designs share are in `research/designs`.
 
 use super::*;
-use crate::contract::{DurableIndex, OrderedIndex, ReverseScan};
-use bristlecone_pmem::media::Dram;
+use crate::contract::{DurableIndex, InsertError, OrderedIndex, ReverseScan};
+use bristlecone_pmem::media::{Counting, Dram};
 use bristlecone_pmem::{MediaOptions, PoolOptions};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -132,4 +132,120 @@ fn scans_of_strings_agree_with_a_map() {
         key[7] = rng.random_range(b'a'..=b'z');
         key
     });
+}
+
+/// Batches of any size and spread, with removals and repeated keys, and after each the tree is what a
+/// map is.
+fn batches_agree_with_a_map<K>(page_bytes: u32, mut any: impl FnMut(&mut StdRng, u64) -> K::Owned)
+where
+    K: KeyRepr + ?Sized,
+    K::Owned: Ord + Clone + std::fmt::Debug,
+{
+    let rng = &mut StdRng::seed_from_u64(27);
+    let tree = tree::<K>(page_bytes);
+    let mut model: BTreeMap<K::Owned, K::Owned> = BTreeMap::new();
+    for round in 0..60 {
+        let n = rng.random_range(0..if round % 10 == 0 { 400 } else { 40 });
+        // Next to each other, or anywhere.
+        let first = rng.random_range(0..100_000);
+        let dense = rng.random_bool(0.5);
+        let mut one = |i: u64| {
+            let at = if dense {
+                first + i / 2
+            } else {
+                rng.random_range(0..100_000)
+            };
+            let value = rng.random_range(0..1000);
+            let value = any(rng, value);
+            (any(rng, at), rng.random_bool(0.7).then_some(value))
+        };
+        let changes: Vec<_> = (0..n).map(&mut one).collect();
+        if round % 3 == 0 {
+            let pairs: Vec<(K::Owned, K::Owned)> = changes
+                .into_iter()
+                .filter_map(|(key, value)| Some((key, value?)))
+                .collect();
+            let mut out = Vec::new();
+            let borrowed: Vec<(&K, &K)> =
+                (pairs.iter().map(|(k, v)| (k.borrow(), v.borrow()))).collect();
+            tree.multi_insert(&borrowed, &mut out);
+            for ((key, value), out) in pairs.into_iter().zip(out) {
+                let refused = matches!(out, Err(InsertError::KeyExists));
+                assert!(refused || out.is_ok());
+                assert_eq!(refused, model.contains_key::<K::Owned>(&key));
+                model.entry(key).or_insert(value);
+            }
+        } else {
+            let borrowed = changes
+                .iter()
+                .map(|(k, v)| (k.borrow(), v.as_ref().map(Borrow::borrow)));
+            tree.write_batch(borrowed).unwrap();
+            for (key, value) in changes {
+                match value {
+                    Some(value) => drop(model.insert(key, value)),
+                    None => drop(model.remove::<K::Owned>(&key)),
+                }
+            }
+        }
+        let mut seen = Vec::new();
+        tree.scan(.., |key, value| {
+            seen.push((key.to_owned(), value.to_owned()));
+            ControlFlow::Continue(())
+        });
+        assert!(seen.iter().map(|(k, v)| (k, v)).eq(&model), "round {round}");
+        assert_eq!(tree.verify().unwrap().entries, model.len() as u64);
+    }
+}
+
+#[test]
+fn batches_of_numbers_agree_with_a_map() {
+    for page_bytes in [512, 4096] {
+        batches_agree_with_a_map::<u64>(page_bytes, |_, i| i << 20);
+    }
+}
+
+#[test]
+fn batches_of_strings_agree_with_a_map() {
+    batches_agree_with_a_map::<[u8]>(512, |_, i| format!("{i:06}").into_bytes());
+    batches_agree_with_a_map::<[u8]>(4096, |rng, i| {
+        let longest = if i < 1000 && rng.random_bool(0.05) {
+            1500
+        } else {
+            30
+        };
+        let mut key = format!("a/{i:06}").into_bytes();
+        key.resize(key.len() + rng.random_range(0..longest), b'x');
+        key
+    });
+}
+
+/// The persist costs that `write_batch` states.
+#[test]
+fn a_batch_is_a_fence_and_one_more_for_several_pages() {
+    let options = PoolOptions {
+        media: MediaOptions {
+            reserve: 1 << 30,
+            ..MediaOptions::default()
+        },
+    };
+    let pool = Pool::<Counting<Dram>>::create(Path::new("dram"), &options).unwrap();
+    let tree: ClusteredTree<u64, u64, _> =
+        ClusteredTree::create(&pool, "t", &ClusteredOptions::default()).unwrap();
+    for i in 0..2000 {
+        tree.insert(&(i << 32), &i).unwrap();
+    }
+    let cost = |keys: &[u64]| {
+        let pages_before = tree.stats().leaves;
+        let before = pool.pm().counts();
+        tree.write_batch(keys.iter().map(|key| (key, Some(key))))
+            .unwrap();
+        assert_eq!(tree.stats().leaves, pages_before, "no page was split");
+        pool.pm().counts() - before
+    };
+    // Two records and what comes before them are six words: padded to a line, from a line on.
+    let one_page = cost(&[5, 6]);
+    assert_eq!(one_page.fences, 1);
+    assert!(one_page.lines <= 2, "{one_page:?}");
+    let three_pages = cost(&[7, (900 << 32) + 1, (1800 << 32) + 1]);
+    assert_eq!((three_pages.fences, three_pages.lines), (2, 4));
 }

@@ -21,6 +21,11 @@ use crossbeam_epoch as epoch;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+/// Whether a group with this stamp's word counts in an inner page: none is part of a larger change.
+pub(super) fn by_itself(stamp_word: u64) -> bool {
+    stamp_word >> super::slots::STAMP_BITS == 0
+}
+
 /// An inner page that is loaded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
@@ -152,7 +157,7 @@ where
         let page = self.page(known.block, known.words);
         let (header, seed) = page.header(self.salt).map_err(LoadError::Damaged)?;
         let mut places = Vec::new();
-        page.tail(&header, seed, |place, _| places.push(place))
+        page.tail(&header, seed, by_itself, |place, _| places.push(place))
             .map_err(LoadError::Damaged)?;
         let order = TailOrder::of(page, &base_of(&header), places.into_iter());
         let entries = merged(page, &header, &order, Some(change));
@@ -213,9 +218,9 @@ where
         let (header, seed) = page.header(self.salt)?;
         page.check_base(&header, seed)?;
         let mut places: Vec<Place> = Vec::new();
-        let tail = page.tail(&header, seed, |place, _| places.push(place))?;
+        let tail = page.tail(&header, seed, by_itself, |place, _| places.push(place))?;
         known.count = places.len();
-        known.end = tail;
+        known.end = tail.end;
         let entries: Entries<'_> = entries_at(page, &header, places);
         (0..entries.len())
             .map(|i| {

@@ -105,8 +105,9 @@ where
                 return Err(of_page("its header and its part differ".into()));
             }
             let mut places = Vec::new();
-            let tail = page.tail(&header, seed, |place, _| places.push(place));
-            let tail = tail.map_err(of_page)?;
+            let counts = |stamp| self.counts(stamp);
+            let tail = page.tail(&header, seed, counts, |place, _| places.push(place));
+            let tail = tail.map_err(of_page)?.end;
             let known: Vec<_> = (0..part.count()).map(|i| part.place(i)).collect();
             if places != known || tail != part.end() {
                 return Err(of_page(format!(
@@ -187,6 +188,7 @@ where
         if let Some(log) = &self.log {
             blocks.insert(log.offset(), "the log".into());
         }
+        blocks.insert(self.slots.block(), "the commit slots".into());
         for block in lock(&self.spare).iter() {
             blocks.insert(*block, "the reserve".into());
         }

@@ -4,7 +4,8 @@
 //! find the part | lock | look | group's words, flush, fence | count | unlock | commit
 //! ```
 
-use super::layout::{Header, Kind, Lengths, MAX_GROUP, Seed, Uniform};
+use super::group::Group;
+use super::layout::{Header, MAX_GROUP, Seed, Uniform};
 use super::order::TailOrder;
 use super::page::{Found, Page};
 use super::part::{Part, Place, SEARCHED, TAIL};
@@ -14,7 +15,7 @@ use crate::inner::Located;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::cell::write_bytes;
 use bristlecone_pmem::media::cpu;
-use bristlecone_pmem::sync::{PATIENT_TURNS, pause};
+use bristlecone_pmem::sync::{PATIENT_TURNS, lock, pause};
 use bristlecone_pmem::{Media, SpaceError, planted};
 use crossbeam_epoch::{self as epoch, Guard};
 
@@ -39,84 +40,10 @@ pub(super) enum Changed {
 }
 
 /// Records of a tail where rare paths are to be taken often.
-const TINY_TAIL: usize = 3;
+pub(super) const TINY_TAIL: usize = 3;
 
 /// Removals from a sparse page between two attempts to merge it.
 const MERGE_EVERY: usize = 8;
-
-/// The words of a group of one record, without the head, and how it lies.
-struct Group {
-    few: [u64; 16],
-    many: Vec<u64>,
-    words: usize,
-    kind: Kind,
-    place: Place,
-}
-
-impl Group {
-    /// `value`: `None` of a removal.
-    #[inline(always)]
-    fn new(form: Option<Uniform>, stamp: u64, key: &[u8], value: Option<&[u8]>) -> Self {
-        let uniform = form.filter(|form| {
-            usize::from(form.key) == key.len()
-                && value.is_some_and(|value| value.len() == form.value.into())
-        });
-        let lengths = Lengths {
-            key: key.len(),
-            value: value.map_or(0, <[u8]>::len),
-            removed: value.is_none(),
-        };
-        let record = match uniform {
-            Some(form) => form.record_words(),
-            None => lengths.record_words(),
-        };
-        let words = (2 + record).next_multiple_of(Uniform::group_unit(form));
-        let mut group = Self {
-            few: [0; 16],
-            many: Vec::new(),
-            words,
-            kind: Kind::General,
-            place: Place {
-                word: 2,
-                general: uniform.is_none(),
-                removed: value.is_none(),
-            },
-        };
-        if words > group.few.len() {
-            group.many = vec![0; words];
-        }
-        if let Some(form) = uniform {
-            group.kind = Kind::Uniform { padded: false };
-            let all = group.all_mut();
-            image::put(all, 2, 0, key);
-            let at = 2 + super::layout::words_of(form.key.into());
-            image::put(all, at, 0, value.unwrap_or(&[]));
-        } else {
-            let all = group.all_mut();
-            all[2] = lengths.encode();
-            image::put(all, 3, 0, key);
-            image::put(all, 3, key.len(), value.unwrap_or(&[]));
-        }
-        group.all_mut()[1] = stamp;
-        group
-    }
-
-    fn all_mut(&mut self) -> &mut [u64] {
-        if self.many.is_empty() {
-            &mut self.few[..self.words]
-        } else {
-            &mut self.many
-        }
-    }
-
-    /// Sets the head of a group at word `at` of the page, and returns all words.
-    fn headed(&mut self, seed: Seed, at: usize) -> &[u64] {
-        let kind = self.kind;
-        let all = self.all_mut();
-        all[0] = seed.head(at, kind, &all[1..]);
-        all
-    }
-}
 
 /// The tail of a page that a group is appended to.
 pub(super) struct Tail {
@@ -148,37 +75,38 @@ where
         if tail.count >= most || page.words() > self.page_words {
             return None;
         }
-        let mut group = Group::new(form, 0, key, value);
-        let (at, end) = (tail.end, tail.end + group.words);
-        if end > page.words() || group.words > MAX_GROUP {
+        let mut place = None;
+        let record = std::iter::once((key, value));
+        let mut group = Group::of(form, record, |at| place = Some(at));
+        let (at, end) = (tail.end, tail.end + group.words());
+        if end > page.words() || group.words() > MAX_GROUP {
             return None;
         }
-        let pm = self.pm();
-        // Only now: a stamp that is given is used.
-        group.all_mut()[1] = self.next_stamp();
         let seed = Seed {
             salt: self.salt,
             generation,
         };
-        let words = group.headed(seed, at);
-        // SAFETY: 1. the group's words are inside the page (`end`), and pages are word-aligned; 2.
-        // the page's lock keeps other writers out, and readers go by the count, which leaves them
-        // out.
+        // Only now: a stamp that is given is used.
+        let words = group.finish(seed, at, self.next_stamp());
+        self.write_group(page, at, words);
+        self.pm().fence();
+        place.map(|place| (place.within(at), end))
+    }
+
+    /// Writes a group's words to word `at` of a page whose lock the caller holds, and flushes them; the
+    /// caller fences. They are inside the page, behind its last group.
+    #[inline(always)]
+    pub(super) fn write_group(&self, page: Page<'_, M>, at: usize, words: &[u64]) {
+        let pm = self.pm();
+        debug_assert!(at + words.len() <= page.words());
+        // SAFETY: 1. the group's words are inside the page, and pages are word-aligned; 2. the page's
+        // lock keeps other writers out, and readers go by the count, which leaves them out.
         unsafe { write_bytes(pm, page.address(at), image::bytes_of(words)) };
         if !planted!(pm, "clustered-group-line") {
             // PERSIST: the group, which counts by its sum, before the count shows it to readers and
             // the change is acknowledged.
-            page.flush(at, end);
+            page.flush(at, at + words.len());
         }
-        pm.fence();
-        let word = at + group.place.word;
-        Some((
-            Place {
-                word,
-                ..group.place
-            },
-            end,
-        ))
     }
 
     /// The part of the page that `key` belongs to, with its writer's lock held, and whether the key is
@@ -354,34 +282,63 @@ where
             Some(_) if ascending => Course::Ascending,
             Some(_) => Course::Any,
         };
-        match self.replace(&old, &entries, course)? {
+        let replaced = self.replace(&old, &entries, course)?;
+        self.become_replaced(part, replaced, false, guard);
+        self.retire(block, guard);
+        Ok(())
+    }
+
+    /// Makes `part` that of the page, or the left one, that replaces its page. The caller holds the
+    /// writer's lock. Returns the right page's part, whose writer's lock is held if `locked`.
+    pub(super) fn become_replaced(
+        &self,
+        part: &Part,
+        replaced: Replaced,
+        locked: bool,
+        guard: &Guard,
+    ) -> Option<&Part> {
+        let (left, right, separator, root) = match replaced {
             Replaced::One(new) => {
                 self.become_page(part, &new, |_| {});
+                return None;
             }
             Replaced::Two {
                 left,
                 right,
                 separator,
-            } => {
-                self.become_two(part, &left, &right, &separator, guard);
-                // Under the lock, so that the right page is not merged away before. Without room the
-                // separator is left out: the page is found from this one, when the tree is opened
-                // again.
-                let _ = self.post_leaf(&separator, right.header.id);
-            }
+            } => (left, right, separator, None),
             Replaced::Grown {
                 left,
                 right,
                 separator,
                 root,
-            } => {
-                let mut upper = bristlecone_pmem::sync::lock(&self.upper);
-                upper.add_root(&root);
-                self.become_two(part, &left, &right, &separator, guard);
-            }
+            } => (left, right, separator, Some(root)),
+        };
+        let slot = self.parts.allocate();
+        let right_part = self.part(slot);
+        if locked {
+            right_part.writer.lock();
         }
-        self.retire(block, guard);
-        Ok(())
+        // A new root's children are shown together with it.
+        let upper = root.map(|root| {
+            let mut upper = lock(&self.upper);
+            upper.add_root(&root);
+            upper
+        });
+        self.become_page(right_part, &right, |_| {});
+        self.become_page(part, &left, |tree| {
+            let added = K::with_value_of(&separator, |separator| {
+                let right = Handle::Part(slot).encode();
+                tree.inner.insert(separator, right, guard);
+            });
+            debug_assert!(added.is_some(), "separators are keys");
+        });
+        if upper.is_none() {
+            // Under the lock, so that the right page is not merged away before. Without room the
+            // separator is left out: the page is found from this one, when the tree is opened again.
+            let _ = self.post_leaf(&separator, right.header.id);
+        }
+        Some(right_part)
     }
 
     /// Whether the records of the tail came in key order.
@@ -406,26 +363,6 @@ where
         let unit = Uniform::group_unit(header.form);
         part.become_page(header, block, |i| page.entry_word(&base, i));
         part.publish(0, header.tail.next_multiple_of(unit));
-    }
-
-    /// Makes `part` that of `left`, and adds `right` with a part of its own.
-    fn become_two(
-        &self,
-        part: &Part,
-        left: &NewPage,
-        right: &NewPage,
-        separator: &[u8],
-        guard: &Guard,
-    ) {
-        let slot = self.parts.allocate();
-        self.become_page(self.part(slot), right, |_| {});
-        self.become_page(part, left, |tree| {
-            let added = K::with_value_of(separator, |separator| {
-                let right = Handle::Part(slot).encode();
-                tree.inner.insert(separator, right, guard);
-            });
-            debug_assert!(added.is_some(), "separators are keys");
-        });
     }
 
     /// As [`SpaceError`], or a damaged page.

@@ -28,6 +28,7 @@
 //! 22. An operation acts on a finding that has changed since.
 
 pub mod activated;
+pub mod batches;
 pub mod index;
 pub mod log;
 pub mod planted;
@@ -59,6 +60,8 @@ const PATH: &str = "simulated pool";
 #[must_use]
 pub fn all() -> Vec<Box<dyn Subject>> {
     let mut all = index::all();
+    all.push(Box::new(batches::BatchSubject::<u64>::new()));
+    all.push(Box::new(batches::BatchSubject::<[u8]>::new()));
     all.push(Box::new(LogSubject));
     for subject in [PmwcasSubject::ONE, PmwcasSubject::SEVERAL] {
         all.push(Box::new(subject));

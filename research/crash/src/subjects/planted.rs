@@ -27,11 +27,18 @@ pub struct Planted {
     pub model: Model,
     /// Number of threads that it takes.
     pub threads: u8,
+    /// It shows after a second crash, which follows a recovery.
+    pub nested: bool,
 }
 
 impl Planted {
     const fn under(mut self, model: Model) -> Self {
         self.model = model;
+        self
+    }
+
+    const fn nested(mut self) -> Self {
+        self.nested = true;
         self
     }
 
@@ -58,6 +65,7 @@ const fn plant(
         what,
         model: Model::X86Tso,
         threads: 1,
+        nested: false,
     }
 }
 
@@ -80,6 +88,12 @@ pub const PLANTED: &[Planted] = &[
         "a group's lines are not flushed"),
     plant("clustered-root-first", 5, "clustered-1024-u64", Kind::Upkeep, &[Recovery],
         "the root is published before the first page"),
+    plant("clustered-slot-first", 2, "clustered-1024-u64-batches", Kind::Mixed, &[Torn, Lost],
+        "a batch is committed before its groups are durable"),
+    plant("clustered-void-kept", 19, "clustered-1024-u64-batches", Kind::Mixed, &[Torn],
+        "groups count whose batch was not committed"),
+    plant("clustered-void-unwiped", 21, "clustered-1024-u64-batches", Kind::Mixed, &[Torn],
+        "recovery leaves groups that a later batch makes count").nested(),
     plant("nvtree-counter-first", 1, "nvtree-256-u64", Kind::Split, &[Recovery, Torn],
         "an append's counter is durable before its element is"),
     plant("nvtree-link-first", 2, "nvtree-256-u64", Kind::Split, &[Recovery],

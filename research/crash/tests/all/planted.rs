@@ -52,6 +52,8 @@ fn names_are_distinct_and_plants_change_the_trace() {
         let same_places = [
             "clustered-born-settled",
             "clustered-born-cleared",
+            "clustered-void-kept",
+            "clustered-void-unwiped",
             "pool-unowned-kept",
             "fastfair-duplicate-kept",
             "lstree-replay-unordered",
@@ -88,6 +90,7 @@ fn wrong(plant: &Planted) -> Option<String> {
         };
         let options = Options {
             mutation: mutation(plant),
+            nested: plant.nested,
             bound: 100,
             samples: 8,
             ..Options::new(plant.model)

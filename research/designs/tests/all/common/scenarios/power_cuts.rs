@@ -272,7 +272,7 @@ pub fn runs<H: Recorded>() {
 pub fn batches<H: Recorded>() {
     let mut lab = Lab::<H>::new();
     let mut rng = Rng::new(77);
-    for size in [1, 3, 8, 20, 40, 12, 30] {
+    for size in [1, 3, 8, 20, 40, 12, 30, 25, 2, 35, 16] {
         let before = lab.model.clone();
         let pairs: Vec<_> = (0..size)
             .map(|_| rng.below(200))

@@ -1,0 +1,436 @@
+//! Changing many keys under one fence, all or none of them if asked for.
+//!
+//! ```text
+//! sort | lock the pages, from left to right | look | room in each page | stamp | groups, flushed | fence
+//!                                            slot, fence (all or none, in more than one page) | counts | unlock
+//! ```
+//!
+//! Each page gets one group. Pages without room for theirs are consolidated or split before, which
+//! changes no entry; from the first group on nothing can refuse.
+
+use super::group::{self, Group, Record};
+use super::layout::{MAX_GROUP, MAX_PAGE, Seed, Uniform};
+use super::order::TailOrder;
+use super::page::Found;
+use super::part::{Part, Place, TAIL};
+use super::replace::{Course, Cut, Entries, FULL, Old, merged, separator_between};
+use super::slots::stamp_word;
+use super::write::{Expected, TINY_TAIL};
+use super::{ClusteredTree, Handle, LoadError};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::Media;
+use bristlecone_pmem::media::cpu;
+use bristlecone_pmem::planted;
+use crossbeam_epoch::{self as epoch, Guard};
+use std::ops::Range;
+
+/// Entries of a page from which on it is split rather than made larger.
+const SPLIT_FROM: usize = 4;
+
+/// One change of a batch.
+#[derive(Debug)]
+struct Change {
+    key: Range<usize>,
+    value: Option<Range<usize>>,
+    expected: Expected,
+    /// Its place in the batch as it was given.
+    given: usize,
+    hash: u32,
+    was_there: bool,
+    refused: bool,
+}
+
+/// A batch of changes.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    bytes: Vec<u8>,
+    changes: Vec<Change>,
+}
+
+/// How a change of a batch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ended {
+    /// Its place in the batch.
+    pub(super) given: usize,
+    /// The key was there before.
+    pub(super) was_there: bool,
+    /// The key was not as expected, and stays as it was.
+    pub(super) refused: bool,
+}
+
+/// A page that a batch has locked, and its changes there.
+struct Run<'t> {
+    part: &'t Part,
+    changes: Range<usize>,
+}
+
+impl Batch {
+    /// Adds a change; the key's hash is its own.
+    pub(super) fn add<K, V>(&mut self, key: &K, value: Option<&V>, expected: Expected)
+    where
+        K: KeyRepr + ?Sized,
+        V: Repr + ?Sized,
+    {
+        let mut push = |bytes: &[u8]| {
+            let from = self.bytes.len();
+            self.bytes.extend_from_slice(bytes);
+            from..self.bytes.len()
+        };
+        let change = Change {
+            key: key.with_bytes(&mut push),
+            value: value.map(|value| value.with_bytes(&mut push)),
+            expected,
+            given: self.changes.len(),
+            hash: key.hash(),
+            was_there: false,
+            refused: false,
+        };
+        self.changes.push(change);
+    }
+
+    /// Sorts the changes by key, and of each key in the order in which they were given.
+    fn sort(&mut self) {
+        let bytes = &self.bytes;
+        self.changes.sort_by(|a, b| {
+            let (a, b) = (&bytes[a.key.clone()], &bytes[b.key.clone()]);
+            // Most keys differ in their first bytes.
+            let word = |key| super::page::key_word(key, 0);
+            word(a).cmp(&word(b)).then_with(|| a.cmp(b))
+        });
+    }
+
+    /// Of each key only the last change stays.
+    fn keep_last(&mut self) {
+        let bytes = &self.bytes;
+        self.changes.reverse();
+        self.changes
+            .dedup_by(|earlier, later| bytes[earlier.key.clone()] == bytes[later.key.clone()]);
+        self.changes.reverse();
+    }
+
+    /// Later insertions of a key are refused.
+    fn refuse_repeated(&mut self) {
+        for i in 1..self.changes.len() {
+            let repeated = self.key(i) == self.key(i - 1);
+            self.changes[i].refused = repeated;
+        }
+    }
+
+    fn key(&self, i: usize) -> &[u8] {
+        &self.bytes[self.changes[i].key.clone()]
+    }
+
+    /// The records of changes that are to be made.
+    fn records(&self, changes: Range<usize>) -> impl Iterator<Item = Record<'_>> + Clone {
+        let changes = self.changes[changes].iter();
+        changes.filter(|change| !change.refused).map(|change| {
+            let value = change.value.clone().map(|value| &self.bytes[value]);
+            (&self.bytes[change.key.clone()], value)
+        })
+    }
+
+    /// How the changes ended, ascending by key.
+    pub(super) fn ended(&self) -> impl Iterator<Item = Ended> {
+        self.changes.iter().map(|change| Ended {
+            given: change.given,
+            was_there: change.was_there,
+            refused: change.refused,
+        })
+    }
+}
+
+impl<K, V, M> ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// Makes the changes of a batch, durably but for the commit: all or none of them if it is `atomic`,
+    /// and else each by itself, but for those that are refused. Of an atomic batch the last change of
+    /// a key counts, of another one the first.
+    ///
+    /// Persist cost: the lines of a group for each page; 1 fence, and for an atomic batch in more
+    /// than one page 1 line and 1 fence more. Consolidations and splits are extra.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing has changed then.
+    pub(super) fn change_batch(&self, batch: &mut Batch, atomic: bool) -> Result<(), LoadError> {
+        batch.sort();
+        if atomic {
+            batch.keep_last();
+        } else {
+            batch.refuse_repeated();
+        }
+        loop {
+            let mut runs = Vec::new();
+            let ready = self.prepare(batch, &mut runs);
+            if ready.is_ok() {
+                for i in self.append_batch(batch, &runs, atomic) {
+                    K::with_value_of(batch.key(i), |key| self.merge(key));
+                }
+                return Ok(());
+            }
+            runs.iter().for_each(|run| run.part.writer.unlock());
+            match ready {
+                // Pages that were replaced are free now.
+                Err(LoadError::Space(_)) if self.retired.wait() => {}
+                ready => return ready,
+            }
+        }
+    }
+
+    /// Locks the pages of all changes, looks at what they have, and makes room in them. The pages in
+    /// `runs` are locked also after an error.
+    fn prepare<'t>(&'t self, batch: &mut Batch, runs: &mut Vec<Run<'t>>) -> Result<(), LoadError> {
+        let mut next = 0;
+        while next < batch.changes.len() {
+            let part = Self::with_guard(|guard| self.lock_page(batch.key(next), guard))?;
+            let from = next;
+            let page = self.page_of(part);
+            let (header, _) = page.header(self.salt).map_err(|what| {
+                part.writer.unlock_unchanged();
+                LoadError::Damaged(what)
+            })?;
+            let high = page.high(&header);
+            next += 1;
+            while next < batch.changes.len() && high.is_none_or(|high| batch.key(next) < high) {
+                next += 1;
+            }
+            runs.push(Run {
+                part,
+                changes: from..next,
+            });
+            for i in from..next {
+                let key = &batch.bytes[batch.changes[i].key.clone()];
+                let change = &mut batch.changes[i];
+                change.was_there = page.find(part, key, change.hash) != Found::Absent;
+                change.refused |= match change.expected {
+                    Expected::Present => !change.was_there,
+                    Expected::Absent => change.was_there,
+                    Expected::Either => false,
+                };
+            }
+        }
+        let mut i = 0;
+        while i < runs.len() {
+            if self.has_room(batch, &runs[i]) {
+                i += 1;
+            } else if let Some(right) = self.make_room(batch, &mut runs[i])? {
+                runs.insert(i + 1, right);
+            }
+        }
+        Ok(())
+    }
+
+    /// The part of the page that `key` belongs to, locked. The caller has locked none to the right of
+    /// it.
+    fn lock_page(&self, key: &[u8], guard: &Guard) -> Result<&Part, LoadError> {
+        loop {
+            let at = K::with_value_of(key, |key| self.inner.find(key, guard));
+            let Some(at) = at else {
+                return Err(LoadError::Damaged("no key".into()));
+            };
+            match Handle::decode(at.leaf) {
+                Handle::Part(slot) => {
+                    if let Some(part) = self.try_lock(&at, slot) {
+                        cpu::prefetch(std::ptr::from_ref(part).cast(), super::part::SEARCHED);
+                        return Ok(part);
+                    }
+                }
+                Handle::Unloaded(_) => {
+                    let load = K::with_value_of(key, |key| self.load(key, &epoch::pin()));
+                    load.unwrap_or(Ok(()))?;
+                }
+            }
+        }
+    }
+
+    fn has_room(&self, batch: &Batch, run: &Run<'_>) -> bool {
+        let most = if self.pm().tiny() { TINY_TAIL } else { TAIL };
+        let records = batch.records(run.changes.clone());
+        let n = records.clone().count();
+        let words = group::words(run.part.base().form, records);
+        let (_, page_words) = run.part.block_and_words();
+        n == 0
+            || run.part.count() + n <= most
+                && words <= MAX_GROUP
+                && run.part.end() + words <= page_words
+    }
+
+    /// Replaces the page of `run` by a page or two that have more room, with the same entries. Returns
+    /// the right one, locked, with its changes.
+    fn make_room<'t>(
+        &'t self,
+        batch: &Batch,
+        run: &mut Run<'t>,
+    ) -> Result<Option<Run<'t>>, LoadError> {
+        let guard = &epoch::pin();
+        let part = run.part;
+        let (block, page) = (part.block(), self.page_of(part));
+        let (header, _) = page.header(self.salt).map_err(LoadError::Damaged)?;
+        let mut order = TailOrder::default();
+        let ordered = part.order(page, part.version.read(), &mut order);
+        debug_assert!(ordered, "the lock keeps the page as it is");
+        let entries = merged(page, &header, &order, None);
+        let old = Old {
+            header,
+            low: page.low(&header),
+            high: page.high(&header),
+        };
+        let (cut, room) = self.cut_for(batch, run, &old, &entries);
+        let middle = cut.as_ref().map(|cut| {
+            let below = |i: &usize| batch.key(*i) < &cut.separator[..];
+            run.changes.start + run.changes.clone().take_while(below).count()
+        });
+        let replaced = self.replace_as(&old, &entries, cut, Course::Making { room })?;
+        let right = self.become_replaced(part, replaced, true, guard);
+        self.retire(block, guard);
+        let Some((right, middle)) = right.zip(middle) else {
+            return Ok(None);
+        };
+        let changes = middle..run.changes.end;
+        run.changes.end = middle;
+        Ok(Some(Run {
+            part: right,
+            changes,
+        }))
+    }
+
+    /// Where to split a page so that the changes of `run` find room, or the words that they need in a
+    /// page by itself.
+    fn cut_for(
+        &self,
+        batch: &Batch,
+        run: &Run<'_>,
+        old: &Old<'_>,
+        entries: &Entries<'_>,
+    ) -> (Option<Cut>, usize) {
+        let tiny = self.pm().tiny();
+        let most = if tiny { TINY_TAIL } else { TAIL };
+        let records = batch.records(run.changes.clone());
+        let n = entries.len();
+        let header = self.spec(old).header(entries.part(0, n));
+        let words = group::words(header.form, records.clone());
+        let unit = Uniform::group_unit(header.form);
+        let whole = header.tail.next_multiple_of(unit) + words;
+        let one = (None, whole - header.tail);
+        let few = records.clone().count() <= most && words <= MAX_GROUP;
+        if few && whole <= self.page_words && header.tail * 100 <= self.page_words * FULL {
+            return one;
+        }
+        // Keys of the page and of the run, each once.
+        let mut keys: Vec<&[u8]> = (0..n).map(|i| entries.key(i)).collect();
+        keys.extend(records.map(|(key, _)| key));
+        keys.sort_unstable();
+        keys.dedup();
+        if keys.len() < 2 || few && keys.len() < SPLIT_FROM && whole <= MAX_PAGE / 8 {
+            return one;
+        }
+        let middle = keys.len() / 2;
+        let separator = separator_between(keys[middle - 1], keys[middle], Self::NUMBER_KEYS);
+        let below = (0..n).take_while(|i| entries.key(*i) < &separator[..]);
+        let cut = Cut {
+            at: below.count(),
+            left_full: FULL,
+            separator,
+        };
+        (Some(cut), 0)
+    }
+
+    /// Appends the groups of a batch whose pages are locked and have room, and unlocks them. Returns a
+    /// change in each page that is worth merging.
+    fn append_batch(&self, batch: &Batch, runs: &[Run<'_>], atomic: bool) -> Vec<usize> {
+        let refused = atomic && batch.changes.iter().any(|change| change.refused);
+        let changes = |run: &&Run<'_>| batch.records(run.changes.clone()).next().is_some();
+        let pages = runs.iter().filter(changes).count();
+        if refused || pages == 0 {
+            runs.iter().for_each(|run| run.part.writer.unlock());
+            return Vec::new();
+        }
+        let pm = self.pm();
+        let slot = (atomic && pages > 1).then(|| self.slots.take());
+        // One for all: only now, as a stamp that is given is used.
+        let stamp = self.next_stamp();
+        let mut places: Vec<Place> = Vec::with_capacity(batch.changes.len());
+        let mut ends = Vec::with_capacity(runs.len());
+        for run in runs {
+            ends.push(self.append_run(batch, run, stamp_word(stamp, slot), &mut places));
+        }
+        if let Some(slot) = slot {
+            if planted!(pm, "clustered-slot-first") {
+                self.slots.commit(pm, slot, stamp);
+            }
+            // PERSIST: all groups, before the slot makes them count.
+            pm.fence();
+            self.slots.commit(pm, slot, stamp);
+            self.slots.release(slot);
+        } else {
+            // PERSIST: all groups, which count by themselves, before they are shown and acknowledged.
+            pm.fence();
+        }
+        let mut places = places.into_iter();
+        let mut sparse = Vec::new();
+        for (run, end) in runs.iter().zip(ends) {
+            self.show(batch, run, end, &mut places);
+            let removes = |i: &usize| batch.changes[*i].value.is_none();
+            if self.is_sparse(run.part) {
+                sparse.extend(run.changes.clone().find(removes));
+            }
+            run.part.writer.unlock();
+        }
+        sparse
+    }
+
+    /// Writes the group of a run and flushes it. Adds the places of its records to `places`, and
+    /// returns the end of the tail.
+    fn append_run(
+        &self,
+        batch: &Batch,
+        run: &Run<'_>,
+        stamp_word: u64,
+        places: &mut Vec<Place>,
+    ) -> usize {
+        let (part, at) = (run.part, run.part.end());
+        let records = batch.records(run.changes.clone());
+        if records.clone().next().is_none() {
+            return at;
+        }
+        let seed = Seed {
+            salt: self.salt,
+            generation: part.generation(),
+        };
+        let mut group = Group::of(part.base().form, records, |place| {
+            places.push(place.within(at));
+        });
+        let words = group.finish(seed, at, stamp_word);
+        self.write_group(self.page_of(part), at, words);
+        at + words.len()
+    }
+
+    /// Shows the records of a run to readers.
+    fn show(
+        &self,
+        batch: &Batch,
+        run: &Run<'_>,
+        end: usize,
+        places: &mut impl Iterator<Item = Place>,
+    ) {
+        let part = run.part;
+        let (mut count, mut live) = (part.count(), part.live());
+        let changes = &batch.changes[run.changes.clone()];
+        for change in changes.iter().filter(|change| !change.refused) {
+            let Some(place) = places.next() else {
+                break;
+            };
+            part.add(count, change.hash as u8, place);
+            count += 1;
+            match (change.was_there, change.value.is_some()) {
+                (false, true) => live += 1,
+                (true, false) => live -= 1,
+                _ => {}
+            }
+        }
+        part.publish(count, end);
+        part.set_live(live);
+    }
+}

@@ -1,0 +1,213 @@
+//! Atomic batches of the clustered tree: a map whose entries have one to three copies in pages far
+//! from each other, which one batch writes.
+//!
+//! ```text
+//! key k   --> copies 0 to k mod 3: keys k, k + 2^40, k + 2^41
+//! ```
+//!
+//! Copies that differ, or of which some are missing, show a batch that took effect in part. A batch of
+//! keys is one batch of all their copies, so it also splits pages that its changes do not fit.
+//!
+//! # Crash states
+//! Those of the tree, and of commit slots: groups that a crash came before.
+
+use super::index::Numbered;
+use super::{batch_keys, make_pool, open_pool, verify_pool};
+use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
+use bristlecone_designs::clustered::{ClusteredOptions, ClusteredTree};
+use bristlecone_designs::index::{DurableIndex, OrderedIndex, TreeError};
+use bristlecone_designs::repr::KeyRepr;
+use bristlecone_pmem::media::Sim;
+use bristlecone_pmem::pool::RootError;
+use std::borrow::Borrow;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::ops::ControlFlow;
+
+const ROOT: &str = "batches";
+/// Distance between the copies of a key.
+const APART: u64 = 1 << 40;
+const OPTIONS: ClusteredOptions = ClusteredOptions { page_bytes: 1024 };
+
+/// A tree whose entries have copies.
+pub struct BatchSubject<K: ?Sized>(PhantomData<fn(&K)>);
+
+impl<K: ?Sized> BatchSubject<K> {
+    /// Returns the subject.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<K: ?Sized> Default for BatchSubject<K> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: Numbered + KeyRepr + ?Sized> Subject for BatchSubject<K> {
+    fn name(&self) -> String {
+        format!("clustered-{}-{}-batches", OPTIONS.page_bytes, K::NAME)
+    }
+
+    fn create(&self) -> Result<Box<dyn Live>, Fault> {
+        let pool = make_pool()?;
+        let tree = ClusteredTree::<K, K, Sim>::create(&pool, ROOT, &OPTIONS);
+        let tree = tree.map_err(|e| progress(&"creating the tree", &e))?;
+        Ok(Box::new(LiveBatches {
+            tree,
+            settled: Cell::new(true),
+        }))
+    }
+
+    fn open(&self) -> Result<Opened, Fault> {
+        let Some(pool) = open_pool()? else {
+            return Ok(Opened::Absent);
+        };
+        match ClusteredTree::<K, K, Sim>::open(&pool, ROOT, &OPTIONS) {
+            Ok(tree) => {
+                let settled = Cell::new(tree.recovery().repaired == 0);
+                Ok(Opened::Live(Box::new(LiveBatches { tree, settled })))
+            }
+            Err(TreeError::Root(RootError::NotFound(_))) => Ok(Opened::Absent),
+            Err(e) => Err(Fault::new(FaultKind::Recovery, e.to_string())),
+        }
+    }
+
+    /// Operations look before they write.
+    fn concurrent(&self) -> bool {
+        false
+    }
+
+    fn max_key(&self) -> u64 {
+        APART - 1
+    }
+}
+
+fn progress(doing: &dyn std::fmt::Debug, e: &dyn std::fmt::Display) -> Fault {
+    Fault::new(FaultKind::Progress, format!("{doing:?}: {e}"))
+}
+
+/// The keys of the copies of `key`.
+fn copies(key: u64) -> impl Iterator<Item = u64> {
+    (0..=key % 3).map(move |copy| key + copy * APART)
+}
+
+struct LiveBatches<K: KeyRepr + ?Sized> {
+    tree: ClusteredTree<K, K, Sim>,
+    /// No operation was done since recovery, and recovery left no chunk without a live block.
+    settled: Cell<bool>,
+}
+
+impl<K: Numbered + KeyRepr + ?Sized> LiveBatches<K> {
+    fn get(&self, key: u64) -> Result<Option<u64>, Fault> {
+        let found = K::with_key(key, |key| self.tree.get(key));
+        let number = |value: K::Owned| {
+            let value: &K = value.borrow();
+            let torn = || Fault::new(FaultKind::Torn, format!("no value was ever: {value:?}"));
+            value.value_number().ok_or_else(torn)
+        };
+        found.map(number).transpose()
+    }
+
+    /// Writes all copies of `keys`, in one batch.
+    fn write(&self, op: &Op, keys: &[u64], value: Option<u64>) -> Result<Reply, Fault> {
+        let value = value.map(|value| K::with_value(value, ToOwned::to_owned));
+        let keys = keys.iter().flat_map(|key| copies(*key));
+        let keys: Vec<K::Owned> = keys
+            .map(|key| K::with_key(key, ToOwned::to_owned))
+            .collect();
+        let changes = (keys.iter()).map(|key| (key.borrow(), value.as_ref().map(Borrow::borrow)));
+        let written = self.tree.write_batch(changes);
+        written.map_err(|e| progress(op, &e))?;
+        Ok(Reply::Done)
+    }
+
+    /// As [`write`](Self::write), if the key's being there is as `wanted`.
+    fn write_if(
+        &self,
+        op: &Op,
+        key: u64,
+        value: Option<u64>,
+        wanted: bool,
+    ) -> Result<Reply, Fault> {
+        if self.get(key)?.is_some() == wanted {
+            self.write(op, &[key], value)
+        } else {
+            Ok(Reply::Refused)
+        }
+    }
+}
+
+impl<K: Numbered + KeyRepr + ?Sized> Live for LiveBatches<K> {
+    fn apply(&self, op: &Op) -> Result<Reply, Fault> {
+        self.settled.set(false);
+        match *op {
+            Op::Insert(key, value) => self.write_if(op, key, Some(value), false),
+            Op::Upsert(key, value) => self.write(op, &[key], Some(value)),
+            Op::Update(key, value) => self.write_if(op, key, Some(value), true),
+            Op::Remove(key) => self.write_if(op, key, None, true),
+            Op::Get(key) => self.get(key).map(Reply::Found),
+            Op::Batch {
+                first,
+                step,
+                count,
+                value,
+            } => {
+                let mut absent = Vec::new();
+                for key in batch_keys(first, step, count) {
+                    if self.get(key)?.is_none() {
+                        absent.push(key);
+                    }
+                }
+                self.write(op, &absent, Some(value))
+            }
+            Op::Compact => match self.tree.pool().compact() {
+                Ok(_) => Ok(Reply::Done),
+                Err(e) => Err(progress(op, &e)),
+            },
+            Op::Reopen => Err(progress(op, &"the explorer closes and opens")),
+        }
+    }
+
+    fn observe(&self, each: &mut dyn FnMut(u64, u64)) -> Result<(), Fault> {
+        let mut found: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
+        let mut wrong = None;
+        self.tree.scan(.., |key, value| {
+            match (key.key_number(), value.value_number()) {
+                (Some(key), Some(value)) => {
+                    let of = found.entry(key % APART).or_default();
+                    of.push((key, value));
+                    ControlFlow::Continue(())
+                }
+                _ => {
+                    let what = format!("no entry was ever: {key:?}, {value:?}");
+                    wrong = Some(Fault::new(FaultKind::Torn, what));
+                    ControlFlow::Break(())
+                }
+            }
+        });
+        for (key, found) in found {
+            let value = found.first().map_or(0, |(_, value)| *value);
+            let expected = copies(key).map(|copy| (copy, value));
+            if !found.iter().copied().eq(expected) {
+                let what = format!("key {key} has the copies {found:?}");
+                wrong.get_or_insert(Fault::new(FaultKind::Torn, what));
+            }
+            each(key, value);
+        }
+        wrong.map_or(Ok(()), Err)
+    }
+
+    fn verify(&self) -> Result<(), Fault> {
+        (self.tree.verify()).map_err(|found| Fault::broken(found.what, found.leak))?;
+        verify_pool(self.tree.pool(), self.settled.get())?;
+        Ok(())
+    }
+
+    fn close(self: Box<Self>) -> Result<(), Fault> {
+        (self.tree.close()).map_err(|e| progress(&"closing", &e))
+    }
+}
