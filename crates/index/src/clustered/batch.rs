@@ -9,19 +9,22 @@
 //! changes no entry; from the first group on nothing can refuse.
 
 use super::group::{self, Group, Record};
-use super::layout::{MAX_GROUP, MAX_PAGE, Seed, Uniform};
+use super::layout::{HEADER, MAX_GROUP, MAX_PAGE, Seed, Uniform};
 use super::order::TailOrder;
-use super::page::Found;
-use super::part::{Part, Place, TAIL};
+use super::page::{Found, key_word};
+use super::part::{Part, Place, SEARCHED, TAIL};
 use super::replace::{Course, Cut, Entries, FULL, Old, merged, separator_between};
 use super::slots::stamp_word;
 use super::write::{Expected, TINY_TAIL};
 use super::{ClusteredTree, Handle, LoadError};
+use crate::inner::Located;
 use crate::repr::{KeyRepr, Repr};
+use crate::sync::wait;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::cpu;
 use bristlecone_pmem::planted;
 use crossbeam_epoch::{self as epoch, Guard};
+use crossbeam_utils::Backoff;
 use std::ops::Range;
 
 /// Entries of a page from which on it is split rather than made larger.
@@ -31,6 +34,8 @@ const SPLIT_FROM: usize = 4;
 #[derive(Debug)]
 struct Change {
     key: Range<usize>,
+    /// Its first eight bytes.
+    word: u64,
     value: Option<Range<usize>>,
     expected: Expected,
     /// Its place in the batch as it was given.
@@ -41,8 +46,10 @@ struct Change {
 }
 
 /// A batch of changes.
-#[derive(Debug, Default)]
-pub(super) struct Batch {
+#[derive(Debug)]
+pub(super) struct Batch<'b, K: ?Sized> {
+    /// As they were given.
+    keys: Vec<&'b K>,
     bytes: Vec<u8>,
     changes: Vec<Change>,
 }
@@ -64,11 +71,18 @@ struct Run<'t> {
     changes: Range<usize>,
 }
 
-impl Batch {
-    /// Adds a change; the key's hash is its own.
-    pub(super) fn add<K, V>(&mut self, key: &K, value: Option<&V>, expected: Expected)
+impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
+    pub(super) fn new() -> Self {
+        Self {
+            keys: Vec::new(),
+            bytes: Vec::new(),
+            changes: Vec::new(),
+        }
+    }
+
+    /// Adds a change.
+    pub(super) fn add<V>(&mut self, key: &'b K, value: Option<&V>, expected: Expected)
     where
-        K: KeyRepr + ?Sized,
         V: Repr + ?Sized,
     {
         let mut push = |bytes: &[u8]| {
@@ -78,6 +92,7 @@ impl Batch {
         };
         let change = Change {
             key: key.with_bytes(&mut push),
+            word: key.with_bytes(|key| key_word(key, 0)),
             value: value.map(|value| value.with_bytes(&mut push)),
             expected,
             given: self.changes.len(),
@@ -85,6 +100,7 @@ impl Batch {
             was_there: false,
             refused: false,
         };
+        self.keys.push(key);
         self.changes.push(change);
     }
 
@@ -92,10 +108,8 @@ impl Batch {
     fn sort(&mut self) {
         let bytes = &self.bytes;
         self.changes.sort_by(|a, b| {
-            let (a, b) = (&bytes[a.key.clone()], &bytes[b.key.clone()]);
-            // Most keys differ in their first bytes.
-            let word = |key| super::page::key_word(key, 0);
-            word(a).cmp(&word(b)).then_with(|| a.cmp(b))
+            let key = |change: &Change| &bytes[change.key.clone()];
+            a.word.cmp(&b.word).then_with(|| key(a).cmp(key(b)))
         });
     }
 
@@ -120,6 +134,11 @@ impl Batch {
         &self.bytes[self.changes[i].key.clone()]
     }
 
+    /// The key of change `i`, as it was given.
+    fn given(&self, i: usize) -> &'b K {
+        self.keys[self.changes[i].given]
+    }
+
     /// The records of changes that are to be made.
     fn records(&self, changes: Range<usize>) -> impl Iterator<Item = Record<'_>> + Clone {
         let changes = self.changes[changes].iter();
@@ -139,6 +158,9 @@ impl Batch {
     }
 }
 
+/// Keys that go down together.
+const TOGETHER: usize = 32;
+
 impl<K, V, M> ClusteredTree<K, V, M>
 where
     K: KeyRepr + ?Sized,
@@ -154,7 +176,11 @@ where
     ///
     /// # Errors
     /// [`LoadError`]; nothing has changed then.
-    pub(super) fn change_batch(&self, batch: &mut Batch, atomic: bool) -> Result<(), LoadError> {
+    pub(super) fn change_batch(
+        &self,
+        batch: &mut Batch<'_, K>,
+        atomic: bool,
+    ) -> Result<(), LoadError> {
         batch.sort();
         if atomic {
             batch.keep_last();
@@ -166,7 +192,7 @@ where
             let ready = self.prepare(batch, &mut runs);
             if ready.is_ok() {
                 for i in self.append_batch(batch, &runs, atomic) {
-                    K::with_value_of(batch.key(i), |key| self.merge(key));
+                    self.merge(batch.given(i));
                 }
                 return Ok(());
             }
@@ -181,10 +207,21 @@ where
 
     /// Locks the pages of all changes, looks at what they have, and makes room in them. The pages in
     /// `runs` are locked also after an error.
-    fn prepare<'t>(&'t self, batch: &mut Batch, runs: &mut Vec<Run<'t>>) -> Result<(), LoadError> {
+    fn prepare<'t>(
+        &'t self,
+        batch: &mut Batch<'_, K>,
+        runs: &mut Vec<Run<'t>>,
+    ) -> Result<(), LoadError> {
+        let guard = &epoch::pin();
         let mut next = 0;
+        let mut located = [Located::default(); TOGETHER];
+        let mut known = 0..0;
         while next < batch.changes.len() {
-            let part = Self::with_guard(|guard| self.lock_page(batch.key(next), guard))?;
+            if next >= known.end {
+                known = next..(next + TOGETHER).min(batch.changes.len());
+                self.go_down(batch, known.clone(), &mut located, guard);
+            }
+            let part = self.lock_page(batch.given(next), &located[next - known.start], guard)?;
             let from = next;
             let page = self.page_of(part);
             let (header, _) = page.header(self.salt).map_err(|what| {
@@ -222,30 +259,64 @@ where
         Ok(())
     }
 
-    /// The part of the page that `key` belongs to, locked. The caller has locked none to the right of
-    /// it.
-    fn lock_page(&self, key: &[u8], guard: &Guard) -> Result<&Part, LoadError> {
-        loop {
-            let at = K::with_value_of(key, |key| self.inner.find(key, guard));
-            let Some(at) = at else {
-                return Err(LoadError::Damaged("no key".into()));
-            };
-            match Handle::decode(at.leaf) {
-                Handle::Part(slot) => {
-                    if let Some(part) = self.try_lock(&at, slot) {
-                        cpu::prefetch(std::ptr::from_ref(part).cast(), super::part::SEARCHED);
-                        return Ok(part);
-                    }
-                }
-                Handle::Unloaded(_) => {
-                    let load = K::with_value_of(key, |key| self.load(key, &epoch::pin()));
-                    load.unwrap_or(Ok(()))?;
-                }
+    /// Finds the pages of some changes, and prefetches what looking at them and adding to them touches:
+    /// the cache misses of many overlap.
+    fn go_down(
+        &self,
+        batch: &Batch<'_, K>,
+        changes: Range<usize>,
+        located: &mut [Located; TOGETHER],
+        guard: &Guard,
+    ) {
+        let keys: Vec<&K> = changes.clone().map(|i| batch.given(i)).collect();
+        let located = &mut located[..keys.len()];
+        self.inner.find_batch(&keys, located, guard);
+        let part_of = |at: &Located| match Handle::decode(at.leaf) {
+            Handle::Part(slot) if slot < self.parts.capacity() => Some(self.part(slot)),
+            _ => None,
+        };
+        for part in located.iter().filter_map(part_of) {
+            cpu::prefetch(std::ptr::from_ref(part).cast(), SEARCHED);
+        }
+        for (i, at) in changes.zip(&*located) {
+            if let Some(part) = part_of(at) {
+                let page = self.page_of(part);
+                page.prefetch(0, 2 * HEADER);
+                page.prefetch(part.end(), 1);
+                page.ask(part, batch.key(i), batch.changes[i].hash);
             }
         }
     }
 
-    fn has_room(&self, batch: &Batch, run: &Run<'_>) -> bool {
+    /// The part of the page that `key` belongs to, locked: at `at`, unless that has changed.
+    ///
+    /// The caller holds locks of pages to the left. So this waits for the page that `key` belongs to now,
+    /// which is to their right, and never for a part that may be another page's by now.
+    fn lock_page(&self, key: &K, at: &Located, guard: &Guard) -> Result<&Part, LoadError> {
+        let backoff = Backoff::new();
+        let mut at = *at;
+        loop {
+            match Handle::decode(at.leaf) {
+                Handle::Part(slot) if slot < self.parts.capacity() => {
+                    let part = self.part(slot);
+                    self.pm().interleave();
+                    if !part.writer.try_lock() {
+                        wait(&backoff);
+                    } else if self.inner.validate(&at) {
+                        return Ok(part);
+                    } else {
+                        part.writer.unlock_unchanged();
+                    }
+                }
+                // It was read from a node in the middle of a change.
+                Handle::Part(_) => {}
+                Handle::Unloaded(_) => self.load(key, guard)?,
+            }
+            at = self.inner.find(key, guard);
+        }
+    }
+
+    fn has_room(&self, batch: &Batch<'_, K>, run: &Run<'_>) -> bool {
         let most = if self.pm().tiny() { TINY_TAIL } else { TAIL };
         let records = batch.records(run.changes.clone());
         let n = records.clone().count();
@@ -261,7 +332,7 @@ where
     /// the right one, locked, with its changes.
     fn make_room<'t>(
         &'t self,
-        batch: &Batch,
+        batch: &Batch<'_, K>,
         run: &mut Run<'t>,
     ) -> Result<Option<Run<'t>>, LoadError> {
         let guard = &epoch::pin();
@@ -300,7 +371,7 @@ where
     /// page by itself.
     fn cut_for(
         &self,
-        batch: &Batch,
+        batch: &Batch<'_, K>,
         run: &Run<'_>,
         old: &Old<'_>,
         entries: &Entries<'_>,
@@ -339,7 +410,7 @@ where
 
     /// Appends the groups of a batch whose pages are locked and have room, and unlocks them. Returns a
     /// change in each page that is worth merging.
-    fn append_batch(&self, batch: &Batch, runs: &[Run<'_>], atomic: bool) -> Vec<usize> {
+    fn append_batch(&self, batch: &Batch<'_, K>, runs: &[Run<'_>], atomic: bool) -> Vec<usize> {
         let refused = atomic && batch.changes.iter().any(|change| change.refused);
         let changes = |run: &&Run<'_>| batch.records(run.changes.clone()).next().is_some();
         let pages = runs.iter().filter(changes).count();
@@ -385,7 +456,7 @@ where
     /// returns the end of the tail.
     fn append_run(
         &self,
-        batch: &Batch,
+        batch: &Batch<'_, K>,
         run: &Run<'_>,
         stamp_word: u64,
         places: &mut Vec<Place>,
@@ -410,7 +481,7 @@ where
     /// Shows the records of a run to readers.
     fn show(
         &self,
-        batch: &Batch,
+        batch: &Batch<'_, K>,
         run: &Run<'_>,
         end: usize,
         places: &mut impl Iterator<Item = Place>,

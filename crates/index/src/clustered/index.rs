@@ -121,7 +121,7 @@ where
         if self.read_only {
             return Err(InsertError::ReadOnly);
         }
-        let mut batch = Batch::default();
+        let mut batch = Batch::new();
         for (key, value) in changes {
             match value {
                 Some(value) => Self::fits(key, value)?,
@@ -143,7 +143,7 @@ where
         pairs: &[(Q, W)],
         out: &mut Vec<Result<(), InsertError>>,
     ) {
-        let mut batch = Batch::default();
+        let mut batch = Batch::new();
         let from = out.len();
         let mut given = Vec::with_capacity(pairs.len());
         for (i, (key, value)) in pairs.iter().enumerate() {

@@ -3,7 +3,7 @@
 //! The newest record of each key is kept with its *rank*, the number of entries of the base below
 //! it. So a walk over the page compares no keys.
 
-use super::page::{Page, partition};
+use super::page::{Page, key_word, partition};
 use super::part::{Base, Place};
 use bristlecone_pmem::Media;
 use std::ops::{Bound, Range};
@@ -38,6 +38,15 @@ impl Ranked {
         }
     }
 
+    /// Whether its key is below `key`, whose rank is `rank`.
+    fn is_below<M: Media>(self, page: Page<'_, M>, base: &Base, key: &[u8], rank: Rank) -> bool {
+        match self.rank().cmp(&rank) {
+            // All records of a key that the base has are one.
+            std::cmp::Ordering::Equal if !rank.equal => key_of(page, base, self) < key,
+            order => order.is_lt(),
+        }
+    }
+
     pub(super) fn encode(self) -> u32 {
         self.0
     }
@@ -53,6 +62,15 @@ pub(super) struct TailOrder {
     pub(super) records: Vec<Ranked>,
     /// Records of the tail that were looked at.
     pub(super) seen: usize,
+    /// Records that are being added.
+    fresh: Vec<Fresh>,
+}
+
+/// A record that is being added, and eight bytes of its key, as `key_word` makes them a number.
+#[derive(Clone, Copy, Debug)]
+struct Fresh {
+    word: u64,
+    place: Place,
 }
 
 impl TailOrder {
@@ -63,21 +81,61 @@ impl TailOrder {
         places: impl Iterator<Item = Place>,
     ) -> Self {
         let mut order = Self::default();
-        places.for_each(|place| order.add(page, base, place));
+        order.extend(page, base, places);
         order
     }
 
-    /// Adds the record at `place`, which is newer than all others.
-    pub(super) fn add<M: Media>(&mut self, page: Page<'_, M>, base: &Base, place: Place) {
-        self.seen += 1;
-        let key = page.bytes(page.record(base.form, place).0);
-        let rank = page.rank(base, key);
-        let at = self.first_not_below(page, base, key, rank);
-        let new = Ranked::new(place, rank);
-        match self.records.get_mut(at) {
-            Some(old) if is_key(page, base, *old, key, rank) => *old = new,
-            _ => self.records.insert(at, new),
+    /// Adds the records at `places`, oldest first, which are newer than all others.
+    pub(super) fn extend<M: Media>(
+        &mut self,
+        page: Page<'_, M>,
+        base: &Base,
+        places: impl Iterator<Item = Place>,
+    ) {
+        let key = |place| page.bytes(page.record(base.form, place).0);
+        self.fresh.clear();
+        self.fresh.extend(places.map(|place| Fresh {
+            word: key_word(key(place), base.prefix),
+            place,
+        }));
+        self.seen += self.fresh.len();
+        // Behind each other in the page, the newer ones further on.
+        self.fresh.sort_unstable_by(|a, b| {
+            let keys = || key(a.place).cmp(key(b.place));
+            let order = a.word.cmp(&b.word).then_with(keys);
+            order.then(a.place.word.cmp(&b.place.word))
+        });
+        let old = std::mem::take(&mut self.records);
+        let mut old_from = 0;
+        let mut from = 0;
+        for i in 0..self.fresh.len() {
+            let Fresh { word, place } = self.fresh[i];
+            let is_newest = self
+                .fresh
+                .get(i + 1)
+                .is_none_or(|next| next.word != word || key(next.place) != key(place));
+            if !is_newest {
+                continue;
+            }
+            let key = key(place);
+            let rank = page.rank_from(base, key, word, from);
+            from = rank.below;
+            let new = Ranked::new(place, rank);
+            let kept = old[old_from..]
+                .iter()
+                .take_while(|record| record.is_below(page, base, key, rank));
+            let kept = kept.count();
+            self.records.extend(&old[old_from..old_from + kept]);
+            old_from += kept;
+            if old
+                .get(old_from)
+                .is_some_and(|record| is_key(page, base, *record, key, rank))
+            {
+                old_from += 1;
+            }
+            self.records.push(new);
         }
+        self.records.extend(&old[old_from..]);
     }
 
     /// The number of records below `key`, whose rank is `rank`.
@@ -89,12 +147,7 @@ impl TailOrder {
         rank: Rank,
     ) -> usize {
         partition(self.records.len(), |i| {
-            let record = self.records[i];
-            match record.rank().cmp(&rank) {
-                // All records of the key that the base has are one.
-                std::cmp::Ordering::Equal if !rank.equal => key_of(page, base, record) < key,
-                order => order.is_lt(),
-            }
+            self.records[i].is_below(page, base, key, rank)
         })
     }
 

@@ -459,26 +459,48 @@ impl<'p, M: Media> Page<'p, M> {
 
     /// Where `key`, any key, is among the entries of the base.
     pub(super) fn rank(self, base: &Base, key: &[u8]) -> Rank {
-        let n = base.entries;
-        if let (Some(form), Ok(eight)) = (base.form, <[u8; 8]>::try_from(key))
-            && form.key == 8
-            && base.prefix == 0
-        {
-            let (entry, word) = (base.entry_words(form), u64::from_be_bytes(eight));
-            let at = |i: usize| self.number(base.at + i * entry);
-            let below = partition(n, |i| at(i) < word);
-            let equal = below < n && at(below) == word;
-            return Rank { below, equal };
-        }
         let prefix = self.prefix(base.prefix);
-        let below = match key[..key.len().min(prefix.len())].cmp(prefix) {
-            Order::Less => 0,
-            Order::Greater => n,
-            Order::Equal => partition(n, |i| self.compare(base, i, key).is_lt()),
+        let outside = |below| Rank {
+            below,
+            equal: false,
         };
-        let equal =
-            below < n && key.strip_prefix(prefix) == Some(self.bytes(self.entry(base, below).0));
+        match key[..key.len().min(prefix.len())].cmp(prefix) {
+            Order::Less => outside(0),
+            Order::Greater => outside(base.entries),
+            Order::Equal => {
+                let word = key_word(key, base.prefix);
+                let below = |i| self.is_entry_below(base, i, key, word);
+                let below = partition(base.entries, below);
+                self.rank_at(base, key, below)
+            }
+        }
+    }
+
+    /// Where a key of the page with this word is among the entries of the base. There are `from`
+    /// below it, at least, and not many more.
+    pub(super) fn rank_from(self, base: &Base, key: &[u8], word: u64, from: usize) -> Rank {
+        let below = |i| self.is_entry_below(base, i, key, word);
+        let (mut from, mut step) = (from, 1);
+        while from + step <= base.entries && below(from + step - 1) {
+            from += step;
+            step *= 2;
+        }
+        let to = (from + step - 1).min(base.entries);
+        let more = partition(to - from, |i| below(from + i));
+        self.rank_at(base, key, from + more)
+    }
+
+    fn rank_at(self, base: &Base, key: &[u8], below: usize) -> Rank {
+        let rest = key.get(base.prefix..).unwrap_or(&[]);
+        let equal = below < base.entries && self.bytes(self.entry(base, below).0) == rest;
         Rank { below, equal }
+    }
+
+    /// Whether entry `i` is below `key`, which has the page's prefix, and this word.
+    #[inline(always)]
+    fn is_entry_below(self, base: &Base, i: usize, key: &[u8], word: u64) -> bool {
+        let order = self.entry_word(base, i).cmp(&word);
+        order.then_with(|| self.compare(base, i, key)).is_lt()
     }
 
     /// Order of the key of entry `i` against `key`, which has the page's prefix.

@@ -310,9 +310,8 @@ impl Part {
         // What was read is of this page; the records below the count do not change.
         let valid = self.version.validate(version);
         if valid {
-            for place in &places[..fresh.len()] {
-                order.add(page, &base, Place::decode(*place));
-            }
+            let places = places[..fresh.len()].iter();
+            order.extend(page, &base, places.map(|place| Place::decode(*place)));
         }
         if locked {
             if valid && !fresh.is_empty() {

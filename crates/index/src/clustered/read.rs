@@ -171,7 +171,7 @@ enum Value<'p> {
 impl<M: Media> Page<'_, M> {
     /// Prefetches what a search for the key would touch.
     #[inline(always)]
-    fn ask(self, part: &Part, key: &[u8], hash: u32) {
+    pub(super) fn ask(self, part: &Part, key: &[u8], hash: u32) {
         let matches = part.matches(hash as u8, part.count());
         if matches != 0 {
             let i = 127 - matches.leading_zeros() as usize;
