@@ -45,6 +45,13 @@ struct Change {
     refused: bool,
 }
 
+impl Change {
+    /// Whether it is to be made: it is not refused, and there is something to remove.
+    fn is_made(&self) -> bool {
+        !self.refused && (self.value.is_some() || self.was_there)
+    }
+}
+
 /// A batch of changes.
 #[derive(Debug)]
 pub(super) struct Batch<'b, K: ?Sized> {
@@ -142,7 +149,7 @@ impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
     /// The records of changes that are to be made.
     fn records(&self, changes: Range<usize>) -> impl Iterator<Item = Record<'_>> + Clone {
         let changes = self.changes[changes].iter();
-        changes.filter(|change| !change.refused).map(|change| {
+        changes.filter(|change| change.is_made()).map(|change| {
             let value = change.value.clone().map(|value| &self.bytes[value]);
             (&self.bytes[change.key.clone()], value)
         })
@@ -172,10 +179,10 @@ where
     /// a key counts, of another one the first.
     ///
     /// Persist cost: the lines of a group for each page; 1 fence, and for an atomic batch in more
-    /// than one page 1 line and 1 fence more. Consolidations and splits are extra.
+    /// than one page 1 line and 1 fence more. Consolidations, splits and merges are extra.
     ///
     /// # Errors
-    /// [`LoadError`]; nothing has changed then.
+    /// [`LoadError`]; no entry has changed then.
     pub(super) fn change_batch(
         &self,
         batch: &mut Batch<'_, K>,
@@ -200,7 +207,13 @@ where
             match ready {
                 // Pages that were replaced are free now.
                 Err(LoadError::Space(_)) if self.retired.wait() => {}
-                ready => return ready,
+                ready => {
+                    // Pages that were split for it give their space back.
+                    for run in runs {
+                        self.merge(batch.given(run.changes.start));
+                    }
+                    return ready;
+                }
             }
         }
     }
@@ -212,16 +225,19 @@ where
         batch: &mut Batch<'_, K>,
         runs: &mut Vec<Run<'t>>,
     ) -> Result<(), LoadError> {
-        let guard = &epoch::pin();
+        let mut guard = epoch::pin();
         let mut next = 0;
         let mut located = [Located::default(); TOGETHER];
         let mut known = 0..0;
         while next < batch.changes.len() {
             if next >= known.end {
                 known = next..(next + TOGETHER).min(batch.changes.len());
-                self.go_down(batch, known.clone(), &mut located, guard);
+                // Blocks that were replaced meanwhile are used again.
+                guard.repin();
+                self.go_down(batch, known.clone(), &mut located, &guard);
             }
-            let part = self.lock_page(batch.given(next), &located[next - known.start], guard)?;
+            let at = &located[next - known.start];
+            let part = self.lock_page(batch.given(next), at, &guard)?;
             let from = next;
             let page = self.page_of(part);
             let (header, _) = page.header(self.salt).map_err(|what| {
@@ -248,6 +264,7 @@ where
                 };
             }
         }
+        drop(guard);
         let mut i = 0;
         while i < runs.len() {
             if self.has_room(batch, &runs[i]) {
@@ -489,7 +506,7 @@ where
         let part = run.part;
         let (mut count, mut live) = (part.count(), part.live());
         let changes = &batch.changes[run.changes.clone()];
-        for change in changes.iter().filter(|change| !change.refused) {
+        for change in changes.iter().filter(|change| change.is_made()) {
             let Some(place) = places.next() else {
                 break;
             };

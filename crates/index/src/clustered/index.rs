@@ -105,10 +105,10 @@ where
     /// Of several changes of a key the last one counts. Readers may see some of them before others.
     ///
     /// Persist cost: the lines of a group of records for each page; 1 fence, and 1 line and 1 fence more if
-    /// there are several pages. Consolidations and splits are extra.
+    /// there are several pages. Consolidations, splits and merges are extra.
     ///
     /// # Errors
-    /// [`InsertError`], of the first change that is too long, or for want of space. Nothing has changed
+    /// [`InsertError`], of the first change that is too long, or for want of space. No entry has changed
     /// then, but where it is [`InsertError::Commit`]: then all of it, not durably.
     pub fn write_batch<'c>(
         &self,

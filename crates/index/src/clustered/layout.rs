@@ -32,7 +32,8 @@
 //!
 //! Tag and CRC are seeded with the tree's salt, the page's generation and the group's place. So what
 //! an earlier tenant of the block left, bytes of a user's, or a group of another place do not pass
-//! for a group. A group is whole or is not there, however many lines it has.
+//! for a group. A group counts if it is whole, however many lines it has; one that a crash tore loses
+//! its head when the page is loaded.
 
 use super::checked;
 use super::sum;

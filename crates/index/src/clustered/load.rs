@@ -9,12 +9,13 @@
 
 use super::layout::{Header, MAX_PAGE, MIN_PAGE, Seed};
 use super::page::{Page, SoundTail};
-use super::part::Part;
+use super::part::{Part, Place};
 use super::replace::NewPage;
-use super::upper::{Known, Upper};
+use super::upper::{Known, Upper, by_itself};
 use super::{ClusteredTree, Handle, LoadError};
 use crate::inner::Ranged;
 use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::pool::DataKind;
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, planted};
 use crossbeam_epoch::Guard;
@@ -202,6 +203,8 @@ where
         let damaged = LoadError::Damaged;
         let (page, header) = (sound.page, &sound.header);
         (page.check_base(header, sound.seed)).map_err(damaged)?;
+        let numbers = (Self::NUMBER_KEYS, matches!(V::KIND, DataKind::U64));
+        page.check_entries(header, numbers).map_err(damaged)?;
         let slot = self.parts.allocate();
         let part = self.part(slot);
         // A search that came too late, for the page whose part this was, finds that out.
@@ -213,9 +216,7 @@ where
             self.parts.free(slot);
             LoadError::Damaged(what)
         })?;
-        if tail.has_void && !self.read_only {
-            self.wipe(page, tail.end);
-        }
+        self.wipe(page, tail);
         self.put_in_place(header.id, Handle::Part(slot), low, guard)
     }
 
@@ -227,12 +228,17 @@ where
         );
         let mut n = 0;
         let mut refused = false;
+        let form = sound.header.form;
+        let is_value = |place: Place| {
+            let value = sound.page.bytes(sound.page.record(form, place).1);
+            place.removed || V::with_value_of(value, |_| ()).is_some()
+        };
         let counts = |stamp| self.counts(stamp);
         let tail = (sound.page).tail(&sound.header, sound.seed, counts, |place, key| {
             let hash = K::with_value_of(key, |key| key.hash());
             let inside = low.is_none_or(|low| low <= key) && high.is_none_or(|high| key < high);
             match hash {
-                Some(hash) if n < super::part::TAIL && inside => {
+                Some(hash) if n < super::part::TAIL && inside && is_value(place) => {
                     part.add(n, hash as u8, place);
                     n += 1;
                 }
@@ -247,12 +253,14 @@ where
         Ok(tail)
     }
 
-    /// Takes the head off a group at the end of a tail whose change a crash came before. Its slot is
-    /// used again, with later stamps, which would make it count.
-    fn wipe(&self, page: Page<'_, M>, at: usize) {
-        if !planted!(self.pm(), "clustered-void-unwiped") {
-            // PERSIST: the group is gone, before another change is committed.
-            page.cell(at).publish(self.pm(), 0);
+    /// Takes the head off a group that a crash tore, or whose change it came before. Else a later group,
+    /// of which a crash leaves only the last lines, could make the first one whole; or a later commit
+    /// through its slot could make it count.
+    fn wipe(&self, page: Page<'_, M>, tail: SoundTail) {
+        let unwiped = self.read_only || planted!(self.pm(), "clustered-dead-unwiped");
+        if tail.has_dead && !unwiped {
+            // PERSIST: the group is gone, before another is appended there or committed.
+            page.cell(tail.end).publish(self.pm(), 0);
         }
     }
 
@@ -269,7 +277,12 @@ where
             header: *header,
             block: sound.block,
         });
-        let children = (self.children(sound.page, &mut known)).map_err(LoadError::Damaged)?;
+        let damaged = LoadError::Damaged;
+        let (page, numbers) = (sound.page, (Self::NUMBER_KEYS, true));
+        page.check_entries(header, numbers).map_err(damaged)?;
+        let children = self.children(page, &mut known).map_err(damaged)?;
+        let tail = page.tail(header, sound.seed, by_itself, |_, _| {});
+        self.wipe(page, tail.map_err(damaged)?);
         let fences = (sound.page.low(header), sound.page.high(header));
         let Some(((first_key, first), rest)) = children.split_first() else {
             return Err(LoadError::Damaged("it leads nowhere".into()));

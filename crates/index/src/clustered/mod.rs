@@ -50,9 +50,9 @@
 //!    is done under it too.
 //!
 //! # Crash states
-//! 1. *A group in flight*: nothing of it, a torn group, which its sum tells, or the group. The next
-//!    append overwrites it. Should a crash keep an old head before new bytes, these would have to be
-//!    those of the old group, and then its one record says what the append says.
+//! 1. *A group in flight*: nothing of it, a torn group, which its sum tells, or the group. Opening takes
+//!    the head off a torn group: else the next append, if it had the same last lines, could make it
+//!    whole again in another crash.
 //! 2. *A replacement*, before its word is durable: blocks that no word names, newborn words
 //!    (`table`).
 //! 3. *A split*, before the separator is in the parent: a page that is found by going right. The

@@ -5,6 +5,7 @@ use super::layout::{
 };
 use super::order::Rank;
 use super::part::{Base, Part, Place};
+use super::replace::base_of;
 use bristlecone_pmem::media::cpu;
 use bristlecone_pmem::{Media, PWord};
 use std::cmp::Ordering as Order;
@@ -39,8 +40,8 @@ pub(super) struct Span {
 pub(super) struct SoundTail {
     /// The word after the last group that counts.
     pub(super) end: usize,
-    /// A group follows there whose change was not committed when a crash came.
-    pub(super) has_void: bool,
+    /// The head of a group follows there that a crash tore, or whose change was not committed.
+    pub(super) has_dead: bool,
 }
 
 /// The result of a search in a page.
@@ -186,6 +187,47 @@ impl<'p, M: Media> Page<'p, M> {
         Ok(())
     }
 
+    /// Checks that the entries of the base ascend and are between the fences. `numbers`: whether all keys,
+    /// and all values, have eight bytes.
+    ///
+    /// # Errors
+    /// A message that says what is wrong.
+    pub(super) fn check_entries(
+        self,
+        header: &Header,
+        numbers: (bool, bool),
+    ) -> Result<(), String> {
+        let base = base_of(header);
+        let (low, high) = (self.low(header), self.high(header));
+        let prefix = self.prefix(header.prefix);
+        let cut = |fence: Option<&'p [u8]>| match fence.map(|fence| fence.strip_prefix(prefix)) {
+            None => Ok(None),
+            Some(Some(rest)) => Ok(Some(rest)),
+            Some(None) => Err("a fence lacks the prefix".to_owned()),
+        };
+        let (low, high) = (cut(low)?, cut(high)?);
+        if numbers.0 && header.prefix > 0
+            || numbers == (true, true) && header.form != Some(Uniform::NUMBERS)
+        {
+            return Err("its form is none of numbers".into());
+        }
+        let mut last: Option<&[u8]> = None;
+        for i in 0..header.entries {
+            let (key, value) = self.entry(&base, i);
+            let lengths_are_right = (!numbers.0 || key.len == 8) && (!numbers.1 || value.len == 8);
+            let is_inside = |span: Span| span.at + span.len <= self.words * 8;
+            let bytes = self.bytes(key);
+            let ascends = last.is_none_or(|last| last < bytes)
+                && low.is_none_or(|low| low <= bytes)
+                && high.is_none_or(|high| bytes < high);
+            if !(lengths_are_right && is_inside(key) && is_inside(value) && ascends) {
+                return Err(format!("entry {i} is out of order, or of another length"));
+            }
+            last = Some(bytes);
+        }
+        Ok(())
+    }
+
     pub(super) fn low(self, header: &Header) -> Option<&'p [u8]> {
         let at = HEADER * 8;
         header.low.map(|len| self.bytes(Span { at, len }))
@@ -229,14 +271,15 @@ impl<'p, M: Media> Page<'p, M> {
     ) -> Result<SoundTail, String> {
         let unit = Uniform::group_unit(header.form);
         let mut rest = Vec::new();
-        let mut has_void = false;
+        let mut has_dead = false;
         let mut end = header.tail.next_multiple_of(unit);
         while end < self.words {
             let Some((kind, words)) = self.group(seed, end, &mut rest) else {
+                has_dead = seed.headed(end, self.word(end)).is_some();
                 break;
             };
             if rest.first().is_none_or(|stamp| !counts(*stamp)) {
-                has_void = true;
+                has_dead = true;
                 break;
             }
             self.records(header.form, end, kind, words, &mut each)?;
@@ -263,7 +306,7 @@ impl<'p, M: Media> Page<'p, M> {
                 later * 8
             ));
         }
-        Ok(SoundTail { end, has_void })
+        Ok(SoundTail { end, has_dead })
     }
 
     fn records(

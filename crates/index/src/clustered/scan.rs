@@ -183,7 +183,7 @@ impl<'k, K: KeyRepr + ?Sized> Bounds<'k, K> {
     fn of(
         range: &'k impl RangeBounds<K>,
         direction: Direction,
-        at: &Ranged<K>,
+        at: &'k Ranged<K>,
         reached: Option<&'k Bound<K::Owned>>,
     ) -> Self {
         let (mut from, mut to) = (range.start_bound(), range.end_bound());
@@ -208,9 +208,15 @@ impl<'k, K: KeyRepr + ?Sized> Bounds<'k, K> {
             (Bound::Excluded(key), Some(high)) => key <= high,
             (_, None) => true,
         };
+        // The page may have taken over the one behind `high` since: that is for the next step. Where it
+        // begins never changes.
+        let page_end = match (direction, high) {
+            (Direction::Up, Some(high)) => Bound::Excluded(high),
+            _ => Bound::Unbounded,
+        };
         Self {
             from: if starts { from } else { Bound::Unbounded },
-            to: if ends { to } else { Bound::Unbounded },
+            to: if ends { to } else { page_end },
             ends: match direction {
                 Direction::Up => ends,
                 Direction::Down => starts,

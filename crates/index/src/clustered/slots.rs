@@ -10,8 +10,8 @@
 //! most the slot's.
 //!
 //! # Crash states
-//! A change that was not committed leaves pending groups above their slot's stamp. Opening writes
-//! their pages anew, without them, before a slot is used again.
+//! A change that was not committed leaves pending groups above their slot's stamp. Opening takes their
+//! heads off, before a slot is used again.
 
 use super::{checked, root};
 use bristlecone_pmem::media::LINE;

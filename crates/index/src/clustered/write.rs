@@ -42,7 +42,7 @@ pub(super) enum Changed {
 /// Records of a tail where rare paths are to be taken often.
 pub(super) const TINY_TAIL: usize = 3;
 
-/// Removals from a sparse page between two attempts to merge it.
+/// Removals from a sparse page between two attempts to merge it, but for its last so many keys.
 const MERGE_EVERY: usize = 8;
 
 /// The tail of a page that a group is appended to.
@@ -214,7 +214,9 @@ where
             let about = (bytes, key.hash() as u8, was_there);
             let changed = self.change_locked(part, about, value, expected);
             // Not after each removal: where the neighbours are too full it would be in vain.
-            let due = value.is_none() && part.live().is_multiple_of(MERGE_EVERY);
+            let live = part.live();
+            let due = live < MERGE_EVERY || live.is_multiple_of(MERGE_EVERY);
+            let due = value.is_none() && due;
             let due = due || part.count() == 0 || self.pm().tiny();
             let sparse = due && changed.is_ok() && self.is_sparse(part);
             part.writer.unlock();

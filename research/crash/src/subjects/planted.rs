@@ -92,7 +92,7 @@ pub const PLANTED: &[Planted] = &[
         "a batch is committed before its groups are durable"),
     plant("clustered-void-kept", 19, "clustered-1024-u64-batches", Kind::Mixed, &[Torn],
         "groups count whose batch was not committed"),
-    plant("clustered-void-unwiped", 21, "clustered-1024-u64-batches", Kind::Mixed, &[Torn],
+    plant("clustered-dead-unwiped", 21, "clustered-1024-u64-batches", Kind::Mixed, &[Torn],
         "recovery leaves groups that a later batch makes count").nested(),
     plant("nvtree-counter-first", 1, "nvtree-256-u64", Kind::Split, &[Recovery, Torn],
         "an append's counter is durable before its element is"),

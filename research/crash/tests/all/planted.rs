@@ -53,7 +53,7 @@ fn names_are_distinct_and_plants_change_the_trace() {
             "clustered-born-settled",
             "clustered-born-cleared",
             "clustered-void-kept",
-            "clustered-void-unwiped",
+            "clustered-dead-unwiped",
             "pool-unowned-kept",
             "fastfair-duplicate-kept",
             "lstree-replay-unordered",
