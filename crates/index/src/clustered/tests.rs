@@ -331,7 +331,7 @@ fn scans_beside_merges_ascend_and_end_at_their_bounds() {
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for round in 0..12 {
+            for round in 0..200 {
                 let from = round * 331 % KEYS;
                 let keys = || (from..(from + 700).min(KEYS)).filter(|key| key % STAY != 0);
                 keys().for_each(|key| assert!(tree.remove(&key).unwrap()));
