@@ -206,15 +206,15 @@ impl<'p, M: Media> Page<'p, M> {
             Some(None) => Err("a fence lacks the prefix".to_owned()),
         };
         let (low, high) = (cut(low)?, cut(high)?);
-        if numbers.0 && header.prefix > 0
-            || numbers == (true, true) && header.form != Some(Uniform::NUMBERS)
-        {
+        let is_of_numbers = header.form == Some(Uniform::NUMBERS) && header.prefix == 0;
+        if numbers == (true, true) && !is_of_numbers {
             return Err("its form is none of numbers".into());
         }
         let mut last: Option<&[u8]> = None;
         for i in 0..header.entries {
             let (key, value) = self.entry(&base, i);
-            let lengths_are_right = (!numbers.0 || key.len == 8) && (!numbers.1 || value.len == 8);
+            let lengths_are_right =
+                (!numbers.0 || header.prefix + key.len == 8) && (!numbers.1 || value.len == 8);
             let is_inside = |span: Span| span.at + span.len <= self.words * 8;
             let bytes = self.bytes(key);
             let ascends = last.is_none_or(|last| last < bytes)

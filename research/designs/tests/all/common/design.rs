@@ -1,13 +1,16 @@
-//! The harness of every design: [`Of`] a design, kinds of keys and values, and where its pool is.
+//! The harness of every design: [`Of`] chooses a design, kinds of keys and values, and where its pool is.
 
 use super::home::{File, Place};
 use super::recorder::Recorder;
-use super::{Failure, Fresh, Harness, PoolHome, Pooled, TestKey, TestValue};
+use super::{
+    Failure, Fresh, Harness, PoolHome, Pooled, Recorded, RecordedSuite, Suite, TestKey, TestValue,
+};
 use bristlecone_designs::designs::{AnyDesign, Holds, Wide, WideDesign};
 use bristlecone_designs::engines::{Compiled, Engine, Maker};
 use bristlecone_designs::{Design, RecoveryReport, Stored, StoredKey};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{Auto, Dram, Journal, Mapped};
+use std::cell::RefCell;
 use std::marker::PhantomData;
 
 /// A design and its options, as a type: the design itself for its default options, or a type of the
@@ -85,31 +88,106 @@ macro_rules! hosts {
 
 hosts!(Mapped, Journal, Dram);
 
-/// The harness of design `C` from `K` to `V` at the place `P`.
+/// A suite's choice: design `C` from `K` to `V` at the place `P`. Its scenarios run [`On`] such an index.
 pub struct Of<C, K: ?Sized, V: ?Sized, P>(PhantomData<fn(&C, &K, &V, P)>);
 
-/// A harness whose design can be put on the medium that [records](Recorder) what is durable.
-pub trait Recorded: Pooled {
-    /// Returns a maker of indexes on the recorder.
-    fn recorded() -> Box<dyn Maker<Self::Key, Self::Value, Recorder>>;
-}
+/// The harness of whatever design the thread [has chosen](Suite::choose). So a scenario is compiled once
+/// for all designs from `K` to `V` at the place `P`.
+pub struct Any<K: ?Sized, V: ?Sized, P>(PhantomData<fn(&K, &V, P)>);
 
 /// The index of a harness of a design.
 pub type On<H> = Box<dyn Engine<<H as Harness>::Key, <H as Harness>::Value>>;
 
-impl<C, K, V, P> Harness for Of<C, K, V, P>
+/// What a thread has chosen.
+struct Choice<K: StoredKey + ?Sized, V: Stored + ?Sized, P: Place> {
+    maker: fn() -> Box<dyn Maker<K, V, P::Media>>,
+    recorded: Option<fn() -> Box<dyn Maker<K, V, Recorder>>>,
+    sums: bool,
+}
+
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, P: Place> Clone for Choice<K, V, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized, P: Place> Copy for Choice<K, V, P> {}
+
+thread_local! {
+    /// The [`Choice`] of this thread.
+    static CHOICE: RefCell<Option<Box<dyn std::any::Any>>> = const { RefCell::new(None) };
+}
+
+impl<K, V, P> Choice<K, V, P>
+where
+    K: StoredKey + ?Sized + 'static,
+    V: Stored + ?Sized + 'static,
+    P: Place,
+{
+    fn choose(self) {
+        CHOICE.with(|choice| *choice.borrow_mut() = Some(Box::new(self)));
+    }
+
+    fn chosen() -> Self {
+        let chosen = CHOICE.with(|choice| {
+            let choice = choice.borrow();
+            choice.as_ref().and_then(|any| any.downcast_ref().copied())
+        });
+        chosen.expect("the thread that runs a scenario chooses a design; its threads get the index")
+    }
+}
+
+impl<C, K, V, P> Suite for Of<C, K, V, P>
 where
     C: Chosen,
     K: TestKey + StoredKey + ?Sized,
     V: TestValue + Stored + ?Sized,
     P: Hosts<C::Design, K, V>,
 {
+    type Harness = Any<K, V, P>;
+
+    fn choose() {
+        let choice = Choice::<K, V, P> {
+            maker: || P::maker(C::design()),
+            recorded: None,
+            sums: C::SUMS,
+        };
+        choice.choose();
+    }
+}
+
+impl<C, K, V, P> RecordedSuite for Of<C, K, V, P>
+where
+    C: Chosen,
+    C::Design: Holds<K, V, Recorder, Held: 'static>,
+    K: TestKey + StoredKey + ?Sized,
+    V: TestValue + Stored + ?Sized,
+    P: Hosts<C::Design, K, V>,
+{
+    fn choose_recorded() {
+        let choice = Choice::<K, V, P> {
+            maker: || P::maker(C::design()),
+            recorded: Some(|| Box::new(C::design())),
+            sums: C::SUMS,
+        };
+        choice.choose();
+    }
+}
+
+impl<K, V, P> Harness for Any<K, V, P>
+where
+    K: TestKey + StoredKey + ?Sized,
+    V: TestValue + Stored + ?Sized,
+    P: Place,
+{
     type Key = K;
     type Value = V;
     type Index = Box<dyn Engine<K, V>>;
     type Home = PoolHome<P>;
 
-    const SUMS: bool = C::SUMS;
+    fn sums() -> bool {
+        Choice::<K, V, P>::chosen().sums
+    }
 
     fn fresh() -> Fresh<Self> {
         let home = PoolHome::new();
@@ -126,17 +204,16 @@ where
     }
 }
 
-impl<C, K, V, P> Pooled for Of<C, K, V, P>
+impl<K, V, P> Pooled for Any<K, V, P>
 where
-    C: Chosen,
     K: TestKey + StoredKey + ?Sized,
     V: TestValue + Stored + ?Sized,
-    P: Hosts<C::Design, K, V>,
+    P: Place,
 {
     type Place = P;
 
     fn maker() -> Box<dyn Maker<K, V, P::Media>> {
-        P::maker(C::design())
+        (Choice::<K, V, P>::chosen().maker)()
     }
 
     fn create(home: &PoolHome<P>, root: &str) -> Result<Self::Index, Failure> {
@@ -156,15 +233,14 @@ where
     }
 }
 
-impl<C, K, V, P> Recorded for Of<C, K, V, P>
+impl<K, V, P> Recorded for Any<K, V, P>
 where
-    C: Chosen,
-    C::Design: Holds<K, V, Recorder, Held: 'static>,
     K: TestKey + StoredKey + ?Sized,
     V: TestValue + Stored + ?Sized,
-    P: Hosts<C::Design, K, V>,
+    P: Place,
 {
     fn recorded() -> Box<dyn Maker<K, V, Recorder>> {
-        Box::new(C::design())
+        let recorded = Choice::<K, V, P>::chosen().recorded;
+        recorded.expect("a suite that records")()
     }
 }

@@ -8,8 +8,9 @@
 //! scenario_suite!(numbers_256, Of<Lb<1>, u64, u64, File>: [base, reverse, bulk, pooled, durable]);
 //! ```
 //!
-//! [`Of`] is the harness of every [`Design`](bristlecone_designs::Design); other than default
-//! options come from a [`Chosen`] of the test's own. On a [`File`] the index is one of the
+//! [`Of`] chooses any [`Design`](bristlecone_designs::Design); other than default options come from a
+//! [`Chosen`] of the test's own. Scenarios are compiled once for all designs of the same kinds of
+//! keys and values in the same place ([`design::Any`]). On a [`File`] the index is one of the
 //! library's engines, which are compiled once for all tests. On a medium given by its type, or for
 //! kinds of keys and values without such engines, it is compiled for the test.
 //!
@@ -41,7 +42,7 @@ pub mod scenarios;
 
 use bristlecone_designs::engines::Maker;
 use bristlecone_designs::{OrderedIndex, RecoveryReport};
-pub use design::{Chosen, Of, On, Recorded, WideOf};
+pub use design::{Chosen, Of, On, WideOf};
 pub use home::{File, Place, PoolHome};
 pub use kinds::{Rng, TestKey, TestValue};
 use std::error::Error;
@@ -63,8 +64,10 @@ pub trait Harness: 'static {
     /// Holds everything that must outlive the index (a pool and its folder).
     type Home: Send + Sync;
 
-    /// True if byte strings have checksums.
-    const SUMS: bool = true;
+    /// Returns true if byte strings have checksums.
+    fn sums() -> bool {
+        true
+    }
 
     /// Returns an empty index in a home of its own.
     fn fresh() -> Fresh<Self>;
@@ -78,6 +81,21 @@ pub trait Harness: 'static {
     fn longest_value() -> usize {
         bristlecone_designs::MAX_VALUE
     }
+}
+
+/// What a suite of scenarios is made for.
+pub trait Suite {
+    /// The harness that the scenarios are compiled for.
+    type Harness: Harness;
+
+    /// Makes this thread's indexes those of the suite.
+    fn choose() {}
+}
+
+/// A suite whose design can be put on the medium that [records](recorder::Recorder) what is durable.
+pub trait RecordedSuite: Suite {
+    /// As [`Suite::choose`], for the recorder too.
+    fn choose_recorded();
 }
 
 /// An index and its home, dropped in this order.
@@ -109,16 +127,23 @@ pub trait Pooled: Harness {
     fn recovery(index: &Self::Index) -> RecoveryReport;
 }
 
+/// A harness of designs that can be put on the recorder.
+pub trait Recorded: Pooled {
+    /// Returns a maker of indexes on the recorder.
+    fn recorded() -> Box<dyn Maker<Self::Key, Self::Value, recorder::Recorder>>;
+}
+
 /// Time after which a scenario counts as hung.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Runs `scenario`. A scenario that takes longer than [`PATIENCE`] fails, so that it does not block
+/// Runs `scenario`, after `choose`, in a thread. A scenario that takes longer than [`PATIENCE`] fails, so that it does not block
 /// the run.
-pub fn within_patience(scenario: fn()) {
+pub fn within_patience(choose: fn(), scenario: fn()) {
     let (done, finished) = mpsc::channel();
     let worker = thread::spawn(move || {
         // Dropped, and so disconnected, when the scenario ends or panics.
         let _done: mpsc::Sender<()> = done;
+        choose();
         scenario();
     });
     if finished.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
@@ -223,17 +248,23 @@ macro_rules! scenario_tests {
         );
     };
     (power_cuts, $h:ty) => {
-        $crate::common::scenario_tests!(@ $h:
+        $crate::common::scenario_tests!(@ $h, RecordedSuite::choose_recorded:
             power_cuts_random_changes => power_cuts::random_changes,
             power_cuts_runs => power_cuts::runs,
             power_cuts_batches => power_cuts::batches,
             power_cuts_load_and_close => power_cuts::load_and_close
         );
     };
-    (@ $h:ty: $($test:ident => $module:ident :: $scenario:ident),*) => {$(
+    (@ $h:ty: $($test:ident => $module:ident :: $scenario:ident),*) => {
+        $crate::common::scenario_tests!(@ $h, Suite::choose: $($test => $module::$scenario),*);
+    };
+    (@ $h:ty, $suite:ident :: $choose:ident: $($test:ident => $module:ident :: $scenario:ident),*) => {$(
         #[test]
         fn $test() {
-            $crate::common::within_patience($crate::common::scenarios::$module::$scenario::<$h>);
+            $crate::common::within_patience(
+                <$h as $crate::common::$suite>::$choose,
+                $crate::common::scenarios::$module::$scenario::<<$h as $crate::common::Suite>::Harness>,
+            );
         }
     )*};
 }

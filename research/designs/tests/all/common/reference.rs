@@ -1,6 +1,6 @@
 //! A trivially correct index that tests the suite itself: a `BTreeMap` behind one lock.
 
-use super::{Fresh, Harness, TestKey, TestValue};
+use super::{Fresh, Harness, Suite, TestKey, TestValue};
 use bristlecone_designs::{
     BulkLoad, Fill, IndexStats, InsertError, OrderedIndex, RemoveError, ReverseScan, UpdateError,
     VerifyReport, Violation,
@@ -170,6 +170,10 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> BulkLoad<K, V> for Reference<K,
 
 /// The harness of the reference index.
 pub struct ReferenceHarness<K: ?Sized, V: ?Sized>(PhantomData<fn(&K, &V)>);
+
+impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Suite for ReferenceHarness<K, V> {
+    type Harness = Self;
+}
 
 impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Harness for ReferenceHarness<K, V> {
     type Key = K;

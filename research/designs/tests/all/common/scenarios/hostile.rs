@@ -157,7 +157,7 @@ fn use_tree<H: Pooled>(tree: &On<H>, access: Access, tally: &mut Tally) {
                 );
             }
             // Records carry checksums, so everything that verifies was written by `samples`.
-            for (k, v) in up.iter().filter(|_| H::SUMS) {
+            for (k, v) in up.iter().filter(|_| H::sums()) {
                 let n = TestKey::made(k.borrow());
                 let n = n.unwrap_or_else(|| panic!("verified, but {k:?} was never written"));
                 assert!(
