@@ -98,10 +98,13 @@ pub struct Any<K: ?Sized, V: ?Sized, P>(PhantomData<fn(&K, &V, P)>);
 /// The index of a harness of a design.
 pub type On<H> = Box<dyn Engine<<H as Harness>::Key, <H as Harness>::Value>>;
 
+/// Returns a maker of a design's indexes on the medium `M`.
+type Makes<K, V, M> = fn() -> Box<dyn Maker<K, V, M>>;
+
 /// What a thread has chosen.
 struct Choice<K: StoredKey + ?Sized, V: Stored + ?Sized, P: Place> {
-    maker: fn() -> Box<dyn Maker<K, V, P::Media>>,
-    recorded: Option<fn() -> Box<dyn Maker<K, V, Recorder>>>,
+    maker: Makes<K, V, P::Media>,
+    recorded: Option<Makes<K, V, Recorder>>,
     sums: bool,
 }
 
