@@ -44,9 +44,12 @@
 //! 1. *Readers* take no lock and store nothing that is persistent. They find the part through the
 //!    inner index, read its version, validate the inner index, search, and validate the version
 //!    (`part`, `inner`). Searches of numbers are not pinned; what they read is type-stable.
-//! 2. *Writers* hold the part's writer's lock from before they look until the change is durable. So
-//!    nobody acts on what a crash can undo, and at most the last group of a page is in flight.
-//! 3. *Inner pages* are changed under one lock, `upper`, which is taken after a part's. Loading
+//! 2. *Writers* look first, and take the part's writer's lock at the version at which they looked, or
+//!    look again under it. They hold it until the change is durable. So nobody acts on what a crash
+//!    can undo, and at most the last group of a page is in flight.
+//! 3. *Batches* and merges lock several pages, from left to right. A thread that holds a lock waits
+//!    only for the page that a key to the right of it belongs to now.
+//! 4. *Inner pages* are changed under one lock, `upper`, which is taken after a part's. Loading
 //!    is done under it too.
 //!
 //! # Crash states
@@ -57,7 +60,8 @@
 //!    (`table`).
 //! 3. *A split*, before the separator is in the parent: a page that is found by going right. The
 //!    thread that goes right adds the separator.
-//! 4. *Making the tree*: chunks of a root that is not published.
+//! 4. *An atomic batch in several pages*: groups whose slot does not say their stamp (`slots`).
+//! 5. *Making the tree*: chunks of a root that is not published.
 //!
 //! Groups are judged by their sums and not by the order of stores, so x86-64, AArch64 and durable
 //! caches are alike here. What a power cut tears and what damage tears look alike in one place only:
