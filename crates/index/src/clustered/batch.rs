@@ -209,7 +209,7 @@ where
                 Err(LoadError::Space(_)) if self.retired.wait() => {}
                 ready => {
                     // Pages that were split for it give their space back.
-                    for run in runs {
+                    for run in runs.iter().filter(|run| !run.changes.is_empty()) {
                         self.merge(batch.given(run.changes.start));
                     }
                     return ready;
@@ -460,7 +460,10 @@ where
         let mut sparse = Vec::new();
         for (run, end) in runs.iter().zip(ends) {
             self.show(batch, run, end, &mut places);
-            let removes = |i: &usize| batch.changes[*i].value.is_none();
+            let removes = |i: &usize| {
+                let change = &batch.changes[*i];
+                change.value.is_none() && change.is_made()
+            };
             if self.is_sparse(run.part) {
                 sparse.extend(run.changes.clone().find(removes));
             }

@@ -215,7 +215,9 @@ impl<'p, M: Media> Page<'p, M> {
             let (key, value) = self.entry(&base, i);
             let lengths_are_right =
                 (!numbers.0 || header.prefix + key.len == 8) && (!numbers.1 || value.len == 8);
-            let is_inside = |span: Span| span.at + span.len <= self.words * 8;
+            // Under the sums of the base.
+            let is_inside =
+                |span: Span| header.base * 8 <= span.at && span.at + span.len <= header.tail * 8;
             let bytes = self.bytes(key);
             let ascends = last.is_none_or(|last| last < bytes)
                 && low.is_none_or(|low| low <= bytes)
@@ -337,6 +339,9 @@ impl<'p, M: Media> Page<'p, M> {
                 while word < at + words
                     && let Some(lengths) = Lengths::decode(self.word(word))
                 {
+                    if word + lengths.record_words() > at + words {
+                        return Err(format!("the change at byte {} is too short", at * 8));
+                    }
                     let place = Place {
                         word,
                         general: true,

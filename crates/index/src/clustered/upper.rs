@@ -218,7 +218,16 @@ where
         let (header, seed) = page.header(self.salt)?;
         page.check_base(&header, seed)?;
         let mut places: Vec<Place> = Vec::new();
-        let tail = page.tail(&header, seed, by_itself, |place, _| places.push(place))?;
+        let (low, high) = (page.low(&header), page.high(&header));
+        let mut strays = false;
+        let tail = page.tail(&header, seed, by_itself, |place, key| {
+            let inside = low.is_none_or(|low| low <= key) && high.is_none_or(|high| key < high);
+            strays |= !inside || K::with_value_of(key, |_| ()).is_none();
+            places.push(place);
+        })?;
+        if strays {
+            return Err("the tail has separators that are not between the fences".into());
+        }
         known.count = places.len();
         known.end = tail.end;
         let entries: Entries<'_> = entries_at(page, &header, places);

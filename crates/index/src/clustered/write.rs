@@ -218,7 +218,8 @@ where
             let due = live < MERGE_EVERY || live.is_multiple_of(MERGE_EVERY);
             let due = value.is_none() && due;
             let due = due || part.count() == 0 || self.pm().tiny();
-            let sparse = due && changed.is_ok() && self.is_sparse(part);
+            let done = matches!(changed, Ok(Changed::Done { .. }));
+            let sparse = due && done && self.is_sparse(part);
             part.writer.unlock();
             Ok((changed?, sparse))
         })
