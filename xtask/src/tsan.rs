@@ -27,10 +27,12 @@ const DEFAULT: &[&str] = &[
     "--test",
     "all",
     "--",
-    // Inner nodes, leaves and version locks of the index.
+    // Inner nodes, leaves, pages and version locks of the index.
     "inner::tests::stress::threads_on_full",
     "inner::tests::stress::threads_on_a_deep_tree_of_integers",
     "lbtree::",
+    "clustered::tests::batches_of_threads",
+    "clustered::tests::scans_beside",
     "version_lock::tests::two_leaves",
     "version_lock::tests::versions_change",
     // The store's timestamps, horizon, recovery and vacuum; commits, histories, backups, feeds,

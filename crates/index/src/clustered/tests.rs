@@ -449,3 +449,49 @@ fn a_base_out_of_order_is_damage() {
     };
     assert!(page.check_entries(&other, numbers).is_err());
 }
+
+/// Batches of threads lock the same pages, in the same order, and split and merge them meanwhile.
+#[test]
+fn batches_of_threads_do_not_wait_for_each_other_for_ever() {
+    const THREADS: u64 = 3;
+    let tree = tree::<u64>(512);
+    let work = |thread: u64| {
+        let rng = &mut StdRng::seed_from_u64(thread);
+        let mut model = BTreeMap::new();
+        for round in 0..60 {
+            let of_thread = |i: u64| i * THREADS + thread;
+            let changes: BTreeMap<u64, Option<u64>> = (0..rng.random_range(1..60))
+                .map(|_| {
+                    let value = rng.random_bool(0.5).then_some(round);
+                    (of_thread(rng.random_range(0..300)), value)
+                })
+                .collect();
+            tree.write_batch(changes.iter().map(|(key, value)| (key, value.as_ref())))
+                .unwrap();
+            for (key, value) in changes {
+                match value {
+                    Some(value) => drop(model.insert(key, value)),
+                    None => drop(model.remove(&key)),
+                }
+            }
+            let one = of_thread(rng.random_range(0..300));
+            tree.upsert(&one, &round).unwrap();
+            model.insert(one, round);
+        }
+        model
+    };
+    let models: Vec<BTreeMap<u64, u64>> = std::thread::scope(|scope| {
+        let work = &work;
+        let threads = (0..THREADS).map(|thread| scope.spawn(move || work(thread)));
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    let expected: BTreeMap<u64, u64> = models.into_iter().flatten().collect();
+    let mut seen = BTreeMap::new();
+    tree.scan(.., |key, value| {
+        seen.insert(*key, *value);
+        ControlFlow::Continue(())
+    });
+    assert_eq!(seen, expected);
+    assert_eq!(tree.verify().unwrap().entries, expected.len() as u64);
+}
