@@ -61,17 +61,6 @@ pub(super) struct Batch<'b, K: ?Sized> {
     changes: Vec<Change>,
 }
 
-/// How a change of a batch ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ended {
-    /// Its place in the batch.
-    pub(super) given: usize,
-    /// The key was there before.
-    pub(super) was_there: bool,
-    /// The key was not as expected, and stays as it was.
-    pub(super) refused: bool,
-}
-
 /// A page that a batch has locked, and its changes there.
 struct Run<'t> {
     part: &'t Part,
@@ -155,13 +144,10 @@ impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
         })
     }
 
-    /// How the changes ended, ascending by key.
-    pub(super) fn ended(&self) -> impl Iterator<Item = Ended> {
-        self.changes.iter().map(|change| Ended {
-            given: change.given,
-            was_there: change.was_there,
-            refused: change.refused,
-        })
+    /// The place of each change in the batch as it was given, and whether it was refused.
+    pub(super) fn refused(&self) -> impl Iterator<Item = (usize, bool)> {
+        let changes = self.changes.iter();
+        changes.map(|change| (change.given, change.refused))
     }
 }
 

@@ -35,6 +35,18 @@ pub(super) fn payload(word: u64, place: u64) -> Option<u64> {
     (word == 0 || payload != 0 && check(payload, place) == word & CHECK_MASK).then_some(payload)
 }
 
+/// Returns the word of `value` at `place`, marked.
+pub(super) fn marked(value: u64, place: u64) -> u64 {
+    debug_assert!(value < MARK);
+    word(value | MARK, place)
+}
+
+/// Returns the value of a marked word at `place`; `None` if the word is empty or fails its check.
+pub(super) fn marked_value(word: u64, place: u64) -> Option<u64> {
+    let payload = payload(word, place)?;
+    (payload & MARK == MARK).then_some(payload & !MARK)
+}
+
 /// The check: CRC-32C, folded to 12 bits.
 #[inline]
 fn check(payload: u64, place: u64) -> u64 {

@@ -165,9 +165,9 @@ where
             return;
         }
         let committed = self.commit().is_ok();
-        for ended in batch.ended() {
-            let out = &mut out[given[ended.given]];
-            if ended.refused {
+        for (i, refused) in batch.refused() {
+            let out = &mut out[given[i]];
+            if refused {
                 *out = Err(InsertError::KeyExists);
             } else if !committed && let Err(e) = self.commit() {
                 *out = Err(e.into());

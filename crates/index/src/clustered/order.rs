@@ -98,6 +98,9 @@ impl TailOrder {
             word: key_word(key(place), base.prefix),
             place,
         }));
+        if self.fresh.is_empty() {
+            return;
+        }
         self.seen += self.fresh.len();
         // Behind each other in the page, the newer ones further on.
         self.fresh.sort_unstable_by(|a, b| {
@@ -138,31 +141,6 @@ impl TailOrder {
         self.records.extend(&old[old_from..]);
     }
 
-    /// The number of records below `key`, whose rank is `rank`.
-    fn first_not_below<M: Media>(
-        &self,
-        page: Page<'_, M>,
-        base: &Base,
-        key: &[u8],
-        rank: Rank,
-    ) -> usize {
-        partition(self.records.len(), |i| {
-            self.records[i].is_below(page, base, key, rank)
-        })
-    }
-
-    /// Whether record `at` is of `key`, whose rank is `rank`.
-    fn has<M: Media>(
-        &self,
-        page: Page<'_, M>,
-        base: &Base,
-        at: usize,
-        (key, rank): (&[u8], Rank),
-    ) -> bool {
-        let record = self.records.get(at);
-        record.is_some_and(|record| is_key(page, base, *record, key, rank))
-    }
-
     /// The entries between two keys.
     pub(super) fn between<M: Media>(
         &self,
@@ -174,8 +152,11 @@ impl TailOrder {
         // Entries and records before a key, or before what is above it.
         let before = |key: &[u8], with: bool| {
             let rank = page.rank(base, key);
-            let at = self.first_not_below(page, base, key, rank);
-            let records = at + usize::from(with && self.has(page, base, at, (key, rank)));
+            let below = |i: usize| self.records[i].is_below(page, base, key, rank);
+            let at = partition(self.records.len(), below);
+            let record = self.records.get(at);
+            let is_there = record.is_some_and(|record| is_key(page, base, *record, key, rank));
+            let records = at + usize::from(with && is_there);
             (rank.below + usize::from(with && rank.equal), records)
         };
         let start = match from {

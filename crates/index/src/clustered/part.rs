@@ -60,7 +60,7 @@ pub(super) struct Part {
 }
 
 /// Bytes of a part that a search touches: its first lines.
-pub(super) const SEARCHED: usize = 448;
+pub(super) const SEARCHED: usize = std::mem::offset_of!(Part, ordering).next_multiple_of(64);
 
 const _: () = assert!(size_of::<Part>() == 832 && TAIL.is_multiple_of(8));
 const _: () = assert!(MAX_PAGE / 8 <= PLACE as usize + 1);
@@ -307,7 +307,7 @@ impl Part {
         for (to, i) in places.iter_mut().zip(fresh.clone()) {
             *to = lane(&self.places, i);
         }
-        // What was read is of this page; the records below the count do not change.
+        // If so, the places are this page's, and its records below the count never change.
         let valid = self.version.validate(version);
         if valid {
             let places = places[..fresh.len()].iter();

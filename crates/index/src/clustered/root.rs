@@ -32,8 +32,7 @@ const PLACES: u64 = 1 << 40;
 
 /// The root word number `i` with this value.
 pub(super) fn word(i: usize, value: u64) -> u64 {
-    debug_assert!(value < MARK);
-    checked::word(value | MARK, PLACES + i as u64)
+    checked::marked(value, PLACES + i as u64)
 }
 
 /// The value of root word number `i`; `None` if the word is empty.
@@ -43,13 +42,12 @@ pub(super) fn word(i: usize, value: u64) -> u64 {
 pub(super) fn read<M: Media>(root: &Root<M>, i: usize) -> Result<Option<u64>, String> {
     // ORDERING: Acquire; pairs with the Release of `publish`.
     let found = root.word(i).load(root.pool().pm(), Ordering::Acquire);
-    match checked::payload(found, PLACES + i as u64) {
-        Some(0) => Ok(None),
-        Some(payload) if payload & MARK == MARK => Ok(Some(payload & !MARK)),
-        _ => Err(format!(
-            "root word {i} is {found:#x}, which fails its check"
-        )),
+    if found == 0 {
+        return Ok(None);
     }
+    let value = checked::marked_value(found, PLACES + i as u64);
+    let value = value.ok_or_else(|| format!("root word {i} is {found:#x}, which fails its check"));
+    value.map(Some)
 }
 
 /// The value of root word number `i`, which every tree has.

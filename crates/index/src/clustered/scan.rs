@@ -169,7 +169,7 @@ where
     }
 }
 
-/// What a scan takes of a page.
+/// The bounds of a scan within one page.
 struct Bounds<'k, K: ?Sized> {
     from: Bound<&'k K>,
     to: Bound<&'k K>,

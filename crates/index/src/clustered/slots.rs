@@ -52,7 +52,7 @@ pub(super) struct Slots {
 }
 
 fn checked_word(slot: u64, copy: u64, stamp: u64) -> u64 {
-    checked::word(stamp | checked::MARK, PLACES + slot * 2 + copy)
+    checked::marked(stamp, PLACES + slot * 2 + copy)
 }
 
 impl Slots {
@@ -137,9 +137,7 @@ impl Slots {
         let copies = [0, 1].map(|copy| {
             // ORDERING: Acquire; pairs with the Release of `commit`.
             let word = self.cell(pm, slot, copy).load(pm, Ordering::Acquire);
-            checked::payload(word, PLACES + slot * 2 + copy)
-                .filter(|payload| payload & checked::MARK == checked::MARK)
-                .map(|payload| payload & !checked::MARK)
+            checked::marked_value(word, PLACES + slot * 2 + copy)
         });
         let sound = copies.into_iter().flatten().min();
         sound.ok_or_else(|| format!("both words of commit slot {slot} fail their check"))

@@ -318,6 +318,16 @@ fn a_torn_group_is_not_made_whole_by_the_next_one() {
     }
 }
 
+/// Sets a flag when it goes.
+struct Stop<'s>(&'s std::sync::atomic::AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        // ORDERING: Relaxed; nothing else depends on it.
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
 /// A scan went beyond the end that had led it to a page, where the page had taken over the next one
 /// meanwhile: it saw keys twice, and keys above its bound.
 #[test]
@@ -331,14 +341,14 @@ fn scans_beside_merges_ascend_and_end_at_their_bounds() {
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            // Also where an assertion fails.
+            let _stop = Stop(&stop);
             for round in 0..200 {
                 let from = round * 331 % KEYS;
                 let keys = || (from..(from + 700).min(KEYS)).filter(|key| key % STAY != 0);
                 keys().for_each(|key| assert!(tree.remove(&key).unwrap()));
                 keys().for_each(|key| tree.insert(&key, &key).unwrap());
             }
-            // ORDERING: Relaxed; nothing else depends on it.
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
         });
         let rng = &mut StdRng::seed_from_u64(3);
         while !stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -453,6 +463,18 @@ fn a_base_out_of_order_is_damage() {
 /// Batches of threads lock the same pages, in the same order, and split and merge them meanwhile.
 #[test]
 fn batches_of_threads_do_not_wait_for_each_other_for_ever() {
+    let (done, ended) = std::sync::mpsc::channel();
+    let worker = std::thread::spawn(move || {
+        let _done: std::sync::mpsc::Sender<()> = done;
+        batches_of_threads();
+    });
+    // It disconnects when it ends, also in a panic.
+    let ended = ended.recv_timeout(std::time::Duration::from_secs(300));
+    assert_eq!(ended, Err(std::sync::mpsc::RecvTimeoutError::Disconnected));
+    worker.join().unwrap();
+}
+
+fn batches_of_threads() {
     const THREADS: u64 = 3;
     let tree = tree::<u64>(512);
     let work = |thread: u64| {

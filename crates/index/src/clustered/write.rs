@@ -1,7 +1,7 @@
 //! Changing a key: one group behind the others of its page, one fence.
 //!
 //! ```text
-//! find the part | lock | look | group's words, flush, fence | count | unlock | commit
+//! find the part | look | lock | group's words, flush, fence | count | unlock | commit
 //! ```
 
 use super::group::Group;
@@ -215,9 +215,8 @@ where
             let changed = self.change_locked(part, about, value, expected);
             // Not after each removal: where the neighbours are too full it would be in vain.
             let live = part.live();
-            let due = live < MERGE_EVERY || live.is_multiple_of(MERGE_EVERY);
-            let due = value.is_none() && due;
-            let due = due || part.count() == 0 || self.pm().tiny();
+            let turn = live < MERGE_EVERY || live.is_multiple_of(MERGE_EVERY);
+            let due = value.is_none() && turn || part.count() == 0 || self.pm().tiny();
             let done = matches!(changed, Ok(Changed::Done { .. }));
             let sparse = due && done && self.is_sparse(part);
             part.writer.unlock();

@@ -101,7 +101,7 @@ pub type On<H> = Box<dyn Engine<<H as Harness>::Key, <H as Harness>::Value>>;
 /// Returns a maker of a design's indexes on the medium `M`.
 type Makes<K, V, M> = fn() -> Box<dyn Maker<K, V, M>>;
 
-/// What a thread has chosen.
+/// A thread's choice of a design.
 struct Choice<K: StoredKey + ?Sized, V: Stored + ?Sized, P: Place> {
     maker: Makes<K, V, P::Media>,
     recorded: Option<Makes<K, V, Recorder>>,

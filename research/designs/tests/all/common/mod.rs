@@ -83,7 +83,7 @@ pub trait Harness: 'static {
     }
 }
 
-/// What a suite of scenarios is made for.
+/// The subject of a suite of scenarios.
 pub trait Suite {
     /// The harness that the scenarios are compiled for.
     type Harness: Harness;
