@@ -9,19 +9,18 @@
 //! changes no entry; from the first group on nothing can refuse.
 
 use super::group::{self, Group, Record};
-use super::layout::{HEADER, MAX_GROUP, MAX_PAGE, Seed, Uniform};
-use super::order::TailOrder;
+use super::layout::{HEADER, MAX_GROUP, MAX_PAGE, Uniform};
 use super::page::{Found, key_word};
-use super::part::{Part, Place, SEARCHED, TAIL};
-use super::replace::{Course, Cut, Entries, FULL, Old, merged, separator_between};
+use super::part::{Part, Place};
+use super::read::TOGETHER;
+use super::replace::{Course, Cut, Entries, FULL, Old, separator_between};
 use super::slots::stamp_word;
-use super::write::{Expected, TINY_TAIL};
+use super::write::Expected;
 use super::{ClusteredTree, Handle, LoadError};
 use crate::inner::Located;
 use crate::repr::{KeyRepr, Repr};
 use crate::sync::wait;
 use bristlecone_pmem::Media;
-use bristlecone_pmem::media::cpu;
 use bristlecone_pmem::planted;
 use crossbeam_epoch::{self as epoch, Guard};
 use crossbeam_utils::Backoff;
@@ -151,9 +150,6 @@ impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
     }
 }
 
-/// Keys that go down together.
-const TOGETHER: usize = 32;
-
 impl<K, V, M> ClusteredTree<K, V, M>
 where
     K: KeyRepr + ?Sized,
@@ -220,7 +216,12 @@ where
                 known = next..(next + TOGETHER).min(batch.changes.len());
                 // Blocks that were replaced meanwhile are used again.
                 guard.repin();
-                self.go_down(batch, known.clone(), &mut located, &guard);
+                let keys: Vec<&K> = known.clone().map(|i| batch.given(i)).collect();
+                let located = &mut located[..keys.len()];
+                self.go_down(&keys, located, &guard, |page, part| {
+                    page.prefetch(0, 2 * HEADER);
+                    page.prefetch(part.end(), 1);
+                });
             }
             let at = &located[next - known.start];
             let part = self.lock_page(batch.given(next), at, &guard)?;
@@ -262,35 +263,6 @@ where
         Ok(())
     }
 
-    /// Finds the pages of some changes, and prefetches what looking at them and adding to them touches:
-    /// the cache misses of many overlap.
-    fn go_down(
-        &self,
-        batch: &Batch<'_, K>,
-        changes: Range<usize>,
-        located: &mut [Located; TOGETHER],
-        guard: &Guard,
-    ) {
-        let keys: Vec<&K> = changes.clone().map(|i| batch.given(i)).collect();
-        let located = &mut located[..keys.len()];
-        self.inner.find_batch(&keys, located, guard);
-        let part_of = |at: &Located| match Handle::decode(at.leaf) {
-            Handle::Part(slot) if slot < self.parts.capacity() => Some(self.part(slot)),
-            _ => None,
-        };
-        for part in located.iter().filter_map(part_of) {
-            cpu::prefetch(std::ptr::from_ref(part).cast(), SEARCHED);
-        }
-        for (i, at) in changes.zip(&*located) {
-            if let Some(part) = part_of(at) {
-                let page = self.page_of(part);
-                page.prefetch(0, 2 * HEADER);
-                page.prefetch(part.end(), 1);
-                page.ask(part, batch.key(i), batch.changes[i].hash);
-            }
-        }
-    }
-
     /// The part of the page that `key` belongs to, locked: at `at`, unless that has changed.
     ///
     /// The caller holds locks of pages to the left. So this waits for the page that `key` belongs to now,
@@ -320,7 +292,7 @@ where
     }
 
     fn has_room(&self, batch: &Batch<'_, K>, run: &Run<'_>) -> bool {
-        let most = if self.pm().tiny() { TINY_TAIL } else { TAIL };
+        let most = self.most_records();
         let records = batch.records(run.changes.clone());
         let n = records.clone().count();
         let words = group::words(run.part.base().form, records);
@@ -340,17 +312,8 @@ where
     ) -> Result<Option<Run<'t>>, LoadError> {
         let guard = &epoch::pin();
         let part = run.part;
-        let (block, page) = (part.block(), self.page_of(part));
-        let (header, _) = page.header(self.salt).map_err(LoadError::Damaged)?;
-        let mut order = TailOrder::default();
-        let ordered = part.order(page, part.version.read(), &mut order);
-        debug_assert!(ordered, "the lock keeps the page as it is");
-        let entries = merged(page, &header, &order, None);
-        let old = Old {
-            header,
-            low: page.low(&header),
-            high: page.high(&header),
-        };
+        let block = part.block();
+        let (old, entries) = self.content(part, None)?;
         let (cut, room) = self.cut_for(batch, run, &old, &entries);
         let middle = cut.as_ref().map(|cut| {
             let below = |i: &usize| batch.key(*i) < &cut.separator[..];
@@ -379,8 +342,7 @@ where
         old: &Old<'_>,
         entries: &Entries<'_>,
     ) -> (Option<Cut>, usize) {
-        let tiny = self.pm().tiny();
-        let most = if tiny { TINY_TAIL } else { TAIL };
+        let most = self.most_records();
         let records = batch.records(run.changes.clone());
         let n = entries.len();
         let header = self.spec(old).header(entries.part(0, n));
@@ -472,10 +434,7 @@ where
         if records.clone().next().is_none() {
             return at;
         }
-        let seed = Seed {
-            salt: self.salt,
-            generation: part.generation(),
-        };
+        let seed = self.seed(part.generation());
         let mut group = Group::of(part.base().form, records, |place| {
             places.push(place.within(at));
         });

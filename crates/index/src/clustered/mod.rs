@@ -104,6 +104,7 @@ use bristlecone_pmem::media::Instrument;
 use bristlecone_pmem::pool::{DataKind, Root};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError, planted};
 use counter::Counter;
+use layout::Seed;
 use page::Page;
 use part::Part;
 use slots::Slots;
@@ -289,6 +290,15 @@ where
     fn page_of(&self, part: &Part) -> Page<'_, M> {
         let (block, words) = part.block_and_words();
         self.page(block, words)
+    }
+
+    /// The seed of the sums of a page of that generation.
+    #[inline(always)]
+    fn seed(&self, generation: u64) -> Seed {
+        Seed {
+            salt: self.salt,
+            generation,
+        }
     }
 
     /// Whether a group with this stamp's word counts, in a leaf page.

@@ -5,7 +5,7 @@
 //! that damage is an error of the opening.
 
 use super::counter::Counter;
-use super::layout::{Header, MIN_PAGE, Seed};
+use super::layout::{Header, MIN_PAGE};
 use super::merge;
 use super::slots::{self, Slots};
 use super::table::{Table, Word};
@@ -396,10 +396,7 @@ where
         let pm = self.pm();
         let mut sealed = false;
         let mut seal = |block: u64, generation: u64, end: usize| {
-            let seed = Seed {
-                salt: self.salt,
-                generation,
-            };
+            let seed = self.seed(generation);
             let cell = self.page(block, 8).cell(super::layout::SEAL);
             let seal = seed.seal(end);
             // ORDERING: Relaxed (both); nobody else is left.

@@ -11,7 +11,7 @@ use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
 
 /// Keys that go down together.
-const TOGETHER: usize = 32;
+pub(super) const TOGETHER: usize = 32;
 
 impl<K, V, M> ClusteredTree<K, V, M>
 where
@@ -111,6 +111,32 @@ where
         }
     }
 
+    /// Finds where keys are, and prefetches what searches for them touch, and `also`: the cache misses
+    /// of many overlap.
+    pub(super) fn go_down<Q: Borrow<K>>(
+        &self,
+        keys: &[Q],
+        located: &mut [Located],
+        guard: &Guard,
+        also: impl Fn(Page<'_, M>, &Part),
+    ) {
+        self.inner.find_batch(keys, located, guard);
+        let part_of = |at: &Located| match Handle::decode(at.leaf) {
+            Handle::Part(slot) if slot < self.parts.capacity() => Some(self.part(slot)),
+            _ => None,
+        };
+        for part in located.iter().filter_map(part_of) {
+            cpu::prefetch(std::ptr::from_ref(part).cast(), SEARCHED);
+        }
+        for (key, at) in keys.iter().zip(&*located) {
+            if let Some(part) = part_of(at) {
+                let (page, key) = (self.page_of(part), key.borrow());
+                key.with_bytes(|bytes| page.ask(part, bytes, key.hash()));
+                also(page, part);
+            }
+        }
+    }
+
     /// The values of `keys`, in order: the cache misses of many searches overlap.
     ///
     /// # Errors
@@ -126,23 +152,7 @@ where
         for keys in keys.chunks(TOGETHER) {
             let guard = epoch::pin();
             let located = &mut located[..keys.len()];
-            self.inner.find_batch(keys, located, &guard);
-            let part_of = |at: &Located| match Handle::decode(at.leaf) {
-                Handle::Part(slot) if slot < self.parts.capacity() => Some(self.part(slot)),
-                _ => None,
-            };
-            for at in &*located {
-                if let Some(part) = part_of(at) {
-                    cpu::prefetch(std::ptr::from_ref(part).cast(), SEARCHED);
-                }
-            }
-            for (key, at) in keys.iter().zip(&*located) {
-                if let Some(part) = part_of(at) {
-                    let page = self.page_of(part);
-                    key.borrow()
-                        .with_bytes(|bytes| page.ask(part, bytes, key.borrow().hash()));
-                }
-            }
+            self.go_down(keys, located, &guard, |_, _| {});
             for (key, at) in keys.iter().zip(&*located) {
                 let key = key.borrow();
                 let found = match Handle::decode(at.leaf) {
@@ -171,7 +181,7 @@ enum Value<'p> {
 impl<M: Media> Page<'_, M> {
     /// Prefetches what a search for the key would touch.
     #[inline(always)]
-    pub(super) fn ask(self, part: &Part, key: &[u8], hash: u32) {
+    fn ask(self, part: &Part, key: &[u8], hash: u32) {
         let matches = part.matches(hash as u8, part.count());
         if matches != 0 {
             let i = 127 - matches.leading_zeros() as usize;

@@ -12,7 +12,7 @@
 
 use super::image::{self, common_prefix};
 pub(super) use super::image::{Entries, Spec};
-use super::layout::{Header, MAX_PAGE, Seed};
+use super::layout::{Header, MAX_PAGE};
 use super::order::{Step, TailOrder, Walk};
 use super::page::Page;
 use super::part::Place;
@@ -487,10 +487,7 @@ where
                 most: MAX_PAGE as u64,
             });
         }
-        let seed = Seed {
-            salt: self.salt,
-            generation: spec.generation,
-        };
+        let seed = self.seed(spec.generation);
         let block = self.block(header.words, course)?;
         let mut words = Vec::with_capacity(header.tail);
         spec.build(seed, &header, entries, &mut words);

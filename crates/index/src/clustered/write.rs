@@ -5,11 +5,11 @@
 //! ```
 
 use super::group::Group;
-use super::layout::{Header, MAX_GROUP, Seed, Uniform};
+use super::layout::{Header, MAX_GROUP, Uniform};
 use super::order::TailOrder;
 use super::page::{Found, Page};
 use super::part::{Part, Place, SEARCHED, TAIL};
-use super::replace::{Change, Course, NewPage, Old, Replaced, base_of, merged};
+use super::replace::{Change, Course, Entries, NewPage, Old, Replaced, base_of, merged};
 use super::{ClusteredTree, Handle, LoadError, image};
 use crate::inner::Located;
 use crate::repr::{KeyRepr, Repr};
@@ -40,7 +40,7 @@ pub(super) enum Changed {
 }
 
 /// Records of a tail where rare paths are to be taken often.
-pub(super) const TINY_TAIL: usize = 3;
+const TINY_TAIL: usize = 3;
 
 /// Removals from a sparse page between two attempts to merge it, but for its last so many keys.
 const MERGE_EVERY: usize = 8;
@@ -59,6 +59,12 @@ where
     V: Repr + ?Sized,
     M: Media,
 {
+    /// Most records of a tail.
+    #[inline(always)]
+    pub(super) fn most_records(&self) -> usize {
+        if self.pm().tiny() { TINY_TAIL } else { TAIL }
+    }
+
     /// Appends a record to a page whose lock the caller holds, durably. Returns where it is, and
     /// where the tail ends now; `None`, with nothing done, if there is no room.
     #[inline(always)]
@@ -70,9 +76,8 @@ where
         key: &[u8],
         value: Option<&[u8]>,
     ) -> Option<(Place, usize)> {
-        let most = if self.pm().tiny() { TINY_TAIL } else { TAIL };
         // A page that is larger than others is written anew, lest it stays large by what is gone.
-        if tail.count >= most || page.words() > self.page_words {
+        if tail.count >= self.most_records() || page.words() > self.page_words {
             return None;
         }
         let mut place = None;
@@ -82,12 +87,8 @@ where
         if end > page.words() || group.words() > MAX_GROUP {
             return None;
         }
-        let seed = Seed {
-            salt: self.salt,
-            generation,
-        };
         // Only now: a stamp that is given is used.
-        let words = group.finish(seed, at, self.next_stamp());
+        let words = group.finish(self.seed(generation), at, self.next_stamp());
         self.write_group(page, at, words);
         self.pm().fence();
         place.map(|place| (place.within(at), end))
@@ -264,17 +265,7 @@ where
         let guard = &epoch::pin();
         let block = part.block();
         let page = self.page_of(part);
-        page.prefetch(0, part.end());
-        let (header, _) = page.header(self.salt).map_err(LoadError::Damaged)?;
-        let mut order = TailOrder::default();
-        let ordered = part.order(page, part.version.read(), &mut order);
-        debug_assert!(ordered, "the lock keeps the page as it is");
-        let entries = merged(page, &header, &order, Some(change));
-        let old = Old {
-            header,
-            low: page.low(&header),
-            high: page.high(&header),
-        };
+        let (old, entries) = self.content(part, Some(change))?;
         let ascending = change.value.is_some()
             && entries.len() > 0
             && entries.key(entries.len() - 1) == change.key
@@ -288,6 +279,26 @@ where
         self.become_replaced(part, replaced, false, guard);
         self.retire(block, guard);
         Ok(())
+    }
+
+    /// The page of a part whose writer's lock the caller holds, and its entries with those of `change`.
+    pub(super) fn content<'c>(
+        &'c self,
+        part: &Part,
+        change: Option<Change<'c>>,
+    ) -> Result<(Old<'c>, Entries<'c>), LoadError> {
+        let page = self.page_of(part);
+        page.prefetch(0, part.end());
+        let (header, _) = page.header(self.salt).map_err(LoadError::Damaged)?;
+        let mut order = TailOrder::default();
+        let ordered = part.order(page, part.version.read(), &mut order);
+        debug_assert!(ordered, "the lock keeps the page as it is");
+        let old = Old {
+            header,
+            low: page.low(&header),
+            high: page.high(&header),
+        };
+        Ok((old, merged(page, &header, &order, change)))
     }
 
     /// Makes `part` that of the page, or the left one, that replaces its page. The caller holds the
