@@ -1,10 +1,11 @@
 //! Parts common to all designs: the checks of a pair, of the bytes of a node and of the blocks in
-//! use; the kind of a root; pairs as words; and the commit of a batch.
+//! use; the kind of a root; pairs as words; the commit of a batch; and sorting.
 
 use crate::contract::{InsertError, TreeError, UpdateError, Violation};
 use crate::repr::{MAX_KEY, MAX_VALUE, PairOf, Stored, StoredKey};
 use bristlecone_pmem::pool::RootKind;
 use bristlecone_pmem::{CommitError, Heap, Media, SpaceError};
+use std::cmp::Ordering;
 use std::ops::ControlFlow;
 
 /// Checks whether an index may store a pair.
@@ -128,4 +129,15 @@ pub fn commit_inserts(
             *result = Err(e.duplicate().into());
         }
     }
+}
+
+/// Sorts items by an order. The order is behind a pointer, so that each type of items has one copy of
+/// the sort's code, which is long, instead of one for each design, medium and kind of keys.
+pub fn sort_by<T>(items: &mut [T], order: &mut dyn FnMut(&T, &T) -> Ordering) {
+    items.sort_unstable_by(order);
+}
+
+/// Sorts pairs by the first of each. As [`sort_by`], for scans that are to be fast.
+pub fn sort_by_first<A: Ord, B>(pairs: &mut [(A, B)]) {
+    pairs.sort_unstable_by(|a, b| a.0.cmp(&b.0));
 }

@@ -134,13 +134,14 @@ fn a_pool_stays_on_its_medium() {
         let pool = Pool::<Auto>::open(&path, &options()).unwrap();
         assert_eq!(pool.info().medium, kind);
     }
-    assert!(matches!(
-        Pool::<Auto>::create(
-            &dir.path().join("d"),
-            &with(Access::Create, Some(MediumKind::Dram))
-        ),
-        Err(OpenError::Unsupported { .. })
-    ));
+    let nowhere = dir.path().join("d");
+    let pool = Pool::<Auto>::create(&nowhere, &with(Access::Create, Some(MediumKind::Dram)));
+    let pool = pool.unwrap();
+    assert_eq!(pool.info().medium, MediumKind::Dram);
+    assert!(pool.pm().counts().is_some_and(|counts| counts.lines > 0));
+    assert!(!nowhere.exists(), "memory has no file");
+    let simulated = Pool::<Auto>::create(&nowhere, &with(Access::Create, Some(MediumKind::Sim)));
+    assert!(matches!(simulated, Err(OpenError::Unsupported { .. })));
     let on_dax = Pool::<Auto>::create(
         &dir.path().join("x"),
         &with(Access::Create, Some(MediumKind::Dax)),

@@ -89,7 +89,7 @@ pub(crate) fn on_disk(disk: &FaultDisk, new: bool) -> Data {
     };
     let [pool, journal] = [Which::Pool, Which::Journal].map(|which| disk.file(which));
     let journal = Journal::open_on(pool, journal, path, INITIAL, &options).unwrap();
-    let pm = Auto::Journal(journal);
+    let pm = Auto::from(journal);
     let options = StoreOptions::default().without_thread();
     let store = if new {
         Store::create(&Pool::create_on(pm, path).unwrap(), "s", &options)

@@ -30,7 +30,9 @@ use crate::index::{DurableIndex, TreeError};
 use crate::nvtree::NvOptions;
 use crate::repr::{KeyRepr, Repr, Stored, StoredKey};
 use bristlecone_index::engine::{EngineInfo, EngineKind, engine};
-use bristlecone_pmem::media::{Auto, Counting, Dram, Sim};
+use bristlecone_pmem::media::{Auto, Sim};
+#[cfg(not(debug_assertions))]
+use bristlecone_pmem::media::{Dram, Mapped};
 use bristlecone_pmem::{Media, Pool};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -171,9 +173,8 @@ compiled! {
     [u8], [u8]: Auto;
     // For measurements.
     u64, u64: Auto;
-    u64, u64: Counting<Dram>;
     #[cfg(not(debug_assertions))]
-    u64, u64: bristlecone_pmem::media::Mapped;
+    u64, u64: Mapped;
     #[cfg(not(debug_assertions))]
     u64, u64: Dram;
 }

@@ -14,8 +14,6 @@ use bristlecone_designs::designs::{
 use bristlecone_designs::designs::{DividedSkip, FairSp, Ls};
 use bristlecone_designs::{BTreeOptions, BzOptions, CrabOptions, FastFairOptions};
 #[cfg(feature = "every-layout")]
-use bristlecone_pmem::media::Mapped;
-#[cfg(feature = "every-layout")]
 use common::WideOf;
 use common::{Chosen, File, Of, scenario_suite};
 
@@ -129,7 +127,7 @@ scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);
 scenario_suite!(fastfair, Numbers<Small<Fair>>: [hostile]);
 scenario_suite!(fastfair_strings, Of<Small<Fair>, [u8], [u8], File>: [hostile]);
 #[cfg(feature = "every-layout")]
-scenario_suite!(fastfair_wide, Of<WideOf<Small<Fair>>, u128, u128, Mapped>: [hostile]);
+scenario_suite!(fastfair_wide, Of<WideOf<Small<Fair>>, u128, u128, File>: [hostile]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(fastfair_sp, Numbers<FairSp<1>>: [hostile]);
 scenario_suite!(crabtree, Numbers<Small<Crab>>: [hostile]);
@@ -141,7 +139,7 @@ scenario_suite!(lcbtree, Numbers<Small<Lcb>>: [hostile]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(btree_wal, Numbers<Small<Wal>>: [hostile]);
 #[cfg(feature = "every-layout")]
-scenario_suite!(btree_wal_wide, Of<WideOf<Small<Wal>>, u128, u128, Mapped>: [hostile]);
+scenario_suite!(btree_wal_wide, Of<WideOf<Small<Wal>>, u128, u128, File>: [hostile]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(unsorted, Numbers<Small<Unsorted>>: [hostile]);
 #[cfg(feature = "every-layout")]

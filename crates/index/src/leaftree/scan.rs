@@ -13,6 +13,7 @@
 
 use super::order::{FEW, WORD, number_after, shared_words, sort_by_number};
 use super::{FEW_ENTRIES, LeafDesign, LeafTree};
+use crate::common::{sort_by, sort_by_first};
 use crate::contract::Direction;
 use crate::inner::{Located, Ranged};
 use crate::range::{has_none_below, is_after};
@@ -131,10 +132,15 @@ where
             return;
         }
         let words = words.taken();
-        if words.len() > FEW || K::RECORDS && !self.sort_by_bytes(words) {
-            words.sort_unstable_by(|a, b| self.compare_words(a.0, b.0));
-        } else if !K::RECORDS {
-            sort_by_number(words, |(key, _)| *key);
+        let few = words.len() <= FEW;
+        if !K::RECORDS {
+            if few {
+                sort_by_number(words, |(key, _)| *key);
+            } else {
+                sort_by_first(words);
+            }
+        } else if !few || !self.sort_by_bytes(words) {
+            sort_by(words, &mut |a, b| self.compare_words(a.0, b.0));
         }
     }
 

@@ -3,6 +3,7 @@
 
 use super::order::{FEW, sort_by_number};
 use super::{FEW_ENTRIES, LeafDesign, LeafTree, Moved, Pair, handle};
+use crate::common::sort_by;
 use crate::repr::{Stored, StoredKey, WordOf};
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch as epoch;
@@ -65,7 +66,7 @@ where
         });
         let all = &mut all[..n];
         if K::RECORDS || n > FEW {
-            all.sort_unstable_by(|a, b| self.compare_words(a.key, b.key));
+            sort_by(all, &mut |a, b| self.compare_words(a.key, b.key));
         } else {
             sort_by_number(all, |moved| moved.key);
         }

@@ -1,7 +1,7 @@
 //! Checks of every invariant, and measurements.
 
 use super::{HEAD, LeafDesign, LeafTree, offset};
-use crate::common::check_leaks;
+use crate::common::{check_leaks, sort_by};
 use crate::contract::{IndexStats, VerifyReport, Violation};
 use crate::damage;
 use crate::repr::{Stored, StoredKey};
@@ -130,7 +130,7 @@ where
             }
         }
         D::check(self, leaf).map_err(broken)?;
-        keys.sort_unstable_by(|a, b| self.compare_words(*a, *b));
+        sort_by(&mut keys, &mut |a, b| self.compare_words(*a, *b));
         if keys
             .windows(2)
             .any(|pair| self.compare_words(pair[0], pair[1]).is_eq())

@@ -2,44 +2,68 @@
 //!
 //! A pool stays on the medium that its superblock names. A new one is put on [`Dax`] where the file
 //! system accepts `MAP_SYNC` (or the path is a devdax device), on [`Mapped`] on tmpfs, and on
-//! [`Journal`] everywhere else.
+//! [`Journal`] everywhere else. Memory without a file, which counts the instructions issued to it, is
+//! used where [`MediumKind::Dram`] is asked for.
 
+use super::counting::{Counting, PersistCounts};
 use super::mapping::is_tmpfs;
 use super::{
-    Access, Dax, Durability, Journal, Mapped, Media, MediaOptions, MediaRecovery, MediumKind,
+    Access, Dax, Dram, Durability, Journal, Mapped, Media, MediaOptions, MediaRecovery, MediumKind,
     Recorder,
 };
 use crate::error::{CommitError, OpenError, SpaceError};
 use crate::format::superblock::Superblock;
 use std::path::Path;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// One of the media that keep data, chosen at opening. See the module's head.
+/// A medium chosen at opening. See the module's head.
 #[derive(Debug)]
-pub enum Auto {
-    /// Persistent memory.
+pub struct Auto {
+    /// [`Media::base`], which is asked for most: no choice is made for it.
+    base: AtomicPtr<u8>,
+    chosen: Chosen,
+}
+
+#[derive(Debug)]
+enum Chosen {
     Dax(Dax),
-    /// A shared mapping.
     Mapped(Mapped),
-    /// A journalled file.
     Journal(Journal),
+    Dram(Counting<Dram>),
 }
 
 /// Calls the same method of the chosen medium.
 macro_rules! each {
     ($self:ident, $pm:ident => $call:expr) => {
-        match $self {
-            Auto::Dax($pm) => $call,
-            Auto::Mapped($pm) => $call,
-            Auto::Journal($pm) => $call,
+        match &$self.chosen {
+            Chosen::Dax($pm) => $call,
+            Chosen::Mapped($pm) => $call,
+            Chosen::Journal($pm) => $call,
+            Chosen::Dram($pm) => $call,
         }
     };
 }
+
+macro_rules! from {
+    ($($medium:ident: $type:ty),*) => {$(
+        impl From<$type> for Auto {
+            fn from(medium: $type) -> Self {
+                Self {
+                    base: AtomicPtr::new(medium.base()),
+                    chosen: Chosen::$medium(medium),
+                }
+            }
+        }
+    )*};
+}
+
+from!(Dax: Dax, Mapped: Mapped, Journal: Journal, Dram: Counting<Dram>);
 
 impl Auto {
     /// Opens `path` on the given medium.
     ///
     /// # Errors
-    /// As [`Media::open`]; [`OpenError::Unsupported`] for [`MediumKind::Dram`], which has no path.
+    /// As [`Media::open`]; [`OpenError::Unsupported`] for [`MediumKind::Sim`].
     pub fn open_on(
         kind: MediumKind,
         path: &Path,
@@ -47,16 +71,27 @@ impl Auto {
         options: &MediaOptions,
     ) -> Result<Self, OpenError> {
         match kind {
-            MediumKind::Dax => Dax::open(path, initial, options).map(Self::Dax),
-            MediumKind::Mapped => Mapped::open(path, initial, options).map(Self::Mapped),
-            MediumKind::Journal => Journal::open(path, initial, options).map(Self::Journal),
-            MediumKind::Dram | MediumKind::Sim => Err(OpenError::Unsupported {
+            MediumKind::Dax => Dax::open(path, initial, options).map(Self::from),
+            MediumKind::Mapped => Mapped::open(path, initial, options).map(Self::from),
+            MediumKind::Journal => Journal::open(path, initial, options).map(Self::from),
+            MediumKind::Dram => Counting::<Dram>::open(path, initial, options).map(Self::from),
+            MediumKind::Sim => Err(OpenError::Unsupported {
                 path: path.to_path_buf(),
                 what: format!(
                     "the {} medium keeps nothing, so no path can be opened on it",
                     kind.name()
                 ),
             }),
+        }
+    }
+
+    /// Returns the instructions that were issued so far, by all threads, or `None` if the medium is not
+    /// [`MediumKind::Dram`]: no other counts them.
+    #[must_use]
+    pub fn counts(&self) -> Option<PersistCounts> {
+        match &self.chosen {
+            Chosen::Dram(memory) => Some(memory.counts()),
+            _ => None,
         }
     }
 
@@ -130,9 +165,10 @@ unsafe impl Media for Auto {
         each!(self, pm => pm.commit_all())
     }
 
-    #[inline]
+    #[inline(always)]
     fn base(&self) -> *mut u8 {
-        each!(self, pm => pm.base())
+        // ORDERING: Relaxed; it is written before anyone can share it, and never again.
+        self.base.load(Ordering::Relaxed)
     }
 
     #[inline]

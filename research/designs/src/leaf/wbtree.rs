@@ -28,6 +28,7 @@
 //! | split | the new leaf's, and 3 | 3; then the insert |
 
 use crate::central::{Leaf, MAX_BYTES, create_log, logged_leaf, open_log, slots};
+use crate::common::sort_by;
 use crate::index::TreeError;
 use crate::leaftree::{Found, LeafDesign, LeafOptions, LeafTree, Moved, Pair, offset};
 use crate::repr::{KeyRepr, Repr};
@@ -282,7 +283,7 @@ where
             return Ok(0);
         }
         let mut used: Vec<usize> = slots(head & Leaf::<B>::FULL).collect();
-        used.sort_by(|a, b| {
+        sort_by(&mut used, &mut |a, b| {
             let (a, b) = (leaf.entry(pm, *a).0, leaf.entry(pm, *b).0);
             tree.compare_words(a, b)
         });

@@ -1,25 +1,18 @@
 //! Costs of the B+-trees in persistent memory in flushed lines and fences: goldens that a change
-//! must not raise unnoticed. Counted on `Counting<Dram>`.
+//! must not raise unnoticed. Counted in memory.
 
+use crate::common::counted::{self, Medium, cost_of as cost, pool};
 use bristlecone_designs::cddstree::{CddsOptions, CddsTree};
 use bristlecone_designs::nvtree::{Adaptivity, NvOptions, NvTree};
 use bristlecone_designs::{
     BTreeOptions, BTreeWal, BulkLoad, DurableIndex, Fill, GroupFlush, KeyRepr, LcbTree, NvtATree,
     OrderedIndex, Repr, TreeError, UnsortedTree,
 };
-use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
-use bristlecone_pmem::pool::{Pool, PoolOptions};
-use std::path::Path;
 use std::sync::Arc;
 
-type Medium = Counting<Dram>;
 type Lcb<K, V> = LcbTree<K, V, Medium>;
 type Wal<K, V> = BTreeWal<K, V, Medium>;
 type Unsorted<K, V> = UnsortedTree<K, V, Medium>;
-
-fn pool() -> Arc<Pool<Medium>> {
-    Pool::create(Path::new("counted"), &PoolOptions::default()).expect("memory")
-}
 
 fn made<K, V, I>(node_bytes: u32) -> I
 where
@@ -32,20 +25,6 @@ where
         ..BTreeOptions::default()
     };
     I::create(&pool(), "index", &options).expect("a new root")
-}
-
-/// Returns the lines and fences that `f` issues.
-fn cost<K, V, I>(index: &I, f: impl FnOnce(&I)) -> (u64, u64)
-where
-    K: KeyRepr + ?Sized,
-    V: Repr + ?Sized,
-    I: DurableIndex<K, V, Medium>,
-{
-    let pool = Arc::clone(index.pool());
-    let before = pool.pm().counts();
-    f(index);
-    let PersistCounts { lines, fences, .. } = pool.pm().counts() - before;
-    (lines, fences)
 }
 
 /// Returns the lines of the log of one node (its words, their places and the slot's head) and of
@@ -483,10 +462,10 @@ fn splits_and_unlinking_take_four_fences() {
 fn bulk_load_writes_every_line_once() {
     let mut tree: Unsorted<u64, u64> = made(512);
     let pool = Arc::clone(tree.pool());
-    let before = pool.pm().counts();
-    let loaded = tree.bulk_load((0..10_000u64).map(|i| (i, i)), Fill::FULL);
-    assert_eq!(loaded.expect("an empty tree"), 10_000);
-    let PersistCounts { lines, fences, .. } = pool.pm().counts() - before;
+    let (lines, fences) = counted::cost(&pool, || {
+        let loaded = tree.bulk_load((0..10_000u64).map(|i| (i, i)), Fill::FULL);
+        assert_eq!(loaded.expect("an empty tree"), 10_000);
+    });
     let stats = tree.stats();
     let nodes = stats.leaves + stats.inner_nodes;
     assert_eq!(stats.leaves, 10_000u64.div_ceil(30));

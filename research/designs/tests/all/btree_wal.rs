@@ -4,7 +4,6 @@
 use crate::common::{Chosen, File, Of, WideOf, scenario_suite};
 use bristlecone_designs::designs::Wal;
 use bristlecone_designs::{BTreeOptions, Search};
-use bristlecone_pmem::media::Mapped;
 
 /// Nodes of `BYTES` bytes with at most `MOST` entries, recovered by 2 threads.
 struct Sized<const BYTES: u32, const MOST: usize>;
@@ -34,7 +33,7 @@ scenario_suite!(numbers_8192, Of<Sized<8192, { usize::MAX }>, u64, u64, File>: [
 scenario_suite!(strings_512, Of<Wal, [u8], [u8], File>: [base, reverse, bulk, durable]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(strings_128, Of<Sized<128, { usize::MAX }>, [u8], [u8], File>: [base, durable]);
-scenario_suite!(wide_512, Of<WideOf<Sized<512, { usize::MAX }>>, u128, u128, Mapped>: [base, reverse, bulk, pooled, durable]);
+scenario_suite!(wide_512, Of<WideOf<Sized<512, { usize::MAX }>>, u128, u128, File>: [base, reverse, bulk, pooled, durable]);
 scenario_suite!(high_numbers, Of<Sized<256, 3>, u64, u64, File>: [base, reverse, durable]);
 #[cfg(feature = "every-layout")]
-scenario_suite!(high_strings, Of<Sized<256, 3>, [u8], u64, Mapped>: [base]);
+scenario_suite!(high_strings, Of<Sized<256, 3>, [u8], u64, File>: [base]);

@@ -1,12 +1,9 @@
 //! The scenarios, run on the volatile Bw-Tree: several node sizes and chain lengths, both kinds of
 //! keys and values.
 
-use crate::common::{Chosen, File, Of, scenario_suite};
+use crate::common::{Chosen, File, Memory, Of, scenario_suite};
 use bristlecone_designs::BwOptions;
 use bristlecone_designs::designs::Bw;
-use bristlecone_pmem::media::Dram;
-#[cfg(feature = "every-layout")]
-use bristlecone_pmem::media::Mapped;
 
 /// Nodes of `BYTES` bytes with at most `MOST` entries, and chains of `CHAIN` deltas.
 struct Sized<const BYTES: u32, const MOST: usize, const CHAIN: u8>;
@@ -26,19 +23,19 @@ impl<const BYTES: u32, const MOST: usize, const CHAIN: u8> Chosen for Sized<BYTE
 
 const ALL: usize = usize::MAX;
 
-scenario_suite!(numbers_1024, Of<Bw, u64, u64, Dram>: [base, reverse, bulk]);
+scenario_suite!(numbers_1024, Of<Bw, u64, u64, Memory>: [base, reverse, bulk]);
 #[cfg(feature = "every-layout")]
-scenario_suite!(numbers_256, Of<Sized<256, ALL, 3>, u64, u64, Dram>: [base, reverse, bulk]);
-scenario_suite!(high_numbers, Of<Sized<128, 3, 1>, u64, u64, Dram>: [base, reverse, bulk]);
+scenario_suite!(numbers_256, Of<Sized<256, ALL, 3>, u64, u64, Memory>: [base, reverse, bulk]);
+scenario_suite!(high_numbers, Of<Sized<128, 3, 1>, u64, u64, Memory>: [base, reverse, bulk]);
 #[cfg(feature = "every-layout")]
-scenario_suite!(long_chains, Of<Sized<512, ALL, 60>, u64, u64, Dram>: [base, reverse, bulk]);
+scenario_suite!(long_chains, Of<Sized<512, ALL, 60>, u64, u64, Memory>: [base, reverse, bulk]);
 scenario_suite!(strings_1024, Of<Bw, [u8], [u8], File>: [base, reverse, bulk, pooled_bulk]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(high_strings, Of<Sized<128, 3, 2>, [u8], [u8], File>: [base, reverse, bulk]);
 #[cfg(feature = "every-layout")]
-scenario_suite!(numbers_to_strings, Of<Sized<256, ALL, 4>, u64, [u8], Mapped>: [base]);
+scenario_suite!(numbers_to_strings, Of<Sized<256, ALL, 4>, u64, [u8], File>: [base]);
 #[cfg(feature = "every-layout")]
-scenario_suite!(strings_to_numbers, Of<Sized<256, ALL, 4>, [u8], u64, Mapped>: [base]);
+scenario_suite!(strings_to_numbers, Of<Sized<256, ALL, 4>, [u8], u64, File>: [base]);
 
 /// The scenarios of pools that do not open the index again.
 mod pooled {

@@ -1,36 +1,25 @@
 //! Costs of each operation on a BzTree in flushed lines and fences: goldens that a change must not
 //! raise unnoticed.
 //!
-//! Counted on `Counting<Mapped>`, since swaps on volatile media flush nothing. A swap flushes its
-//! descriptor (a line for each two words), its words' lines, the decision, and the words' lines
-//! again, with a fence each. The status and the first metadata share a line, so that operations on
-//! later entries take more lines; the figures are the minimum and the maximum of a leaf.
+//! Counted in memory. A swap flushes its descriptor (a line for each two words), its words' lines,
+//! the decision, and the words' lines again, with a fence each. The status and the first metadata
+//! share a line, so that operations on later entries take more lines; the figures are the minimum
+//! and the maximum of a leaf.
 
+use crate::common::counted::{Medium, cost, pool};
 use bristlecone_designs::{
     BzOptions, BzTree, DurableIndex, InsertError, OrderedIndex, ReverseScan,
 };
-use bristlecone_pmem::media::{Counting, Mapped, PersistCounts};
-use bristlecone_pmem::pool::{Pool, PoolOptions};
+use bristlecone_pmem::pool::Pool;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use tempfile::TempDir;
 
-type Medium = Counting<Mapped>;
 type Tree = BzTree<u64, u64, Medium>;
 
-fn tree() -> (TempDir, Arc<Pool<Medium>>, Tree) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let pool = Pool::create(&folder.path().join("pool"), &PoolOptions::default()).expect("a pool");
+fn tree() -> (Arc<Pool<Medium>>, Tree) {
+    let pool = pool();
     let tree = BzTree::create(&pool, "index", &BzOptions::default()).expect("a new root");
-    (folder, pool, tree)
-}
-
-/// Returns the lines and fences that `f` issues.
-fn cost(pool: &Pool<Medium>, f: impl FnOnce()) -> (u64, u64) {
-    let before = pool.pm().counts();
-    f();
-    let PersistCounts { lines, fences, .. } = pool.pm().counts() - before;
-    (lines, fences)
+    (pool, tree)
 }
 
 /// Returns the minimum and maximum of the lines, and of the fences.
@@ -45,7 +34,7 @@ fn range(paid: &[(u64, u64)]) -> [(u64, u64); 2] {
 
 #[test]
 fn operations_on_records() {
-    let (_folder, pool, tree) = tree();
+    let (pool, tree) = tree();
     // As many as a leaf holds without a split.
     let each = |f: &dyn Fn(u64)| {
         let paid: Vec<_> = (0..20).map(|n| cost(&pool, || f(n * 7))).collect();
@@ -81,7 +70,7 @@ const REMOVE: [(u64, u64); 2] = [(4, 4), (6, 4)];
 #[test]
 fn random_insertions_with_their_splits() {
     const KEYS: u64 = 20_000;
-    let (_folder, pool, tree) = tree();
+    let (pool, tree) = tree();
     let (lines, fences) = cost(&pool, || {
         for n in 0..KEYS {
             let key = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -1,31 +1,17 @@
 //! Costs of each operation on the CDDS-Tree in flushed lines and fences: goldens that a change must
 //! not raise unnoticed.
 //!
-//! Counted on `Counting<Dram>`, so the figures are those of the code on any machine. A node of 1024
-//! bytes has 32 slots, two to a line; every operation ends with the NAW of its version: (1, 1).
+//! Counted in memory. A node of 1024 bytes has 32 slots, two to a line; every operation ends with
+//! the NAW of its version: (1, 1).
 
+use crate::common::counted::{Medium, cost, pool};
 use bristlecone_designs::cddstree::{CddsOptions, CddsTree};
 use bristlecone_designs::{BulkLoad, DurableIndex, Fill, InsertError, OrderedIndex};
-use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
-use bristlecone_pmem::pool::{Pool, PoolOptions};
-use std::path::Path;
+use bristlecone_pmem::pool::Pool;
 use std::sync::Arc;
 
-type Medium = Counting<Dram>;
 type Numbers = CddsTree<u64, u64, Medium>;
 type Strings = CddsTree<[u8], [u8], Medium>;
-
-fn pool() -> Arc<Pool<Medium>> {
-    Pool::create(Path::new("counted"), &PoolOptions::default()).expect("memory")
-}
-
-/// Returns the lines and fences that `f` issues.
-fn cost(pool: &Pool<Medium>, f: impl FnOnce()) -> (u64, u64) {
-    let before = pool.pm().counts();
-    f();
-    let PersistCounts { lines, fences, .. } = pool.pm().counts() - before;
-    (lines, fences)
-}
 
 fn tree(pool: &Arc<Pool<Medium>>, node_bytes: u32) -> Numbers {
     let options = CddsOptions {

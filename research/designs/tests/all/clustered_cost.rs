@@ -1,32 +1,21 @@
-//! What each operation on a clustered tree costs in flushed lines and fences: goldens that a change must not raise
-//! unnoticed. Counted on `Counting<Mapped>`, 4 KiB pages, keys and values of 8 bytes.
+//! What each operation on a clustered tree costs in flushed lines and fences: goldens that a change
+//! must not raise unnoticed. Counted in memory, 4 KiB pages, keys and values of 8 bytes.
 
+use crate::common::counted::{Medium, cost, pool};
 use bristlecone_designs::clustered::{ClusteredOptions, ClusteredTree};
 use bristlecone_designs::{DurableIndex, InsertError, OrderedIndex, ReverseScan};
-use bristlecone_pmem::media::{Counting, Mapped, PersistCounts};
-use bristlecone_pmem::pool::{Pool, PoolOptions};
+use bristlecone_pmem::pool::Pool;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use tempfile::TempDir;
 
-type Medium = Counting<Mapped>;
 type Tree = ClusteredTree<u64, u64, Medium>;
 
-fn tree() -> (TempDir, Arc<Pool<Medium>>, Tree) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let pool = Pool::create(&folder.path().join("pool"), &PoolOptions::default()).expect("a pool");
+fn tree() -> (Arc<Pool<Medium>>, Tree) {
+    let pool = pool();
     let tree = Tree::create(&pool, "index", &ClusteredOptions::default()).expect("a new root");
     // Both ceilings are raised by the first change.
     tree.insert(&1, &1).expect("a new key");
-    (folder, pool, tree)
-}
-
-/// Lines and fences that `f` issues.
-fn cost(pool: &Pool<Medium>, f: impl FnOnce()) -> (u64, u64) {
-    let before = pool.pm().counts();
-    f();
-    let PersistCounts { lines, fences, .. } = pool.pm().counts() - before;
-    (lines, fences)
+    (pool, tree)
 }
 
 /// Key number `n`, as good as random; no two are alike.
@@ -41,7 +30,7 @@ fn key(n: u64) -> u64 {
 
 #[test]
 fn a_change_is_one_line_and_one_fence() {
-    let (_folder, pool, tree) = tree();
+    let (pool, tree) = tree();
     let one = |what: &str, f: &dyn Fn()| assert_eq!(cost(&pool, f), (1, 1), "{what}");
     let nothing = |what: &str, f: &dyn Fn()| assert_eq!(cost(&pool, f), (0, 0), "{what}");
     for n in 2..20 {
@@ -83,7 +72,7 @@ fn assert_about(found: (u64, u64, u64), golden: (u64, u64, u64)) {
 #[test]
 fn growing_from_empty() {
     const KEYS: u64 = 100_000;
-    let (_folder, pool, tree) = tree();
+    let (pool, tree) = tree();
     let (lines, fences) = cost(&pool, || {
         for n in 0..KEYS {
             tree.insert(&key(n), &n).expect("a new key");
@@ -101,7 +90,7 @@ const GROWING: (u64, u64, u64) = (1699, 1022, 31);
 #[test]
 fn growing_in_order() {
     const KEYS: u64 = 100_000;
-    let (_folder, pool, tree) = tree();
+    let (pool, tree) = tree();
     let (lines, fences) = cost(&pool, || {
         for n in 2..KEYS {
             tree.insert(&n, &n).expect("a new key");

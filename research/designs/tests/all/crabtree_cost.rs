@@ -1,23 +1,14 @@
 //! Costs of each operation on Crab-tree in flushed lines and fences: goldens that a change must not
 //! raise unnoticed, and the paper's two counted claims.
 //!
-//! Counted on `Counting<Dram>` with fixed weights in the cost model, so the figures are those of
-//! the code on any machine. A leaf of 1 KB has 63 pairs: three in the header's line, four in each
-//! other.
+//! Counted in memory with fixed weights in the cost model, so the figures are those of the code on
+//! any machine. A leaf of 1 KB has 63 pairs: three in the header's line, four in each other.
 
+use crate::common::counted::{Medium, cost_of as cost, pool};
 use bristlecone_designs::crabtree::{Costs, CrabOptions, CrabTree, Strategy};
 use bristlecone_designs::{DurableIndex, FastFair, FastFairOptions, OrderedIndex};
-use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
-use bristlecone_pmem::pool::{Pool, PoolOptions};
-use std::path::Path;
-use std::sync::Arc;
 
-type Medium = Counting<Dram>;
 type Crab = CrabTree<u64, u64, Medium>;
-
-fn pool() -> Arc<Pool<Medium>> {
-    Pool::create(Path::new("counted"), &PoolOptions::default()).expect("memory")
-}
 
 /// Returns an empty Crab_opt.
 fn crab(strategy: Strategy, leaf_bytes: u32) -> Crab {
@@ -28,15 +19,6 @@ fn crab(strategy: Strategy, leaf_bytes: u32) -> Crab {
         ..CrabOptions::OPTIMIZED
     };
     Crab::create(&pool(), "index", &options).expect("a new root")
-}
-
-/// Returns the lines and fences that `f` issues.
-fn cost<I: DurableIndex<u64, u64, Medium>>(index: &I, f: impl FnOnce(&I)) -> (u64, u64) {
-    let pool = Arc::clone(index.pool());
-    let before = pool.pm().counts();
-    f(index);
-    let PersistCounts { lines, fences, .. } = pool.pm().counts() - before;
-    (lines, fences)
 }
 
 /// Maps numbers to others that look random and never repeat.

@@ -3,7 +3,7 @@
 use bristlecone_designs::designs::{Choice, DESIGNS, VOLATILE, WIDE};
 use bristlecone_designs::engines::maker;
 use bristlecone_pmem::media::sim::Simulation;
-use bristlecone_pmem::media::{Counting, Dram, Sim};
+use bristlecone_pmem::media::{Auto, Sim};
 use bristlecone_pmem::{Pool, PoolOptions};
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn every_design_runs_in_every_leaf_size() {
                 ..Choice::of(design.name)
             };
             let pool = Pool::create(Path::new("none"), &PoolOptions::default()).unwrap();
-            let maker = maker::<u64, u64, Counting<Dram>>(&choice).unwrap();
+            let maker = maker::<u64, u64, Auto>(&choice).unwrap();
             let index = maker.create(&pool, "index").unwrap();
             index.insert(&1, &2).unwrap();
             assert_eq!(

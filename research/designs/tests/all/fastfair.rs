@@ -4,7 +4,6 @@
 use crate::common::{Chosen, File, Of, WideOf, scenario_suite};
 use bristlecone_designs::designs::{Fair, FairSp};
 use bristlecone_designs::{FastFairOptions, LeafOptions};
-use bristlecone_pmem::media::Mapped;
 
 /// Nodes of `BYTES` bytes with at most `MOST` entries, recovered by 2 threads.
 struct Sized<const BYTES: u32, const MOST: usize>;
@@ -43,6 +42,6 @@ scenario_suite!(numbers_8192, Of<Sized<8192, { usize::MAX }>, u64, u64, File>: [
 scenario_suite!(sp_256, Of<Tuned<1, 1>, u64, u64, File>: [base, reverse, bulk, pooled, durable]);
 #[cfg(feature = "every-layout")]
 scenario_suite!(sp_strings_1024, Of<Tuned<4, 2>, [u8], [u8], File>: [base, durable]);
-scenario_suite!(wide_512, Of<WideOf<Sized<512, { usize::MAX }>>, u128, u128, Mapped>: [base, reverse, bulk, pooled, durable]);
+scenario_suite!(wide_512, Of<WideOf<Sized<512, { usize::MAX }>>, u128, u128, File>: [base, reverse, bulk, pooled, durable]);
 #[cfg(feature = "every-layout")]
-scenario_suite!(sp_wide_512, Of<WideOf<Tuned<2, 2>>, u128, u128, Mapped>: [base, reverse, durable]);
+scenario_suite!(sp_wide_512, Of<WideOf<Tuned<2, 2>>, u128, u128, File>: [base, reverse, durable]);

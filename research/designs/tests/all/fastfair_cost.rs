@@ -1,24 +1,16 @@
 //! Costs of each operation on FAST/FAIR in flushed lines and fences: goldens that a change must not
 //! raise unnoticed.
 //!
-//! Counted on `Counting<Dram>`, so the figures are those of the code on any machine. A node of 512
-//! bytes has 30 entries: two in the header's line, four in each other.
+//! Counted in memory. A node of 512 bytes has 30 entries: two in the header's line, four in each
+//! other.
 
+use crate::common::counted::{Medium, cost_of as cost, pool};
 use bristlecone_designs::{
     BulkLoad, DurableIndex, FastFair, FastFairOptions, FastFairSp, Fill, LeafOptions, OrderedIndex,
 };
-use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
-use bristlecone_pmem::pool::{Pool, PoolOptions};
-use std::path::Path;
-use std::sync::Arc;
 
-type Medium = Counting<Dram>;
 type Numbers = FastFair<u64, u64, Medium>;
 type Sp = FastFairSp<u64, u64, Medium, 2>;
-
-fn pool() -> Arc<Pool<Medium>> {
-    Pool::create(Path::new("counted"), &PoolOptions::default()).expect("memory")
-}
 
 fn numbers(node_bytes: u32) -> Numbers {
     let options = FastFairOptions {
@@ -30,15 +22,6 @@ fn numbers(node_bytes: u32) -> Numbers {
 
 fn sp() -> Sp {
     Sp::create(&pool(), "index", &LeafOptions::default()).expect("a new root")
-}
-
-/// Returns the lines and fences that `f` issues.
-fn cost<I: DurableIndex<u64, u64, Medium>>(index: &I, f: impl FnOnce(&I)) -> (u64, u64) {
-    let pool = Arc::clone(index.pool());
-    let before = pool.pm().counts();
-    f(index);
-    let PersistCounts { lines, fences, .. } = pool.pm().counts() - before;
-    (lines, fences)
 }
 
 /// Returns the line of an entry.

@@ -1,16 +1,18 @@
 //! Every design: an index can only be opened with its own kinds, and the way of recovery makes no
 //! difference.
 
-use crate::common::{File, PoolHome};
-use bristlecone_designs::designs::{Choice, DESIGNS, Design, Task, with_design};
+use crate::common::{Place, PoolHome};
+use bristlecone_designs::designs::{Choice, DESIGNS};
 use bristlecone_designs::engines::{Engine, Maker, maker};
-use bristlecone_designs::{KeyRepr, OrderedIndex, Repr, TreeError};
+use bristlecone_designs::{
+    DurableIndex, KeyRepr, LbOptions, LbTree, OrderedIndex, Repr, TreeError,
+};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::RootError;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-type Home = PoolHome<File>;
+type Home = PoolHome;
 type Numbers = Box<dyn Engine<u64, u64>>;
 
 /// Returns every design in every leaf size.
@@ -66,7 +68,7 @@ fn named(choice: &Choice<'_>) -> String {
 #[test]
 fn another_design_or_leaf_size_is_refused_and_named() {
     for there in all() {
-        let home = Home::new();
+        let home = Home::new(Place::File);
         make(&home, &there);
         let kind = home.pool.roots().remove(0).kind;
         assert_eq!(
@@ -80,35 +82,30 @@ fn another_design_or_leaf_size_is_refused_and_named() {
     }
 }
 
-/// Opens an index of numbers as one of byte strings and numbers, for which no engines are compiled.
-struct Mixed<'a>(&'a Home, &'a Choice<'a>);
-
-impl Mixed<'_> {
-    fn refused<K: KeyRepr + ?Sized, V: Repr + ?Sized>(&self, design: &impl Design, asked: &str) {
-        let answer = design.open::<K, V, _>(&self.0.pool, "index");
-        wrong_kind(asked, &named(self.1), answer.map(drop));
+/// Every design names the kind of its root by the same function, so that one tells of all whether
+/// keys and values count each.
+#[test]
+fn other_kinds_of_keys_or_values_are_refused_and_named() {
+    fn refused<K: KeyRepr + ?Sized, V: Repr + ?Sized>(home: &Home, asked: &str) {
+        let options = LbOptions::default();
+        let answer = LbTree::<K, V, Auto, 1>::open(&home.pool, "index", &options);
+        wrong_kind(asked, "u64 to u64", answer.map(drop));
     }
-}
-
-impl Task for Mixed<'_> {
-    type Output = ();
-
-    fn run<D: Design>(self, design: D) {
-        self.refused::<[u8], u64>(&design, "bytes to u64");
-        self.refused::<u64, [u8]>(&design, "u64 to bytes");
-    }
+    let home = Home::new(Place::File);
+    make(&home, &Choice::of("lbtree"));
+    refused::<[u8], u64>(&home, "bytes to u64");
+    refused::<u64, [u8]>(&home, "u64 to bytes");
 }
 
 #[test]
-fn other_kinds_of_keys_and_values_are_refused_and_named() {
+fn an_index_of_numbers_is_not_opened_as_one_of_strings() {
     for design in DESIGNS {
         let choice = Choice {
             node_bytes: Some(design.default_node_bytes),
             ..Choice::of(design.name)
         };
-        let home = Home::new();
+        let home = Home::new(Place::File);
         make(&home, &choice);
-        with_design(&choice, Mixed(&home, &choice)).expect("a design that there is");
         let strings = maker::<[u8], [u8], _>(&choice).expect("a design that there is");
         let answer = strings.open(&home.pool, "index");
         wrong_kind("bytes to bytes", &named(&choice), answer.map(drop));
@@ -162,7 +159,7 @@ fn recover(home: &Home, choice: &Choice<'_>, expected: &BTreeMap<u64, u64>, at: 
 
 /// Grows an index and shrinks it again; recoveries with any number of threads find both.
 fn grow_and_shrink(choice: &Choice<'_>) {
-    let home = Home::new();
+    let home = Home::new(Place::File);
     let index = numbers(choice).create(&home.pool, "index");
     let index = index.expect("a new root");
     for n in 0..60_000 {

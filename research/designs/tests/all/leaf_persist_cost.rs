@@ -1,32 +1,18 @@
 //! Costs of FPTree and wB+-Tree in flushed lines and fences: goldens that a change must not raise
-//! unnoticed, nor lower below what the design needs. Counted on `Counting<Dram>`.
+//! unnoticed, nor lower below what the design needs. Counted in memory.
 //!
 //! In a leaf of 256 bytes, 32 are header, so that 2 of 14 entries are in line 0. In the LB+-Tree
 //! paper (sections 2.4 and 4.1) FPTree writes the entry's line and the header's, and wB+-Tree the
 //! header's twice: two NAW sections.
 
+use crate::common::counted::{Medium, cost_of as cost, pool};
 use bristlecone_designs::fptree::FpTree;
 use bristlecone_designs::wbtree::WbTree;
 use bristlecone_designs::{DurableIndex, InsertError, LeafOptions};
-use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
-use bristlecone_pmem::pool::{Pool, PoolOptions};
-use std::path::Path;
-use std::sync::Arc;
-
-type Medium = Counting<Dram>;
 
 fn made<I: DurableIndex<u64, u64, Medium, Options = LeafOptions>>() -> I {
-    let pool = Pool::create(Path::new("counted"), &PoolOptions::default()).expect("memory");
+    let pool = pool();
     I::create(&pool, "index", &LeafOptions::default()).expect("a new root")
-}
-
-/// Returns the lines and fences that `f` issues.
-fn cost<I: DurableIndex<u64, u64, Medium>>(index: &I, f: impl FnOnce(&I)) -> (u64, u64) {
-    let pool = Arc::clone(index.pool());
-    let before = pool.pm().counts();
-    f(index);
-    let PersistCounts { lines, fences, .. } = pool.pm().counts() - before;
-    (lines, fences)
 }
 
 /// Costs of a design in leaves of 256 bytes.

@@ -1,32 +1,17 @@
 //! Costs of each operation on the log-structured B+-tree in flushed lines and fences: goldens that
 //! a change must not raise unnoticed.
 //!
-//! Counted on `Counting<Dram>`, so the figures are those of the code on any machine. A delta of
-//! numbers has 32 bytes, two to a line, eight to a media line of 256 bytes; a base has 24 and 16
-//! for each pair.
+//! Counted in memory. A delta of numbers has 32 bytes, two to a line, eight to a media line of 256
+//! bytes; a base has 24 and 16 for each pair.
 
+use crate::common::counted::{Medium, cost, pool};
 use bristlecone_designs::lstree::{LsOptions, LsTree};
 use bristlecone_designs::{BulkLoad, DurableIndex, Fill, InsertError, OrderedIndex};
-use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
-use bristlecone_pmem::pool::{Pool, PoolOptions};
-use std::path::Path;
+use bristlecone_pmem::pool::Pool;
 use std::sync::Arc;
 
-type Medium = Counting<Dram>;
 type Numbers = LsTree<u64, u64, Medium>;
 type Strings = LsTree<[u8], [u8], Medium>;
-
-fn pool() -> Arc<Pool<Medium>> {
-    Pool::create(Path::new("counted"), &PoolOptions::default()).expect("memory")
-}
-
-/// Returns the lines and fences that `f` issues.
-fn cost(pool: &Pool<Medium>, f: impl FnOnce()) -> (u64, u64) {
-    let before = pool.pm().counts();
-    f();
-    let PersistCounts { lines, fences, .. } = pool.pm().counts() - before;
-    (lines, fences)
-}
 
 fn tree(pool: &Arc<Pool<Medium>>) -> Numbers {
     Numbers::create(pool, "index", &LsOptions::default()).expect("a new root")

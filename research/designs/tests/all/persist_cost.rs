@@ -1,34 +1,17 @@
 //! Costs of each operation in flushed lines and fences: goldens that a change must not raise
 //! unnoticed.
 //!
-//! Counted on `Counting<Dram>`, so the figures are those of the code on any machine. A leaf of 256
-//! bytes has its header and three entries in line 0, and 11 entries in lines 1 to 3 (paper, section
-//! 3.1).
+//! Counted in memory. A leaf of 256 bytes has its header and three entries in line 0, and 11
+//! entries in lines 1 to 3 (paper, section 3.1).
 
+use crate::common::counted::{Medium, cost, pool};
 use bristlecone_designs::DurableIndex;
 use bristlecone_designs::lbtree::{LbOptions, LbTree};
 use bristlecone_designs::{BulkLoad, Fill, InsertError, OrderedIndex};
-use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
-use bristlecone_pmem::pool::{Pool, PoolOptions};
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
 
-type Medium = Counting<Dram>;
 type Numbers = LbTree<u64, u64, Medium, 1>;
 type Strings = LbTree<[u8], [u8], Medium, 1>;
-
-fn pool() -> Arc<Pool<Medium>> {
-    Pool::create(Path::new("counted"), &PoolOptions::default()).expect("memory")
-}
-
-/// Returns the lines and fences that `f` issues.
-fn cost(pool: &Pool<Medium>, f: impl FnOnce()) -> (u64, u64) {
-    let before = pool.pm().counts();
-    f();
-    let PersistCounts { lines, fences, .. } = pool.pm().counts() - before;
-    (lines, fences)
-}
 
 /// Maps numbers to others that look random and never repeat.
 fn scattered(n: u64) -> u64 {

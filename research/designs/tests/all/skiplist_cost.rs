@@ -1,21 +1,17 @@
 //! Costs of each operation on a skip list in flushed lines and fences: goldens that a change must
 //! not raise unnoticed.
 //!
-//! Counted on `Counting<Dram>`, so the figures are those of the code on any machine. Upper links
-//! are never flushed, wherever they are, so both designs cost the same, except for nodes with links
-//! in them that lie across two lines.
+//! Counted in memory. Upper links are never flushed, wherever they are, so both designs cost the
+//! same, except for nodes with links in them that lie across two lines.
 
+use crate::common::counted::{Medium, cost, pool};
 use bristlecone_designs::skiplist::{InDram, InPool, SkipList, SkipOptions, Towers};
 use bristlecone_designs::{
     BulkLoad, DurableIndex, Fill, InsertError, KeyRepr, OrderedIndex, Repr, ReverseScan,
 };
-use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
-use bristlecone_pmem::pool::{Pool, PoolOptions};
+use bristlecone_pmem::pool::Pool;
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::Arc;
-
-type Medium = Counting<Dram>;
 
 /// The node and its link, a fence each.
 const INSERT: (u64, u64) = (2, 2);
@@ -33,22 +29,10 @@ const REPLACE_STRING: (u64, u64) = (2, 2);
 /// An operation that changes nothing, or reads, writes nothing.
 const NOTHING: (u64, u64) = (0, 0);
 
-fn pool() -> Arc<Pool<Medium>> {
-    Pool::create(Path::new("counted"), &PoolOptions::default()).expect("memory")
-}
-
 fn list<K: KeyRepr + ?Sized, V: Repr + ?Sized, T: Towers<Medium>>(
     pool: &Arc<Pool<Medium>>,
 ) -> SkipList<K, V, Medium, T> {
     SkipList::create(pool, "index", &SkipOptions::default()).expect("a new root")
-}
-
-/// Returns the lines and fences that `f` issues.
-fn cost(pool: &Pool<Medium>, f: impl FnOnce()) -> (u64, u64) {
-    let before = pool.pm().counts();
-    f();
-    let PersistCounts { lines, fences, .. } = pool.pm().counts() - before;
-    (lines, fences)
 }
 
 /// Maps numbers to others that look random and never repeat.

@@ -4,7 +4,6 @@
 use crate::common::{Chosen, File, Of, WideOf, scenario_suite};
 use bristlecone_designs::BTreeOptions;
 use bristlecone_designs::designs::Unsorted;
-use bristlecone_pmem::media::Mapped;
 
 /// Nodes of `BYTES` bytes with at most `MOST` entries, recovered by 3 threads.
 struct Sized<const BYTES: u32, const MOST: usize>;
@@ -24,5 +23,5 @@ impl<const BYTES: u32, const MOST: usize> Chosen for Sized<BYTES, MOST> {
 
 scenario_suite!(numbers_256, Of<Sized<256, { usize::MAX }>, u64, u64, File>: [base, reverse, bulk, pooled, durable]);
 scenario_suite!(strings_512, Of<Unsorted, [u8], [u8], File>: [base, durable]);
-scenario_suite!(wide_512, Of<WideOf<Sized<512, { usize::MAX }>>, u128, u128, Mapped>: [base, reverse, bulk, pooled, durable]);
+scenario_suite!(wide_512, Of<WideOf<Sized<512, { usize::MAX }>>, u128, u128, File>: [base, reverse, bulk, pooled, durable]);
 scenario_suite!(high_numbers, Of<Sized<256, 3>, u64, u64, File>: [base]);

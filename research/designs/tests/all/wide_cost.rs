@@ -1,17 +1,13 @@
 //! Costs of inserting 16-byte keys and values in flushed lines and fences, beside Table 2 of
-//! UCSC-CRSS-20-01, and of replacing a 16-byte value. Counted on `Counting<Dram>`; nodes of 512
-//! bytes, entries of 32.
+//! UCSC-CRSS-20-01, and of replacing a 16-byte value. Counted in memory; nodes of 512 bytes, entries of
+//! 32.
 
+use crate::common::counted::{Medium, cost_of as cost, pool};
 use bristlecone_designs::{
     BTreeOptions, BTreeWal, DurableIndex, FastFair, FastFairOptions, FastFairSp, LeafOptions,
     UnsortedTree,
 };
-use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
-use bristlecone_pmem::pool::{Pool, PoolOptions};
-use std::path::Path;
-use std::sync::Arc;
 
-type Medium = Counting<Dram>;
 type Wal = BTreeWal<u128, u128, Medium>;
 type Unsorted = UnsortedTree<u128, u128, Medium>;
 type Fair = FastFair<u128, u128, Medium>;
@@ -27,17 +23,8 @@ const BTREE: BTreeOptions = BTreeOptions {
 };
 
 fn made<I: DurableIndex<u128, u128, Medium>>(options: &I::Options) -> I {
-    let pool = Pool::create(Path::new("counted"), &PoolOptions::default()).expect("memory");
+    let pool = pool();
     I::create(&pool, "index", options).expect("a new root")
-}
-
-/// Returns the lines and fences that `f` issues.
-fn cost<I: DurableIndex<u128, u128, Medium>>(index: &I, f: impl FnOnce(&I)) -> (u64, u64) {
-    let pool = Arc::clone(index.pool());
-    let before = pool.pm().counts();
-    f(index);
-    let PersistCounts { lines, fences, .. } = pool.pm().counts() - before;
-    (lines, fences)
 }
 
 /// Maps a number to a key whose halves both look random.

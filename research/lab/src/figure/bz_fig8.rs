@@ -11,7 +11,7 @@ use crate::micro::designs::Forgetting;
 use crate::workload::Keys;
 use bristlecone_designs::{BzOptions, BzTree, DurableIndex, OrderedIndex};
 use bristlecone_pmem::media::{Access, MediaOptions};
-use bristlecone_pmem::{Pool, PoolOptions};
+use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
@@ -42,6 +42,7 @@ impl Spelt {
     fn new(key_bytes: usize, free_bytes: Option<u32>) -> Result<Self, FigureError> {
         let media = MediaOptions {
             access: Access::Create,
+            medium: Some(MediumKind::Dram),
             ..MediaOptions::default()
         };
         let pool = Pool::create(Path::new("dram"), &PoolOptions { media })?;

@@ -17,7 +17,7 @@ use bristlecone_designs::OrderedIndex;
 use bristlecone_pmem::media::{Access, Media, MediaOptions};
 use bristlecone_pmem::pmwcas::{DescriptorPool, MAX_WORDS, NoBlocks, WordError};
 use bristlecone_pmem::pool::{DataKind, Root, RootKind};
-use bristlecone_pmem::{PWord, Pool, PoolOptions};
+use bristlecone_pmem::{MediumKind, PWord, Pool, PoolOptions};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -55,6 +55,7 @@ impl Alone {
     fn new() -> Result<Self, FigureError> {
         let media = MediaOptions {
             access: Access::Create,
+            medium: Some(MediumKind::Dram),
             ..MediaOptions::default()
         };
         let pool = Pool::create(Path::new("dram"), &PoolOptions { media })?;

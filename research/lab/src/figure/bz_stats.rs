@@ -9,7 +9,7 @@ use crate::micro::designs::Forgetting;
 use crate::workload::{Random, value_of};
 use bristlecone_designs::{BulkLoad, BzOptions, BzTree, DurableIndex, Fill, OrderedIndex};
 use bristlecone_pmem::media::{Access, MediaOptions};
-use bristlecone_pmem::{Pool, PoolOptions};
+use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
 use std::cmp::Ordering as Order;
 use std::path::Path;
 
@@ -36,6 +36,7 @@ pub(super) type Tree = BzTree<u64, u64, Forgetting>;
 pub(super) fn tree(keys: &[u64]) -> Result<Tree, FigureError> {
     let media = MediaOptions {
         access: Access::Create,
+        medium: Some(MediumKind::Dram),
         ..MediaOptions::default()
     };
     let pool = Pool::create(Path::new("dram"), &PoolOptions { media })?;

@@ -8,8 +8,6 @@ use super::Op;
 use super::plan::Plan;
 use super::target::Maker;
 use crate::LabError;
-use bristlecone_pmem::media::MediaOptions;
-use std::path::Path;
 
 /// Largest number of keys loaded for the count.
 const MAX_KEYS: u64 = 1_000_000;
@@ -30,7 +28,7 @@ pub(crate) fn count(
     ops: &[Op],
 ) -> Result<(Vec<(Op, Counted)>, u64), LabError> {
     let plan = plan.small(MAX_KEYS, MAX_OPS);
-    let target = (maker.counting)(Path::new("counted pass"), &MediaOptions::default())?;
+    let target = (maker.counting)()?;
     let mut counted = Vec::new();
     for op in ops {
         let keys = plan.keys(*op, 0);

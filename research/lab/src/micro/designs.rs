@@ -11,11 +11,10 @@
 //! | --- | --- | --- |
 //! | mapped | `Mapped` | for comparisons: flush and fence are one inlined instruction each |
 //! | dax, journal | [`Auto`] | its predicted branch at a flush is nothing beside the medium |
-//! | dram | [`Dram`] | flush and fence do nothing |
+//! | dram | `Dram` | flush and fence do nothing |
 //!
-//! The counting pass adds `Counting<Dram>`. A build with assertions, which measures nothing, is
-//! compiled for that and [`Auto`] only, and calls the designs as
-//! [engines](bristlecone_designs::engines).
+//! The counting pass is on [`Auto`] too. A build with assertions, which measures nothing, is compiled
+//! for that only, and calls the designs as [engines](bristlecone_designs::engines).
 //!
 //! # Static dispatch
 //! A measurement does not go through an engine, because its dynamic calls would be part of the
@@ -31,7 +30,9 @@ use bristlecone_designs::engines::{Compiled, Engine, Maker};
 #[cfg(not(debug_assertions))]
 use bristlecone_designs::{Design, DurableIndex};
 use bristlecone_designs::{OrderedIndex, TreeError};
-use bristlecone_pmem::media::{Auto, Counting, Dram, Media, MediaOptions};
+#[cfg(not(debug_assertions))]
+use bristlecone_pmem::media::Dram;
+use bristlecone_pmem::media::{Auto, Media, MediaOptions};
 use bristlecone_pmem::{Access, CommitError, MediumKind, Pool, PoolOptions};
 use std::path::Path;
 use std::sync::Arc;
@@ -48,7 +49,7 @@ pub(crate) type Inlined = Auto;
 #[cfg(not(debug_assertions))]
 pub(crate) type Forgetting = Dram;
 #[cfg(debug_assertions)]
-pub(crate) type Forgetting = Counting<Dram>;
+pub(crate) type Forgetting = Auto;
 
 /// Makes and opens an index from `u64` to `u64`.
 trait Makes<M: Media>: Clone + Send + Sync + 'static {
@@ -174,7 +175,7 @@ struct Make(MediumKind);
 impl Make {
     fn of<T>(self, design: T) -> Result<Making, LabError>
     where
-        T: Makes<Inlined> + Makes<Auto> + Makes<Forgetting> + Makes<Counting<Dram>>,
+        T: Makes<Inlined> + Makes<Auto> + Makes<Forgetting>,
     {
         Ok(match self.0 {
             MediumKind::Mapped => Making::of::<Inlined, Alone<T, _>, Alone<T, _>>(design),

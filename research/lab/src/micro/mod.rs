@@ -35,8 +35,7 @@ pub use target::{Target, Usage};
 
 use crate::{LabError, limits};
 use bristlecone_command::scratch::{Purpose, Scratch};
-use bristlecone_pmem::MediumKind;
-use bristlecone_pmem::media::{Access, Counting, Dram, Media, MediaOptions};
+use bristlecone_pmem::media::{Access, Auto, Media, MediaOptions};
 use drive::Slice;
 use plan::Plan;
 use target::{Maker, Subject};
@@ -75,7 +74,7 @@ pub(crate) trait Contender {
 fn media_options(params: &MicroParams) -> MediaOptions {
     MediaOptions {
         durability: params.durability,
-        medium: (params.medium != MediumKind::Dram).then_some(params.medium),
+        medium: Some(params.medium),
         ..MediaOptions::default()
     }
 }
@@ -85,7 +84,8 @@ fn scratch(params: &MicroParams) -> Result<Scratch, LabError> {
         .map_err(|e| LabError::io(&params.path, "making a directory for the run", e))
 }
 
-/// Measures the index that `T` makes on medium `M`. `C` is the same design on the counting medium.
+/// Measures the index that `T` makes on medium `M`. `C` is the same design on the medium
+/// that can count.
 /// Reports name it `params.index`.
 ///
 /// # Errors
@@ -99,7 +99,7 @@ pub fn run_on<M, T, C>(
 where
     M: Media,
     T: Target<M>,
-    C: Target<Counting<Dram>, Design = T::Design>,
+    C: Target<Auto, Design = T::Design>,
 {
     run_made(params, &Maker::of::<M, T, C>(design), progress)
 }
@@ -345,7 +345,7 @@ pub fn scaling_on<M, T, C>(
 where
     M: Media,
     T: Target<M>,
-    C: Target<Counting<Dram>, Design = T::Design>,
+    C: Target<Auto, Design = T::Design>,
 {
     scale_made(params, &Maker::of::<M, T, C>(design), threads, progress)
 }

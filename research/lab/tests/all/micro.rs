@@ -8,7 +8,7 @@ use bristlecone_lab::LabError;
 use bristlecone_lab::micro::{
     Against, Event, MicroParams, MicroReport, Op, Target, Usage, run_on, scaling_on,
 };
-use bristlecone_pmem::media::{Counting, Dram, Mapped, Media, MediaOptions};
+use bristlecone_pmem::media::{Auto, Dram, Mapped, Media, MediaOptions};
 use bristlecone_pmem::{Access, MediumKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, RangeBounds};
@@ -202,7 +202,7 @@ fn params(keys: u64) -> MicroParams {
 }
 
 fn run<M: Media>(params: &MicroParams) -> MicroReport {
-    run_on::<M, Pool<M, false>, Pool<Counting<Dram>, false>>(params, (), &mut |_| ()).unwrap()
+    run_on::<M, Pool<M, false>, Pool<Auto, false>>(params, (), &mut |_| ()).unwrap()
 }
 
 #[test]
@@ -307,15 +307,11 @@ fn scaling_compares_the_same_operations() {
         ops: vec![Op::Lookup, Op::Insert],
         ..params(3_000)
     };
-    let report = scaling_on::<Dram, Pool<Dram, false>, Pool<Counting<Dram>, false>>(
-        &params,
-        (),
-        2,
-        &mut |event| {
+    let report =
+        scaling_on::<Dram, Pool<Dram, false>, Pool<Auto, false>>(&params, (), 2, &mut |event| {
             phases.insert(event.phase.to_owned());
-        },
-    )
-    .unwrap();
+        })
+        .unwrap();
     assert_eq!(
         phases,
         ["insert", "load", "lookup"].map(str::to_owned).into()
@@ -345,8 +341,7 @@ fn progress_reaches_the_end_of_every_phase() {
         assert!(at.0 <= event.done && event.done <= event.total);
         *at = (event.done, event.total);
     };
-    run_on::<Dram, Pool<Dram, false>, Pool<Counting<Dram>, false>>(&params, (), &mut progress)
-        .unwrap();
+    run_on::<Dram, Pool<Dram, false>, Pool<Auto, false>>(&params, (), &mut progress).unwrap();
     assert!(last.values().all(|(done, total)| done == total), "{last:?}");
     for contender in ["lbtree", "btreemap"] {
         for op in Op::ALL {
@@ -360,11 +355,8 @@ fn progress_reaches_the_end_of_every_phase() {
 
 #[test]
 fn an_index_that_answers_wrongly_gets_no_figures() {
-    let outcome = run_on::<Dram, Pool<Dram, true>, Pool<Counting<Dram>, true>>(
-        &params(1_000),
-        (),
-        &mut |_| (),
-    );
+    let outcome =
+        run_on::<Dram, Pool<Dram, true>, Pool<Auto, true>>(&params(1_000), (), &mut |_| ());
     match outcome {
         Err(LabError::WrongAnswer {
             phase, right, of, ..
@@ -382,12 +374,11 @@ fn parameters_are_refused_before_anything_is_made() {
         path: "/no/such/directory".into(),
         ..params(10)
     };
-    let message =
-        run_on::<Dram, Pool<Dram, false>, Pool<Counting<Dram>, false>>(&wrong, (), &mut |_| {
-            panic!("nothing was begun")
-        })
-        .unwrap_err()
-        .to_string();
+    let message = run_on::<Dram, Pool<Dram, false>, Pool<Auto, false>>(&wrong, (), &mut |_| {
+        panic!("nothing was begun")
+    })
+    .unwrap_err()
+    .to_string();
     assert!(message.contains("/no/such/directory"), "{message}");
     assert_eq!(params(10).medium, MediumKind::Mapped);
 }
@@ -399,10 +390,9 @@ fn a_peer_that_is_not_built_in_names_the_feature() {
         against: vec![Against::Lmdb],
         ..params(10)
     };
-    let message =
-        run_on::<Dram, Pool<Dram, false>, Pool<Counting<Dram>, false>>(&wanted, (), &mut |_| ())
-            .unwrap_err()
-            .to_string();
+    let message = run_on::<Dram, Pool<Dram, false>, Pool<Auto, false>>(&wanted, (), &mut |_| ())
+        .unwrap_err()
+        .to_string();
     assert!(
         message.contains("lmdb") && message.contains("--features peers"),
         "{message}"

@@ -18,6 +18,7 @@ use super::log::{LOGS, Logs, SEGMENT_HEADER, Segment};
 use super::record::{HALF_LINE, Kind};
 use super::table::{Counts, Entry, LNIDS, Place, Table};
 use super::{DIRECTORY_WORD, LsOptions, LsTree, MAX_ENTRIES, SALT_WORD, SHAPE_WORD, Shape};
+use crate::common::sort_by;
 use crate::index::{Fill, RecoveryReport, TreeError};
 use crate::inner::InnerIndex;
 use crate::repr::{KeyRepr, Repr};
@@ -281,7 +282,7 @@ where
         chains(&replayed, (threads, part), by_number)
     })?;
     let mut chains: Vec<Chain> = parted.into_iter().flatten().collect();
-    chains.sort_unstable_by_key(|chain| chain.lnid);
+    sort_by(&mut chains, &mut |a, b| a.lnid.cmp(&b.lnid));
     let longest = chains.iter().map(|chain| chain.deltas.len()).max();
     for (log, found) in replayed.iter_mut().enumerate() {
         logs.adopt(log, found.generation, std::mem::take(&mut found.segments));
@@ -341,7 +342,7 @@ fn replay_all<M: Media>(
         let found = logs.replay(log, |off| heap.mark(off, logs.segment, &guard))?;
         Ok((log, found))
     })?;
-    all.sort_unstable_by_key(|(log, _)| *log);
+    sort_by(&mut all, &mut |a, b| a.0.cmp(&b.0));
     Ok(all.into_iter().map(|(_, found)| found).collect())
 }
 
@@ -363,7 +364,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         })?;
         let entries = found.iter().map(|(_, entries)| entries).sum();
         let mut leaves: Vec<Leaf<K>> = found.into_iter().flat_map(|(leaves, _)| leaves).collect();
-        leaves.sort_unstable_by(|a, b| a.low.borrow().cmp(b.low.borrow()));
+        sort_by(&mut leaves, &mut |a, b| a.low.borrow().cmp(b.low.borrow()));
         for pair in leaves.windows(2) {
             if self
                 .compare_to_word(pair[1].low.borrow(), pair[0].high)

@@ -12,7 +12,8 @@
 //! first two words ([`super::kind`]). Level 0 is a leaf. Child `i` of an inner node has the keys
 //! from separator `i - 1` (inclusive) to separator `i` (exclusive).
 
-use crate::repr::{StoredKey, WIDEST, Word, WordOf};
+use crate::common::{sort_by, sort_by_first};
+use crate::repr::{PairOf, Stored, StoredKey, WIDEST, Word, WordOf};
 use bristlecone_pmem::{Media, PWord};
 use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
@@ -267,4 +268,18 @@ pub fn compare_to_word<K: StoredKey + ?Sized, M: Media>(pm: &M, key: &K, word: K
 #[inline]
 pub fn compare_words<K: StoredKey + ?Sized, M: Media>(pm: &M, a: K::Word, b: K::Word) -> Order {
     K::read(pm, a, |a| compare_to_word::<K, M>(pm, a, b)).unwrap_or(Order::Greater)
+}
+
+/// Sorts words by key.
+pub fn sort_words<K, V, M>(pm: &M, words: &mut [PairOf<K, V>])
+where
+    K: StoredKey + ?Sized,
+    V: Stored + ?Sized,
+    M: Media,
+{
+    if K::RECORDS {
+        sort_by(words, &mut |a, b| compare_words::<K, M>(pm, a.0, b.0));
+    } else {
+        sort_by_first(words);
+    }
 }

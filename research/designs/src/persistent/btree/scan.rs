@@ -8,7 +8,7 @@
 use super::BTree;
 use super::find::{Goal, Step};
 use super::kind::{Kind, Leaf};
-use super::node::{compare_to_word, compare_words};
+use super::node::{compare_to_word, sort_words};
 use crate::common::visit_pair;
 use crate::range::has_none_below;
 use crate::repr::{PairOf, Stored, StoredKey};
@@ -32,7 +32,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             return None;
         }
         if !D::Leaf::SORTED {
-            out.sort_unstable_by(|a, b| compare_words::<K, M>(pm, a.0, b.0));
+            sort_words::<K, V, M>(pm, out);
         }
         Some(next)
     }

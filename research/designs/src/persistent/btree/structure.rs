@@ -10,7 +10,7 @@ use super::BTree;
 use super::change::Overwritten;
 use super::find::{Corrupt, Next, Step};
 use super::kind::{FoundOf, Kind, Leaf, insert_at, overwritten_from};
-use super::node::{HEADER, MAX_LEVEL, Node, compare_words, meta};
+use super::node::{HEADER, MAX_LEVEL, Node, meta, sort_words};
 use crate::repr::{PairOf, Stored, StoredKey, Word, WordOf};
 use crate::version_lock::LockedAll;
 use bristlecone_pmem::{Media, POff, SpaceError};
@@ -91,7 +91,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         let pm = self.pm();
         D::Leaf::entries(leaf, pm, out);
         if !D::Leaf::SORTED {
-            out.sort_unstable_by(|a, b| compare_words::<K, M>(pm, a.0, b.0));
+            sort_words::<K, V, M>(pm, out);
         }
     }
 

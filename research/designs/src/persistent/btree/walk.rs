@@ -3,6 +3,7 @@
 use super::BTree;
 use super::kind::{Kind, Leaf};
 use super::node::{MAX_LEVEL, Node, compare_words};
+use crate::common::sort_by;
 use crate::index::{IndexStats, VerifyReport, Violation};
 use crate::repr::{Stored, StoredKey, WordOf};
 use crate::threads::on_threads;
@@ -129,7 +130,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             .into_iter()
             .flatten()
             .collect();
-        parts.sort_unstable_by_key(|(number, ..)| *number);
+        sort_by(&mut parts, &mut |a, b| a.0.cmp(&b.0));
         let mut counts = above.counts;
         counts.depth = level as u32 + 1;
         let mut leads_to: Option<u64> = None;
@@ -246,7 +247,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         }
         let mut keys: Vec<WordOf<K>> = entries.iter().map(|entry| entry.0).collect();
         if !D::Leaf::SORTED {
-            keys.sort_unstable_by(|a, b| compare_words::<K, M>(pm, *a, *b));
+            sort_by(&mut keys, &mut |a, b| compare_words::<K, M>(pm, *a, *b));
         }
         self.check_order(&keys, range).map_err(wrong)?;
         walk.counts.entries += keys.len() as u64;

@@ -22,6 +22,7 @@ use super::node::{child, to_child};
 use super::read::{Corrupt, Goal};
 use super::{FastFair, FastFairOptions, MARKS, MAX_LEVEL, ROOT, offset};
 use crate::btree::node::compare_words;
+use crate::common::sort_by;
 use crate::index::{RecoveryReport, TreeError};
 use crate::repr::{PairOf, Stored, StoredKey, WordOf};
 use crate::saved;
@@ -198,7 +199,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
             .into_iter()
             .flatten()
             .collect();
-        parts.sort_unstable_by_key(|(first, _)| *first);
+        sort_by(&mut parts, &mut |a, b| a.0.cmp(&b.0));
         let mut walked = Walked::default();
         for (_, part) in parts {
             walked.add(part);

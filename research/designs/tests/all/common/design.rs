@@ -1,6 +1,6 @@
 //! The harness of every design: [`Of`] chooses a design, kinds of keys and values, and where its pool is.
 
-use super::home::{File, Place};
+use super::home::Place;
 use super::recorder::Recorder;
 use super::{
     Failure, Fresh, Harness, PoolHome, Pooled, Recorded, RecordedSuite, Suite, TestKey, TestValue,
@@ -8,8 +8,7 @@ use super::{
 use bristlecone_designs::designs::{AnyDesign, Holds, Wide, WideDesign};
 use bristlecone_designs::engines::{Compiled, Engine, Maker};
 use bristlecone_designs::{Design, RecoveryReport, Stored, StoredKey};
-use bristlecone_pmem::Media;
-use bristlecone_pmem::media::{Auto, Dram, Journal, Mapped};
+use bristlecone_pmem::media::Auto;
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
@@ -47,53 +46,55 @@ impl<C: Chosen<Design: WideDesign>> Chosen for WideOf<C> {
     }
 }
 
-/// A place where indexes of the design `D` from `K` to `V` can be.
-pub trait Hosts<D, K, V>: Place
-where
-    K: StoredKey + ?Sized,
-    V: Stored + ?Sized,
-{
+/// Kinds of keys, with values of kind `V`, that the design `D` can hold.
+pub trait KeysOf<D, V: ToOwned + ?Sized>: TestKey {
     /// Returns a maker of such indexes.
-    fn maker(design: D) -> Box<dyn Maker<K, V, Self::Media>>;
+    fn maker(design: D) -> Box<dyn Maker<Self, V, Auto>>;
 }
 
-/// Compiled in the library, once for all tests.
-impl<D, K, V> Hosts<D, K, V> for File
-where
-    D: Into<AnyDesign>,
-    K: StoredKey + ?Sized,
-    V: Stored + ?Sized,
-    Auto: Compiled<K, V>,
-{
-    fn maker(design: D) -> Box<dyn Maker<K, V, Auto>> {
-        Auto::maker_of(design.into()).expect("a design of such keys and values")
-    }
-}
-
-/// Compiled for the test.
-macro_rules! hosts {
-    ($($medium:ty),*) => {$(
-        impl<D, K, V> Hosts<D, K, V> for $medium
-        where
-            D: Holds<K, V, $medium, Held: 'static>,
-            K: StoredKey + ?Sized + 'static,
-            V: Stored + ?Sized + 'static,
-        {
-            fn maker(design: D) -> Box<dyn Maker<K, V, $medium>> {
+macro_rules! kinds {
+    // Compiled in the library, once for all tests.
+    ($($key:ty => $value:ty),*; in the test: $($other_key:ty => $other_value:ty),*) => {
+        $(impl<D: Into<AnyDesign>> KeysOf<D, $value> for $key {
+            fn maker(design: D) -> Box<dyn Maker<Self, $value, Auto>> {
+                <Auto as Compiled<$key, $value>>::maker_of(design.into()).expect("any design")
+            }
+        })*
+        $(impl<D: Holds<$other_key, $other_value, Auto, Held: 'static>> KeysOf<D, $other_value> for $other_key {
+            fn maker(design: D) -> Box<dyn Maker<Self, $other_value, Auto>> {
                 Box::new(design)
             }
+        })*
+    };
+}
+
+kinds!(u64 => u64, [u8] => [u8]; in the test: u64 => [u8], [u8] => u64, u128 => u128);
+
+/// A [`Place`], as a type.
+pub trait Put: 'static {
+    /// The place.
+    const PLACE: Place;
+}
+
+macro_rules! put {
+    ($($name:ident),*) => {$(
+        #[doc = concat!("[`Place::", stringify!($name), "`]")]
+        pub struct $name;
+
+        impl Put for $name {
+            const PLACE: Place = Place::$name;
         }
     )*};
 }
 
-hosts!(Mapped, Journal, Dram);
+put!(File, Journal, Memory);
 
 /// A suite's choice: design `C` from `K` to `V` at the place `P`. Its scenarios run [`On`] such an index.
 pub struct Of<C, K: ?Sized, V: ?Sized, P>(PhantomData<fn(&C, &K, &V, P)>);
 
-/// The harness of whatever design the thread [has chosen](Suite::choose). So a scenario is compiled once
-/// for all designs from `K` to `V` at the place `P`.
-pub struct Any<K: ?Sized, V: ?Sized, P>(PhantomData<fn(&K, &V, P)>);
+/// The harness of whatever design and place the thread [has chosen](Suite::choose). So a scenario is
+/// compiled once for all of them.
+pub struct Any<K: ?Sized, V: ?Sized>(PhantomData<fn(&K, &V)>);
 
 /// The index of a harness of a design.
 pub type On<H> = Box<dyn Engine<<H as Harness>::Key, <H as Harness>::Value>>;
@@ -102,30 +103,30 @@ pub type On<H> = Box<dyn Engine<<H as Harness>::Key, <H as Harness>::Value>>;
 type Makes<K, V, M> = fn() -> Box<dyn Maker<K, V, M>>;
 
 /// A thread's choice of a design.
-struct Choice<K: StoredKey + ?Sized, V: Stored + ?Sized, P: Place> {
-    maker: Makes<K, V, P::Media>,
+struct Choice<K: StoredKey + ?Sized, V: Stored + ?Sized> {
+    place: Place,
+    maker: Makes<K, V, Auto>,
     recorded: Option<Makes<K, V, Recorder>>,
     sums: bool,
 }
 
-impl<K: StoredKey + ?Sized, V: Stored + ?Sized, P: Place> Clone for Choice<K, V, P> {
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized> Clone for Choice<K, V> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<K: StoredKey + ?Sized, V: Stored + ?Sized, P: Place> Copy for Choice<K, V, P> {}
+impl<K: StoredKey + ?Sized, V: Stored + ?Sized> Copy for Choice<K, V> {}
 
 thread_local! {
     /// The [`Choice`] of this thread.
     static CHOICE: RefCell<Option<Box<dyn std::any::Any>>> = const { RefCell::new(None) };
 }
 
-impl<K, V, P> Choice<K, V, P>
+impl<K, V> Choice<K, V>
 where
     K: StoredKey + ?Sized + 'static,
     V: Stored + ?Sized + 'static,
-    P: Place,
 {
     fn choose(self) {
         CHOICE.with(|choice| *choice.borrow_mut() = Some(Box::new(self)));
@@ -143,15 +144,16 @@ where
 impl<C, K, V, P> Suite for Of<C, K, V, P>
 where
     C: Chosen,
-    K: TestKey + StoredKey + ?Sized,
+    K: KeysOf<C::Design, V> + StoredKey + ?Sized,
     V: TestValue + Stored + ?Sized,
-    P: Hosts<C::Design, K, V>,
+    P: Put,
 {
-    type Harness = Any<K, V, P>;
+    type Harness = Any<K, V>;
 
     fn choose() {
-        let choice = Choice::<K, V, P> {
-            maker: || P::maker(C::design()),
+        let choice = Choice::<K, V> {
+            place: P::PLACE,
+            maker: || K::maker(C::design()),
             recorded: None,
             sums: C::SUMS,
         };
@@ -163,13 +165,14 @@ impl<C, K, V, P> RecordedSuite for Of<C, K, V, P>
 where
     C: Chosen,
     C::Design: Holds<K, V, Recorder, Held: 'static>,
-    K: TestKey + StoredKey + ?Sized,
+    K: KeysOf<C::Design, V> + StoredKey + ?Sized,
     V: TestValue + Stored + ?Sized,
-    P: Hosts<C::Design, K, V>,
+    P: Put,
 {
     fn choose_recorded() {
-        let choice = Choice::<K, V, P> {
-            maker: || P::maker(C::design()),
+        let choice = Choice::<K, V> {
+            place: P::PLACE,
+            maker: || K::maker(C::design()),
             recorded: Some(|| Box::new(C::design())),
             sums: C::SUMS,
         };
@@ -177,23 +180,22 @@ where
     }
 }
 
-impl<K, V, P> Harness for Any<K, V, P>
+impl<K, V> Harness for Any<K, V>
 where
     K: TestKey + StoredKey + ?Sized,
     V: TestValue + Stored + ?Sized,
-    P: Place,
 {
     type Key = K;
     type Value = V;
     type Index = Box<dyn Engine<K, V>>;
-    type Home = PoolHome<P>;
+    type Home = PoolHome;
 
     fn sums() -> bool {
-        Choice::<K, V, P>::chosen().sums
+        Choice::<K, V>::chosen().sums
     }
 
     fn fresh() -> Fresh<Self> {
-        let home = PoolHome::new();
+        let home = Self::home();
         let index = Self::create(&home, "index").expect("a new root");
         Fresh { index, home }
     }
@@ -207,23 +209,24 @@ where
     }
 }
 
-impl<K, V, P> Pooled for Any<K, V, P>
+impl<K, V> Pooled for Any<K, V>
 where
     K: TestKey + StoredKey + ?Sized,
     V: TestValue + Stored + ?Sized,
-    P: Place,
 {
-    type Place = P;
-
-    fn maker() -> Box<dyn Maker<K, V, P::Media>> {
-        (Choice::<K, V, P>::chosen().maker)()
+    fn place() -> Place {
+        Choice::<K, V>::chosen().place
     }
 
-    fn create(home: &PoolHome<P>, root: &str) -> Result<Self::Index, Failure> {
+    fn maker() -> Box<dyn Maker<K, V, Auto>> {
+        (Choice::<K, V>::chosen().maker)()
+    }
+
+    fn create(home: &PoolHome, root: &str) -> Result<Self::Index, Failure> {
         Ok(Self::maker().create(&home.pool, root)?)
     }
 
-    fn open(home: &PoolHome<P>, root: &str) -> Result<Self::Index, Failure> {
+    fn open(home: &PoolHome, root: &str) -> Result<Self::Index, Failure> {
         Ok(Self::maker().open(&home.pool, root)?)
     }
 
@@ -236,14 +239,13 @@ where
     }
 }
 
-impl<K, V, P> Recorded for Any<K, V, P>
+impl<K, V> Recorded for Any<K, V>
 where
     K: TestKey + StoredKey + ?Sized,
     V: TestValue + Stored + ?Sized,
-    P: Place,
 {
     fn recorded() -> Box<dyn Maker<K, V, Recorder>> {
-        let recorded = Choice::<K, V, P>::chosen().recorded;
+        let recorded = Choice::<K, V>::chosen().recorded;
         recorded.expect("a suite that records")()
     }
 }

@@ -1,55 +1,43 @@
 //! A pool in a folder of its own.
 
 use super::Failure;
-use bristlecone_pmem::media::{Auto, Dram, Journal, Mapped};
+use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::{Pool, PoolOptions};
-use bristlecone_pmem::{Access, Media, MediumKind, OpenError};
+use bristlecone_pmem::{Access, MediumKind, OpenError};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// Where a pool can be.
-pub trait Place: 'static {
-    /// The medium.
-    type Media: Media;
-
-    /// Returns the options of pools there.
-    fn options() -> PoolOptions {
-        PoolOptions::default()
-    }
+/// Where a pool is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a mapped file.
+    File,
+    /// In a file with a journal.
+    Journal,
+    /// In memory.
+    Memory,
 }
 
-/// A mapped file, on the medium that is chosen at run time.
-pub struct File;
-
-impl Place for File {
-    type Media = Auto;
-
-    fn options() -> PoolOptions {
+impl Place {
+    /// Returns the options of pools there.
+    pub fn options(self) -> PoolOptions {
         let mut options = PoolOptions::default();
-        options.media.medium = Some(MediumKind::Mapped);
+        options.media.medium = Some(match self {
+            Self::File => MediumKind::Mapped,
+            Self::Journal => MediumKind::Journal,
+            Self::Memory => MediumKind::Dram,
+        });
         options
     }
 }
 
-impl Place for Mapped {
-    type Media = Self;
-}
-
-impl Place for Journal {
-    type Media = Self;
-}
-
-impl Place for Dram {
-    type Media = Self;
-}
-
 /// A pool and the folder of its own that holds its files.
-pub struct PoolHome<P: Place> {
+pub struct PoolHome {
     /// The pool.
-    pub pool: Arc<Pool<P::Media>>,
+    pub pool: Arc<Pool<Auto>>,
     options: PoolOptions,
     folder: Arc<TempDir>,
 }
@@ -72,15 +60,15 @@ fn pool_file(folder: &TempDir) -> PathBuf {
     folder.path().join("pool")
 }
 
-impl<P: Place> PoolHome<P> {
+impl PoolHome {
     /// Makes a pool that may grow as far as the system allows.
-    pub fn new() -> Self {
-        Self::with(P::options())
+    pub fn new(place: Place) -> Self {
+        Self::with(place.options())
     }
 
     /// Makes a pool of at most `bytes` bytes.
-    pub fn with_capacity(bytes: u64) -> Self {
-        let mut options = P::options();
+    pub fn with_capacity(place: Place, bytes: u64) -> Self {
+        let mut options = place.options();
         options.media.reserve = bytes;
         Self::with(options)
     }
@@ -158,8 +146,8 @@ impl<P: Place> PoolHome<P> {
     }
 
     /// Opens a copy of `files` for reading.
-    pub fn open_files_read_only(files: &Files) -> Self {
-        let mut options = P::options();
+    pub fn open_files_read_only(&self, files: &Files) -> Self {
+        let mut options = self.options.clone();
         options.media.access = Access::ReadOnly;
         Self::open_files(files, &options).expect("opening a copy for reading")
     }

@@ -10,9 +10,8 @@
 //!
 //! [`Of`] chooses any [`Design`](bristlecone_designs::Design); other than default options come from a
 //! [`Chosen`] of the test's own. Scenarios are compiled once for all designs of the same kinds of
-//! keys and values in the same place ([`design::Any`]). On a [`File`] the index is one of the
-//! library's engines, which are compiled once for all tests. On a medium given by its type, or for
-//! kinds of keys and values without such engines, it is compiled for the test.
+//! keys and values ([`design::Any`]). If the library has engines of these kinds, the index is one of
+//! them, which are compiled once for all tests; otherwise it is compiled for the test.
 //!
 //! | capability | requires of the harness | scenarios |
 //! | --- | --- | --- |
@@ -22,16 +21,17 @@
 //! | `bulk` | `Index: BulkLoad` | bulk load |
 //! | `pooled` | [`Pooled`] | full pool, freed space, several roots, large values |
 //! | `pooled_bulk` | both | bulk load into a full pool |
-//! | `durable` | [`Pooled`] on a file | reopening, crash images, read-only opens |
+//! | `durable` | [`Pooled`] in a file | reopening, crash images, read-only opens |
 //! | `durable_bulk` | both | bulk load, then reopening |
-//! | `compact` | [`Pooled`] on a file | compaction while other threads work |
+//! | `compact` | [`Pooled`] in a file | compaction while other threads work |
 //! | `compact_memory` | [`Pooled`] | compaction between batches of work |
-//! | `hostile` | [`Pooled`] on a file | damaged pool files |
+//! | `hostile` | [`Pooled`] in a file | damaged pool files |
 //! | `power_cuts` | [`Recorded`] | power cuts in the middle of operations |
 
 // Each test binary uses only the parts that its designs need.
 #![allow(dead_code, unused_imports, unused_macros)]
 
+pub mod counted;
 pub mod design;
 pub mod history;
 pub mod home;
@@ -42,8 +42,9 @@ pub mod scenarios;
 
 use bristlecone_designs::engines::Maker;
 use bristlecone_designs::{OrderedIndex, RecoveryReport};
-pub use design::{Chosen, Of, On, WideOf};
-pub use home::{File, Place, PoolHome};
+use bristlecone_pmem::media::Auto;
+pub use design::{Chosen, File, Journal, Memory, Of, On, WideOf};
+pub use home::{Place, PoolHome};
 pub use kinds::{Rng, TestKey, TestValue};
 use std::error::Error;
 use std::sync::mpsc;
@@ -108,17 +109,27 @@ pub struct Fresh<H: Harness + ?Sized> {
 
 /// A design whose indexes live in a pool.
 pub trait Pooled: Harness {
-    /// Place of the pool.
-    type Place: Place;
+    /// Returns the place of the pools.
+    fn place() -> Place;
+
+    /// Makes a pool that may grow as far as the system allows.
+    fn home() -> PoolHome {
+        PoolHome::new(Self::place())
+    }
+
+    /// Makes a pool of at most `bytes` bytes.
+    fn home_of(bytes: u64) -> PoolHome {
+        PoolHome::with_capacity(Self::place(), bytes)
+    }
 
     /// Returns a maker of the indexes.
-    fn maker() -> Box<dyn Maker<Self::Key, Self::Value, <Self::Place as Place>::Media>>;
+    fn maker() -> Box<dyn Maker<Self::Key, Self::Value, Auto>>;
 
     /// Makes an empty index in root `root`.
-    fn create(home: &PoolHome<Self::Place>, root: &str) -> Result<Self::Index, Failure>;
+    fn create(home: &PoolHome, root: &str) -> Result<Self::Index, Failure>;
 
     /// Opens the root `root`.
-    fn open(home: &PoolHome<Self::Place>, root: &str) -> Result<Self::Index, Failure>;
+    fn open(home: &PoolHome, root: &str) -> Result<Self::Index, Failure>;
 
     /// Closes cleanly.
     fn close(index: Self::Index) -> Result<(), Failure>;

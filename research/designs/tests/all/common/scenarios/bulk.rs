@@ -153,7 +153,7 @@ pub fn full_pool<H: Pooled>()
 where
     H::Index: BulkLoad<H::Key, H::Value>,
 {
-    let home = PoolHome::<H::Place>::with_capacity(8 << 20);
+    let home = H::home_of(8 << 20);
     let mut index = must("create", H::create(&home, "index"));
     for _ in 0..3 {
         let endless = (0..4 << 20u64).map(|n| (key::<H>(n), value::<H>(n)));
@@ -174,7 +174,7 @@ where
     H::Index: BulkLoad<H::Key, H::Value>,
 {
     for percent in [50, 100] {
-        let home = PoolHome::<H::Place>::new();
+        let home = H::home();
         let mut index = must("create", H::create(&home, "index"));
         let unsorted = [3, 2].map(|n| (key::<H>(n), value::<H>(n)));
         index

@@ -17,7 +17,7 @@ const STAYING: u64 = 500;
 
 /// One writer, one reader, and compaction all the time.
 pub fn others_work<H: Pooled>() {
-    let home = PoolHome::<H::Place>::new();
+    let home = H::home();
     let tree = must("create", H::create(&home, "index"));
     let put = |n: u64| {
         tree.upsert(key::<H>(n).borrow(), value::<H>(n).borrow())
@@ -97,7 +97,7 @@ pub fn others_work<H: Pooled>() {
 
 /// Compaction between batches of work; what stays is readable.
 pub fn between_batches<H: Pooled>() {
-    let home = PoolHome::<H::Place>::new();
+    let home = H::home();
     let tree = must("create", H::create(&home, "index"));
     for cycle in 0..4u64 {
         for n in 0..MOVING {

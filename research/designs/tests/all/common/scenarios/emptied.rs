@@ -53,7 +53,7 @@ pub fn leaves_are_given_back<H: Harness>() {
 
 /// Repeated filling and emptying takes no more space than the second time.
 pub fn space_is_reused<H: Pooled>() {
-    let home = PoolHome::<H::Place>::new();
+    let home = H::home();
     let index = must("create", H::create(&home, "index"));
     let mut rng = Rng::new(4);
     let mut numbers: Vec<u64> = (0..KEYS).collect();

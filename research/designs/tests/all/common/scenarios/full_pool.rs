@@ -44,7 +44,7 @@ fn fill<H: Pooled>(index: &H::Index, model: &mut Model<H>, rng: &mut Rng, patien
 
 /// Fills, is refused, reads, removes, and fills again.
 pub fn refuses_and_goes_on<H: Pooled>() {
-    let home = PoolHome::<H::Place>::with_capacity(CAPACITY);
+    let home = H::home_of(CAPACITY);
     let index = must("create", H::create(&home, "index"));
     let mut model = Model::<H>::new();
     let mut rng = Rng::new(31);
@@ -128,7 +128,7 @@ pub fn refuses_and_goes_on<H: Pooled>() {
 
 /// Several threads fill the pool at once.
 pub fn many_threads<H: Pooled>() {
-    let home = PoolHome::<H::Place>::with_capacity(CAPACITY / 2);
+    let home = H::home_of(CAPACITY / 2);
     let index = must("create", H::create(&home, "index"));
     let mut model = Model::<H>::new();
     for round in 0..2u64 {
@@ -176,7 +176,7 @@ pub fn many_threads<H: Pooled>() {
 
 /// A full pool can be closed, opened and recovered.
 pub fn reopen<H: Pooled>() {
-    let home = PoolHome::<H::Place>::with_capacity(CAPACITY / 2);
+    let home = H::home_of(CAPACITY / 2);
     let index = must("create", H::create(&home, "index"));
     let mut model = Model::<H>::new();
     let mut rng = Rng::new(33);

@@ -8,6 +8,7 @@ use super::super::home::folder;
 use super::super::{On, Place, Pooled, Rng, TestKey, TestValue};
 use super::{key, value};
 use bristlecone_designs::{DurableIndex, OrderedIndex, ReverseScan};
+use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::{Pool, PoolOptions};
 use bristlecone_pmem::{Access, OpenError};
 use std::borrow::Borrow;
@@ -35,11 +36,8 @@ const FIRST_PAGES: usize = 32;
 /// Maximum time of a case.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The medium of a harness.
-type Media<H> = <<H as Pooled>::Place as Place>::Media;
-
 fn options<H: Pooled>(access: Access) -> PoolOptions {
-    let mut options = H::Place::options();
+    let mut options = H::place().options();
     options.media.access = access;
     options.media.reserve = 64 << 20;
     options
@@ -49,7 +47,7 @@ fn options<H: Pooled>(access: Access) -> PoolOptions {
 fn samples<H: Pooled>() -> (Vec<u8>, Vec<u8>) {
     let folder = folder();
     let path = folder.path().join("pool");
-    let pool = Pool::<Media<H>>::create(&path, &options::<H>(Access::Create)).expect("a new pool");
+    let pool = Pool::<Auto>::create(&path, &options::<H>(Access::Create)).expect("a new pool");
     let trees = ROOTS.map(|root| H::maker().create(&pool, root).expect("a new root"));
     let mut rng = Rng::new(1);
     let mut order: Vec<u64> = (0..KEYS).collect();
@@ -88,7 +86,7 @@ struct Tally {
 
 /// Opens the pool at `path` and uses everything that opens.
 fn use_pool<H: Pooled>(path: &Path, access: Access, tally: &mut Tally) {
-    let pool = match Pool::<Media<H>>::open(path, &options::<H>(access)) {
+    let pool = match Pool::<Auto>::open(path, &options::<H>(access)) {
         Ok(pool) => pool,
         Err(e) => {
             assert!(!e.to_string().is_empty());
@@ -421,7 +419,7 @@ pub fn a_pool_cut_at_any_page_is_refused<H: Pooled>() {
     for pages in 0..clean.len() / 4096 {
         fs::write(&path, &clean[..pages * 4096]).expect("writing the case");
         for access in [Access::ReadOnly, Access::ReadWrite] {
-            let error = Pool::<Media<H>>::open(&path, &options::<H>(access))
+            let error = Pool::<Auto>::open(&path, &options::<H>(access))
                 .map(drop)
                 .expect_err("cut");
             match error {

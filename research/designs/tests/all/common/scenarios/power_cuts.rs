@@ -84,7 +84,7 @@ impl<H: Recorded> Lab<H> {
     /// Opens an image, compares and verifies it, and works on it a little.
     fn recover(&self, image: &[u8], at: &str, legal: &impl Fn(&Model<H>) -> bool) {
         fs::write(self.path(), image).expect("writing the image");
-        let mut options = H::Place::options();
+        let mut options = H::place().options();
         options.media.reserve = RESERVE;
         options.media.access = Access::ReadWrite;
         let pool = Pool::open(&self.path(), &options)
@@ -206,7 +206,7 @@ fn difference<H: Harness>(found: &Model<H>, before: &Model<H>) -> String {
 /// Returns the maximum number of entries of a leaf, for the number of keys that splits several.
 fn leaf_entries<H: Recorded>() -> u64 {
     const MOST: u64 = 64;
-    let home = PoolHome::<H::Place>::new();
+    let home = H::home();
     let tree = H::maker().create(&home.pool, "index").expect("a new root");
     let split = (0..MOST).find(|n| {
         tree.insert(key::<H>(*n).borrow(), value::<H>(*n).borrow())

@@ -7,8 +7,8 @@ use bristlecone_designs::{InsertError, OrderedIndex, RemoveError, UpdateError};
 use bristlecone_pmem::OpenError;
 use std::borrow::Borrow;
 
-fn filled<H: Pooled>() -> (PoolHome<H::Place>, H::Index, Model<H>) {
-    let home = PoolHome::<H::Place>::new();
+fn filled<H: Pooled>() -> (PoolHome, H::Index, Model<H>) {
+    let home = H::home();
     let index = must("create", H::create(&home, "index"));
     let mut model = Model::<H>::new();
     let mut rng = Rng::new(71);
@@ -23,7 +23,7 @@ fn filled<H: Pooled>() -> (PoolHome<H::Place>, H::Index, Model<H>) {
     (home, index, model)
 }
 
-fn reads_and_refuses<H: Pooled>(home: &PoolHome<H::Place>, model: &Model<H>) {
+fn reads_and_refuses<H: Pooled>(home: &PoolHome, model: &Model<H>) {
     let index = must("open", H::open(home, "index"));
     assert_holds::<H>(&index, model, "read-only");
     let (there, absent, v) = (
@@ -76,7 +76,7 @@ pub fn unclean<H: Pooled>() {
     let (home, index, model) = filled::<H>();
     let files = home.files();
     for _ in 0..2 {
-        let image = PoolHome::<H::Place>::open_files_read_only(&files);
+        let image = home.open_files_read_only(&files);
         assert!(!image.pool.info().was_clean, "a crash image");
         reads_and_refuses::<H>(&image, &model);
         assert!(image.files() == files, "reading changed the files");

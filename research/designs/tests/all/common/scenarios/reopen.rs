@@ -24,7 +24,7 @@ fn work<H: Pooled>(index: &H::Index, model: &mut Model<H>, rng: &mut Rng, round:
 
 /// Clean closes.
 pub fn clean<H: Pooled>() {
-    let mut home = PoolHome::<H::Place>::new();
+    let mut home = H::home();
     let mut index = must("create", H::create(&home, "index"));
     let mut model = Model::<H>::new();
     let mut rng = Rng::new(51);
@@ -63,7 +63,7 @@ pub fn clean<H: Pooled>() {
 
 /// Crashes between operations; each image becomes the pool that the next round works on.
 pub fn crash_images<H: Pooled>() {
-    let mut home = PoolHome::<H::Place>::new();
+    let mut home = H::home();
     let mut index = must("create", H::create(&home, "index"));
     let mut model = Model::<H>::new();
     let mut rng = Rng::new(52);
@@ -118,7 +118,7 @@ pub fn crash_images<H: Pooled>() {
 
 /// An index that never held a key.
 pub fn empty<H: Pooled>() {
-    let home = PoolHome::<H::Place>::new();
+    let home = H::home();
     let index = must("create", H::create(&home, "index"));
     let model = Model::<H>::new();
     {
@@ -152,7 +152,7 @@ pub fn empty<H: Pooled>() {
 
 /// Threads work, all stop, and the power fails.
 pub fn after_concurrent_work<H: Pooled>() {
-    let home = PoolHome::<H::Place>::new();
+    let home = H::home();
     let index = must("create", H::create(&home, "index"));
     let mut model = Model::<H>::new();
     for round in 0..4u64 {

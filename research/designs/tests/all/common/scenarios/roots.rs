@@ -25,7 +25,7 @@ fn work<H: Pooled>(indexes: &[H::Index], models: &mut [Model<H>], rng: &mut Rng)
 
 /// Each index holds its own keys, a name can be taken once, and an absent one is an error.
 pub fn do_not_mix<H: Pooled>() {
-    let home = PoolHome::<H::Place>::new();
+    let home = H::home();
     let indexes: Vec<_> = NAMES
         .iter()
         .map(|n| must("create", H::create(&home, n)))
@@ -76,7 +76,7 @@ pub fn do_not_mix<H: Pooled>() {
 
 /// All of them are there again, whatever the order of opening.
 pub fn reopen<H: Pooled>() {
-    let home = PoolHome::<H::Place>::new();
+    let home = H::home();
     let indexes: Vec<_> = NAMES
         .iter()
         .map(|n| must("create", H::create(&home, n)))

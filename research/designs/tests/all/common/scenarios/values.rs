@@ -42,7 +42,7 @@ pub fn large<H: Pooled>() {
     let fits = |size: &usize| *size <= H::longest_value();
     let sizes = || SIZES.into_iter().filter(fits);
     let sized = |bytes, seed| H::Value::sized(bytes, seed).expect("values have sizes");
-    let home = PoolHome::<H::Place>::new();
+    let home = H::home();
     let index = must("create", H::create(&home, "index"));
     let mut model = Model::<H>::new();
     let mut used = Vec::new();
@@ -114,7 +114,7 @@ pub fn change_size<H: Pooled>() {
     if H::Value::sized(1, 0).is_none() {
         return;
     }
-    let home = PoolHome::<H::Place>::new();
+    let home = H::home();
     let index = must("create", H::create(&home, "index"));
     let mut model = Model::<H>::new();
     let mut rng = Rng::new(81);
