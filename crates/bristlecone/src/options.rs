@@ -134,6 +134,9 @@ impl Options {
     /// Sets the medium, instead of the one that fits the path: persistent memory where the file
     /// system grants it, a plain mapping on tmpfs, else the journal.
     ///
+    /// On [`Medium::Dram`] the database has no file. It is a new one each time, its path is only a
+    /// name in messages, and it is gone when its last handle is dropped.
+    ///
     /// # Examples
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -142,6 +145,9 @@ impl Options {
     /// let options = Database::builder().medium(Medium::Journal);
     /// let db = options.open(dir.path().join("orders.db"))?;
     /// assert_eq!(db.medium(), Medium::Journal);
+    ///
+    /// let scratch = Database::builder().medium(Medium::Dram).open("scratch")?;
+    /// scratch.keyspace("words")?.insert("seen", "1")?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn medium(mut self, medium: Medium) -> Self {
@@ -226,6 +232,9 @@ impl Options {
             }
             return Ok(self.new_pool(path)?.0);
         }
+        if self.media.medium == Some(Medium::Dram) {
+            return self.pool_in_memory(path);
+        }
         let options = PoolOptions {
             media: self.media.clone(),
         };
@@ -239,6 +248,23 @@ impl Options {
             }
             opened => opened.or_error(),
         }
+    }
+
+    /// Makes a pool without a file.
+    fn pool_in_memory(&self, path: &Path) -> Result<Arc<Pool<Auto>>> {
+        if !self.create || self.media.access == Access::ReadOnly {
+            return Err(Error::invalid(
+                "what is in memory only is new: it can be neither read-only nor there before",
+            ));
+        }
+        if path.exists() {
+            return Err(Error::invalid(format!(
+                "{}: a file, which a database in memory would leave alone; give another name, or \
+                 another medium",
+                path.display()
+            )));
+        }
+        Ok(self.new_pool(path)?.0)
     }
 
     /// Opens the file of a bare index, or makes it; with the root that the index has, or is to

@@ -32,6 +32,33 @@ fn what_was_written_is_there_after_closing_and_after_dropping() {
 }
 
 #[test]
+fn a_database_in_memory_has_no_file_and_is_new_each_time() {
+    let (home, there) = database();
+    there.close().unwrap();
+    let in_memory = || Database::builder().medium(bristlecone::Medium::Dram);
+    let path = home.path().join("memory");
+    for _ in 0..2 {
+        let db = in_memory().open(&path).unwrap();
+        assert_eq!(db.medium(), bristlecone::Medium::Dram);
+        let words = db.keyspace("words").unwrap();
+        assert!(words.is_empty().unwrap());
+        for n in 0..3_000u32 {
+            words.insert(n.to_be_bytes(), "seen").unwrap();
+        }
+        assert_eq!(words.range::<[u8; 4]>(..).count(), 3_000);
+        assert!(!path.exists());
+    }
+    let refused = [
+        in_memory().open(home.path().join("test.db")),
+        in_memory().create(false).open(&path),
+        in_memory().read_only(true).open(&path),
+    ];
+    for answer in refused {
+        assert_eq!(answer.unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+}
+
+#[test]
 fn errors_say_what_kind_they_are() {
     let (home, db) = database();
     let path = home.path().join("test.db");
