@@ -1,9 +1,10 @@
 //! Every design exists by name, as an engine, in every leaf size that it lists.
 
+use crate::common::counted;
 use bristlecone_designs::designs::{Choice, DESIGNS, VOLATILE, WIDE};
 use bristlecone_designs::engines::maker;
+use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::media::sim::Simulation;
-use bristlecone_pmem::media::{Auto, Sim};
 use bristlecone_pmem::{Pool, PoolOptions};
 use std::path::Path;
 
@@ -20,9 +21,8 @@ fn every_design_runs_in_every_leaf_size() {
                 node_bytes: Some(*bytes),
                 ..Choice::of(design.name)
             };
-            let pool = Pool::create(Path::new("none"), &PoolOptions::default()).unwrap();
-            let maker = maker::<u64, u64, Auto>(&choice).unwrap();
-            let index = maker.create(&pool, "index").unwrap();
+            let maker = maker::<u64, u64, _>(&choice).unwrap();
+            let index = maker.create(&counted::pool(), "index").unwrap();
             index.insert(&1, &2).unwrap();
             assert_eq!(
                 (index.get(&1), index.get(&2)),
