@@ -58,6 +58,10 @@ pub(super) struct Batch<'b, K: ?Sized> {
     keys: Vec<&'b K>,
     bytes: Vec<u8>,
     changes: Vec<Change>,
+    /// None of the keys may have changed at this time or later.
+    unchanged_since: Option<u64>,
+    /// One of them has.
+    conflicts: bool,
 }
 
 /// A page that a batch has locked, and its changes there.
@@ -72,7 +76,20 @@ impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
             keys: Vec::new(),
             bytes: Vec::new(),
             changes: Vec::new(),
+            unchanged_since: None,
+            conflicts: false,
         }
+    }
+
+    /// Makes no change if one of the keys has changed at `time` or later. Somebody reads at that time.
+    pub(super) fn if_unchanged_since(mut self, time: u64) -> Self {
+        self.unchanged_since = Some(time);
+        self
+    }
+
+    /// Whether that was so.
+    pub(super) fn conflicts(&self) -> bool {
+        self.conflicts
     }
 
     /// Adds a change.
@@ -163,6 +180,8 @@ where
     /// Persist cost: the lines of a group for each page; 1 fence, and for an atomic batch in more
     /// than one page 1 line and 1 fence more. Consolidations, splits and merges are extra.
     ///
+    /// None are made if the batch [conflicts](Batch::conflicts).
+    ///
     /// # Errors
     /// [`LoadError`]; no entry has changed then.
     pub(super) fn change_batch(
@@ -244,6 +263,9 @@ where
                 let key = &batch.bytes[batch.changes[i].key.clone()];
                 let change = &mut batch.changes[i];
                 change.was_there = page.find(part, key, change.hash) != Found::Absent;
+                if let Some(time) = batch.unchanged_since {
+                    batch.conflicts |= self.has_changed(part, key, change.hash, time);
+                }
                 change.refused |= match change.expected {
                     Expected::Present => !change.was_there,
                     Expected::Absent => change.was_there,
@@ -252,6 +274,9 @@ where
             }
         }
         drop(guard);
+        if batch.conflicts {
+            return Ok(());
+        }
         let mut i = 0;
         while i < runs.len() {
             if self.has_room(batch, &runs[i]) {
@@ -320,7 +345,7 @@ where
             run.changes.start + run.changes.clone().take_while(below).count()
         });
         let replaced = self.replace_as(&old, &entries, cut, Course::Making { room })?;
-        let right = self.become_replaced(part, replaced, true, guard);
+        let right = self.become_replaced(part, replaced, part.latest(), true, guard);
         self.retire(block, guard);
         let Some((right, middle)) = right.zip(middle) else {
             return Ok(None);
@@ -376,7 +401,8 @@ where
     /// Appends the groups of a batch whose pages are locked and have room, and unlocks them. Returns a
     /// change in each page that is worth merging.
     fn append_batch(&self, batch: &Batch<'_, K>, runs: &[Run<'_>], atomic: bool) -> Vec<usize> {
-        let refused = atomic && batch.changes.iter().any(|change| change.refused);
+        let refused =
+            batch.conflicts || atomic && batch.changes.iter().any(|change| change.refused);
         let changes = |run: &&Run<'_>| batch.records(run.changes.clone()).next().is_some();
         let pages = runs.iter().filter(changes).count();
         if refused || pages == 0 {
@@ -407,7 +433,7 @@ where
         let mut places = places.into_iter();
         let mut sparse = Vec::new();
         for (run, end) in runs.iter().zip(ends) {
-            self.show(batch, run, end, &mut places);
+            self.show(batch, run, (end, stamp), &mut places);
             let removes = |i: &usize| {
                 let change = &batch.changes[*i];
                 change.value.is_none() && change.is_made()
@@ -417,6 +443,7 @@ where
             }
             run.part.writer.unlock();
         }
+        self.shown.show(stamp);
         sparse
     }
 
@@ -443,12 +470,12 @@ where
         at + words.len()
     }
 
-    /// Shows the records of a run to readers.
+    /// Shows the records of a run, which have that stamp, to readers.
     fn show(
         &self,
         batch: &Batch<'_, K>,
         run: &Run<'_>,
-        end: usize,
+        (end, stamp): (usize, u64),
         places: &mut impl Iterator<Item = Place>,
     ) {
         let part = run.part;
@@ -466,6 +493,7 @@ where
                 _ => {}
             }
         }
+        part.set_latest(stamp);
         part.publish(count, end);
         part.set_live(live);
     }

@@ -6,6 +6,7 @@
 
 use super::image::{Entries, Spec};
 use super::replace::{Course, NewPage, child_value, separator_between};
+use super::scan::NOW;
 use super::table::Table;
 use super::upper::Upper;
 use super::{ClusteredTree, Handle, LoadError};
@@ -201,7 +202,7 @@ where
             return Err(InsertError::ReadOnly);
         }
         let mut empty = true;
-        self.scan_pages(&.., crate::Direction::Up, |_, _| {
+        self.scan_pages(&.., crate::Direction::Up, NOW, |_, _| {
             empty = false;
             std::ops::ControlFlow::Break(())
         })

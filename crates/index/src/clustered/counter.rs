@@ -38,14 +38,20 @@ impl Counter {
 
     /// A number above all that were given before. `cell`: the root word of the ceiling.
     pub(super) fn next<M: Media>(&self, pm: &M, cell: &PWord) -> u64 {
-        // ORDERING: Relaxed; the number itself is all that matters. What is done with it is ordered
-        // by the lock of the page that it is for.
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        // ORDERING: SeqCst; of stamps it pairs with that of `versions`. What is done with a number is
+        // ordered by the lock of the page that it is for.
+        let number = self.next.fetch_add(1, Ordering::SeqCst);
         // ORDERING: Acquire; pairs with the Release of `raise`: the ceiling is durable by then.
         while number >= self.ceiling.load(Ordering::Acquire) {
             self.raise(pm, number, cell);
         }
         number
+    }
+
+    /// The number that is given next.
+    pub(super) fn coming(&self) -> u64 {
+        // ORDERING: SeqCst; pairs with that of `next`, for `versions`.
+        self.next.load(Ordering::SeqCst)
     }
 
     #[cold]

@@ -1,6 +1,7 @@
 //! A clustered tree as an index: the contract's traits.
 
 use super::batch::Batch;
+use super::scan::NOW;
 use super::write::{Changed, Expected};
 use super::{ClusteredOptions, ClusteredTree, LoadError, MAX_KEY, MAX_VALUE};
 use crate::contract::{
@@ -62,12 +63,12 @@ where
 {
     /// The result of a read of loaded pages. Opening loads all of them, and replacing pages loads
     /// none, so there is nothing that a read could find damaged.
-    fn loaded<R>(result: Result<R, LoadError>) -> R {
+    pub(super) fn loaded<R>(result: Result<R, LoadError>) -> R {
         result.unwrap_or_else(|e| unreachable!("all pages are loaded: {e}"))
     }
 
     /// The lengths that a key or a value has and may have, if it is too long.
-    fn key_fits(key: &K) -> Result<(), (usize, usize)> {
+    pub(super) fn key_fits(key: &K) -> Result<(), (usize, usize)> {
         fits(key.bytes(), MAX_KEY, Self::NUMBER_KEYS)
     }
 
@@ -118,6 +119,22 @@ where
         K: 'c,
         V: 'c,
     {
+        let mut batch = self.batch_of(changes)?;
+        self.write(&mut batch)
+    }
+
+    /// The batch of these changes.
+    ///
+    /// # Errors
+    /// [`InsertError`], of the first change that is too long; or the pool is open for reading only.
+    pub(super) fn batch_of<'c>(
+        &self,
+        changes: impl IntoIterator<Item = (&'c K, Option<&'c V>)>,
+    ) -> Result<Batch<'c, K>, InsertError>
+    where
+        K: 'c,
+        V: 'c,
+    {
         if self.read_only {
             return Err(InsertError::ReadOnly);
         }
@@ -132,8 +149,12 @@ where
             }
             batch.add(key, value, Expected::Either);
         }
-        self.change_batch(&mut batch, true)
-            .map_err(Self::space_of)?;
+        Ok(batch)
+    }
+
+    /// Makes all changes of a batch, or none of them, durably.
+    pub(super) fn write(&self, batch: &mut Batch<'_, K>) -> Result<(), InsertError> {
+        self.change_batch(batch, true).map_err(Self::space_of)?;
         Ok(self.commit()?)
     }
 
@@ -242,7 +263,7 @@ where
     }
 
     fn scan<R: RangeBounds<K>>(&self, range: R, visit: impl FnMut(&K, &V) -> ControlFlow<()>) {
-        Self::loaded(self.scan_pages(&range, Direction::Up, visit));
+        Self::loaded(self.scan_pages(&range, Direction::Up, NOW, visit));
     }
 
     fn multi_get<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
@@ -284,7 +305,7 @@ where
         range: R,
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        Self::loaded(self.scan_pages(&range, Direction::Down, visit));
+        Self::loaded(self.scan_pages(&range, Direction::Down, NOW, visit));
     }
 }
 

@@ -209,7 +209,8 @@ where
         let part = self.part(slot);
         // A search that came too late, for the page whose part this was, finds that out.
         part.version.lock();
-        self.fill(part, header, sound.block);
+        // Its changes are of earlier sessions, older than any time at which somebody reads.
+        self.fill(part, header, sound.block, 0);
         let filled = self.fill_tail(part, sound);
         part.version.unlock();
         let tail = filled.map_err(|what| {

@@ -181,6 +181,8 @@ where
         let Some(joined) = joined else {
             return Ok(false);
         };
+        self.keep_superseded(left_part, None);
+        self.keep_superseded(right_part, None);
         let mut upper = lock(&self.upper);
         if !self.unpost(&mut upper, 1, &separator)? {
             return Ok(false);
@@ -196,7 +198,8 @@ where
         drop(upper);
         let guard = epoch::pin();
         right_part.version.lock();
-        self.become_page(left_part, &new, |tree| {
+        let latest = left_part.latest().max(right_part.latest());
+        self.become_page(left_part, &new, latest, |tree| {
             let right = Handle::Part(right_slot).encode();
             let removed = tree.inner.remove_to_left(right, boundary, &guard);
             debug_assert!(removed, "the locks keep the two where they are");

@@ -21,6 +21,7 @@
 //! | --- | --- |
 //! | `index`, `open`, `verify`, `bulk` | the contract; making and opening; checking; loading sorted input |
 //! | `write`, `batch`, `group`, `read`, `scan` | operations on leaf pages |
+//! | `snapshot`, `versions`, `shown` | reading at a time; what is kept for that; which changes have been shown |
 //! | `load` | making a page known that is touched for the first time |
 //! | `upper` | inner pages |
 //! | `replace`, `merge` | consolidation, split, growth of the root; merging and its log |
@@ -85,13 +86,18 @@ mod read;
 mod replace;
 mod root;
 mod scan;
+mod shown;
 mod slots;
+mod snapshot;
 mod sum;
 mod table;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_snapshots;
 mod upper;
 mod verify;
+mod versions;
 mod write;
 
 use crate::arena::Arena;
@@ -107,12 +113,15 @@ use counter::Counter;
 use layout::Seed;
 use page::Page;
 use part::Part;
+use shown::Shown;
 use slots::Slots;
+pub use snapshot::{Snapshot, WriteError};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 use table::Table;
 use upper::Upper;
+use versions::Versions;
 
 /// Page sizes in bytes.
 pub const PAGE_BYTES: &[u32] = &[512, 1024, 2048, 4096, 8192, 16384];
@@ -157,6 +166,9 @@ where
     upper: Mutex<Upper>,
     generations: Counter,
     stamps: Counter,
+    /// Which stamps' changes have been shown.
+    shown: Shown,
+    versions: Versions,
     salt: u64,
     page_words: usize,
     read_only: bool,

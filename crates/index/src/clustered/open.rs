@@ -7,9 +7,11 @@
 use super::counter::Counter;
 use super::layout::{Header, MIN_PAGE};
 use super::merge;
+use super::shown::Shown;
 use super::slots::{self, Slots};
 use super::table::{Table, Word};
 use super::upper::Upper;
+use super::versions::Versions;
 use super::{ClusteredOptions, ClusteredTree, Handle, Inner, LoadError, PAGE_BYTES, root};
 use crate::arena::Arena;
 use crate::common::{self, check_node_bytes};
@@ -76,6 +78,8 @@ where
             upper: Mutex::new(Upper::default()),
             generations: Counter::new(root::GENERATIONS, ceilings.0),
             stamps: Counter::new(root::STAMPS, ceilings.1),
+            shown: Shown::new(ceilings.1),
+            versions: Versions::new(),
             salt,
             page_words: options.page_bytes as usize / 8,
             read_only: pool.pm().read_only(),

@@ -6,6 +6,7 @@ use super::layout::{
 use super::order::Rank;
 use super::part::{Base, Part, Place};
 use super::replace::base_of;
+use super::slots::stamp_of;
 use bristlecone_pmem::media::cpu;
 use bristlecone_pmem::{Media, PWord};
 use std::cmp::Ordering as Order;
@@ -437,6 +438,12 @@ impl<'p, M: Media> Page<'p, M> {
     /// Finds the newest record of `key`, whose hash is `hash`.
     #[inline(always)]
     pub(super) fn find(self, part: &Part, key: &[u8], hash: u32) -> Found {
+        self.find_among(part, key, hash, part.count())
+    }
+
+    /// As [`find`](Self::find), among the first `count` records of the tail, and the base.
+    #[inline(always)]
+    pub(super) fn find_among(self, part: &Part, key: &[u8], hash: u32, count: usize) -> Found {
         let base = part.base();
         let word = key_word(key, base.prefix);
         let (from, to) = part.near(word, base.entries);
@@ -445,7 +452,6 @@ impl<'p, M: Media> Page<'p, M> {
             let entry = base.entry_words(form);
             self.prefetch(base.at + from * entry, (to - from) * entry);
         }
-        let count = part.count();
         let mut matches = part.matches(hash as u8, count);
         while matches != 0 {
             let i = 127 - matches.leading_zeros() as usize;
@@ -461,6 +467,52 @@ impl<'p, M: Media> Page<'p, M> {
             matches &= !(1 << i);
         }
         self.find_in_base(&base, key, word, from, to)
+    }
+
+    /// The place of the newest record of `key` among the first ones of the tail for which `counts`.
+    pub(super) fn newest(
+        self,
+        part: &Part,
+        (key, hash): (&[u8], u32),
+        count: usize,
+        counts: impl Fn(usize) -> bool,
+    ) -> Option<(usize, Place)> {
+        let form = part.base().form;
+        let mut matches = part.matches(hash as u8, count);
+        while matches != 0 {
+            let i = 127 - matches.leading_zeros() as usize;
+            let place = part.place(i);
+            if counts(i) && self.is_key(self.record(form, place).0, key) {
+                return Some((i, place));
+            }
+            matches &= !(1 << i);
+        }
+        None
+    }
+
+    /// The stamps of the first `count` records of the tail, oldest first; `None` if the page is none of
+    /// that seed, or is changing.
+    pub(super) fn stamps(self, part: &Part, seed: Seed, count: usize) -> Option<Vec<u64>> {
+        let unit = Uniform::group_unit(part.base().form);
+        let mut stamps = Vec::with_capacity(count);
+        // A group's head and stamp come before its first record.
+        let mut at = part.place(0).word.saturating_sub(2);
+        while stamps.len() < count {
+            if at + 2 > self.words {
+                return None;
+            }
+            let (_, words) = seed.headed(at, self.word(at))?;
+            let stamp = stamp_of(self.word(at + 1));
+            let before = stamps.len();
+            while stamps.len() < count && part.place(stamps.len()).word < at + words {
+                stamps.push(stamp);
+            }
+            if stamps.len() == before {
+                return None;
+            }
+            at = (at + words).next_multiple_of(unit);
+        }
+        Some(stamps)
     }
 
     #[inline(always)]

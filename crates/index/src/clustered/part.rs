@@ -6,8 +6,9 @@
 //! line 1      samples of the base: the heads, of 16 bits, of up to 32 of its keys
 //! line 2, 3   fingerprints of the tail's records, 8 bits each
 //! line 3 - 6  places of the tail's records, 16 bits each
-//! line 6      the page's generation 48, keys that are there 16: for writers
-//! line 6 - 12 lock of the order | records looked at 32, in it 32 | records in key order, 32 bits each
+//! line 6      the page's generation 48, keys that are there 16: for writers | latest stamp of the page
+//! line 6 - 12 lock of the order | latest stamp of the base 50, records looked at 7, in it 7 | records in key
+//!             order, 32 bits each
 //! ```
 //!
 //! A key's *word* is the eight bytes that follow the page's prefix, as a number; its *head* is the
@@ -24,11 +25,15 @@
 //! 4. The *order* of the tail is for scans, which bring it up to date under its own lock. A scan that
 //!    does not get the lock at once orders the tail for itself. While the lock is held the page is not
 //!    replaced.
-//! 5. Parts are type-stable: their memory always holds parts, and versions never go back.
+//! 5. The *latest stamp* of the page is stored before the count that shows its record. So who loads the
+//!    count and then the stamp finds it at least as late as all records below the count. Pages that were
+//!    loaded have none: their changes are older than any time at which somebody reads.
+//! 6. Parts are type-stable: their memory always holds parts, and versions never go back.
 
 use super::layout::{Header, MAX_PAGE, Uniform, words_of};
 use super::order::{Ranked, TailOrder};
 use super::page::Page;
+use super::slots::STAMP_BITS;
 use crate::arena::Node;
 use crate::version_lock::VersionWord;
 use bristlecone_pmem::Media;
@@ -54,6 +59,7 @@ pub(super) struct Part {
     fingerprints: [AtomicU64; TAIL / 8],
     places: [AtomicU64; TAIL / 4],
     generation: AtomicU64,
+    latest: AtomicU64,
     ordering: VersionWord,
     ordered: AtomicU64,
     order: [AtomicU64; TAIL / 2],
@@ -78,6 +84,16 @@ const GENERATION: u64 = (1 << 48) - 1;
 const PLACE: u16 = (1 << 13) - 1;
 const GENERAL: u16 = 1 << 13;
 const REMOVED: u16 = 1 << 14;
+/// Bits of a number of records.
+const COUNT_BITS: u32 = 7;
+const COUNT: u64 = (1 << COUNT_BITS) - 1;
+
+const _: () = assert!(TAIL <= COUNT as usize && STAMP_BITS + 2 * COUNT_BITS <= u64::BITS);
+
+/// The word of the order: the latest stamp of the base, records looked at, and records in it.
+fn ordered(latest: u64, seen: u64, len: u64) -> u64 {
+    latest << (2 * COUNT_BITS) | seen << COUNT_BITS | len
+}
 
 /// Where a record of the tail is, and of which kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -295,10 +311,10 @@ impl Part {
         let locked = self.ordering.try_lock();
         if locked {
             let ordered = load(&self.ordered);
-            order.seen = (ordered >> 32) as usize;
+            order.seen = (ordered >> COUNT_BITS & COUNT) as usize;
             let cells = self.order.iter().map(load);
             let records = cells.flat_map(|two| [two as u32, (two >> 32) as u32]);
-            let records = records.take(ordered as u32 as usize);
+            let records = records.take((ordered & COUNT) as usize);
             order.records.extend(records.map(Ranked::decode));
         }
         let base = self.base();
@@ -329,7 +345,8 @@ impl Part {
             store(cell, u64::from(two[0].encode()) | u64::from(high) << 32);
         }
         let (seen, len) = (order.seen as u64, order.records.len() as u64);
-        store(&self.ordered, seen << 32 | len);
+        let latest = load(&self.ordered) >> (2 * COUNT_BITS);
+        store(&self.ordered, ordered(latest, seen, len));
     }
 
     fn heads(&self) -> Heads {
@@ -362,13 +379,38 @@ impl Part {
         (from.min(entries), (not_above * heads.step).min(entries))
     }
 
-    /// Makes this the part of the page with that header in that block: with an empty tail.
-    /// `word`: the word of the key of an entry.
+    /// The latest stamp of the page's changes. The count is to be loaded before.
+    #[inline(always)]
+    pub(super) fn latest(&self) -> u64 {
+        load(&self.latest)
+    }
+
+    /// Notes the stamp of a change whose records [`publish`](Self::publish) makes visible next. The caller
+    /// holds the writer's lock.
+    #[inline(always)]
+    pub(super) fn set_latest(&self, stamp: u64) {
+        store(&self.latest, stamp);
+    }
+
+    /// The latest stamp of what is in the base.
+    pub(super) fn latest_of_base(&self) -> u64 {
+        load(&self.ordered) >> (2 * COUNT_BITS)
+    }
+
+    /// Makes this the part of the page with that header in that block: with an empty tail. `latest`: the
+    /// stamp of the latest change that is in it. `word`: the word of the key of an entry.
     ///
     /// The caller holds the version locked, or is alone.
-    pub(super) fn become_page(&self, header: &Header, block: u64, word: impl Fn(usize) -> u64) {
+    pub(super) fn become_page(
+        &self,
+        header: &Header,
+        block: u64,
+        latest: u64,
+        word: impl Fn(usize) -> u64,
+    ) {
         self.ordering.lock();
-        store(&self.ordered, 0);
+        store(&self.ordered, ordered(latest, 0, 0));
+        self.set_latest(latest);
         let n = header.entries;
         let form = header.form.unwrap_or(Uniform { key: 0, value: 0 });
         let shape = n as u64 | (header.base as u64) << 16 | (header.prefix as u64) << 32;
@@ -472,7 +514,7 @@ mod tests {
                     .collect();
                 keys.sort_unstable();
                 keys.dedup();
-                part.become_page(&header(keys.len()), 4096, |i| keys[i]);
+                part.become_page(&header(keys.len()), 4096, 0, |i| keys[i]);
                 assert_eq!((part.id(), part.block(), part.count()), (5, 4096, 0));
                 assert_eq!(part.base().form, Some(Uniform::NUMBERS));
                 let probes = keys

@@ -16,6 +16,9 @@ use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
+/// Later than all stamps.
+pub(super) const NOW: u64 = u64::MAX;
+
 /// Pages that a scan visits before it lets memory be reclaimed.
 const PAGES_PER_PIN: u32 = 16;
 
@@ -25,7 +28,8 @@ where
     V: Repr + ?Sized,
     M: Media,
 {
-    /// Visits the entries of `range` in order until `visit` breaks.
+    /// Visits the entries that `range` had at `time` in order until `visit` breaks. Somebody reads at
+    /// that time, or it is [`NOW`].
     ///
     /// # Errors
     /// [`LoadError`], at a page that is damaged or cannot be loaded.
@@ -33,6 +37,7 @@ where
         &self,
         range: &R,
         direction: Direction,
+        time: u64,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) -> Result<(), LoadError> {
         let mut order = TailOrder::default();
@@ -62,12 +67,19 @@ where
                     continue;
                 }
                 let bounds = Bounds::of(range, direction, &at, reached.as_ref());
-                let walk = bounds.walk(page, &base, &order);
-                if self
-                    .visit_page(page, &base, direction, walk, &mut visit)
-                    .is_break()
-                    || bounds.ends
-                {
+                // All that is in the order had been shown when this stamp was there.
+                let visited = if part.latest() < time {
+                    let walk = bounds.walk(page, &base, &order);
+                    self.visit_page(page, &base, direction, walk, &mut visit)
+                } else {
+                    let visited =
+                        self.visit_earlier((part, version), time, direction, &bounds, &mut visit);
+                    let Some(visited) = visited else {
+                        continue;
+                    };
+                    visited
+                };
+                if visited.is_break() || bounds.ends {
                     return Ok(());
                 }
                 let end = match direction {
@@ -134,7 +146,7 @@ where
     }
 
     /// Visits the entries of a walk over a page.
-    fn visit_page(
+    pub(super) fn visit_page(
         &self,
         page: Page<'_, M>,
         base: &Base,
@@ -170,9 +182,11 @@ where
 }
 
 /// The bounds of a scan within one page.
-struct Bounds<'k, K: ?Sized> {
+pub(super) struct Bounds<'k, K: ?Sized> {
     from: Bound<&'k K>,
     to: Bound<&'k K>,
+    /// Where the page begins and ends.
+    page: (Option<&'k K>, Option<&'k K>),
     /// The scan ends in this page.
     ends: bool,
 }
@@ -217,6 +231,7 @@ impl<'k, K: KeyRepr + ?Sized> Bounds<'k, K> {
         Self {
             from: if starts { from } else { Bound::Unbounded },
             to: if ends { to } else { page_end },
+            page: (low, high),
             ends: match direction {
                 Direction::Up => ends,
                 Direction::Down => starts,
@@ -224,10 +239,28 @@ impl<'k, K: KeyRepr + ?Sized> Bounds<'k, K> {
         }
     }
 
-    fn walk<'o, M: Media>(&self, page: Page<'_, M>, base: &Base, order: &'o TailOrder) -> Walk<'o> {
+    pub(super) fn walk<'o, M: Media>(
+        &self,
+        page: Page<'_, M>,
+        base: &Base,
+        order: &'o TailOrder,
+    ) -> Walk<'o> {
         with_bytes_of(self.from, |from| {
             with_bytes_of(self.to, |to| order.between(page, base, from, to))
         })
+    }
+
+    /// Calls `f` with the bounds, and never beyond the page.
+    pub(super) fn within_page<R>(&self, f: impl FnOnce(Bound<&[u8]>, Bound<&[u8]>) -> R) -> R {
+        let from = match (self.from, self.page.0) {
+            (Bound::Unbounded, Some(low)) => Bound::Included(low),
+            (from, _) => from,
+        };
+        let to = match (self.to, self.page.1) {
+            (Bound::Unbounded, Some(high)) => Bound::Excluded(high),
+            (to, _) => to,
+        };
+        with_bytes_of(from, |from| with_bytes_of(to, |to| f(from, to)))
     }
 }
 

@@ -39,6 +39,11 @@ pub(super) fn stamp_word(stamp: u64, slot: Option<Slot>) -> u64 {
     stamp | slot.map_or(0, |slot| (slot.0 + 1) << SLOT_SHIFT)
 }
 
+/// The stamp in such a word.
+pub(super) fn stamp_of(word: u64) -> u64 {
+    word & ((1 << STAMP_BITS) - 1)
+}
+
 /// A slot that the caller has for itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot(u64);

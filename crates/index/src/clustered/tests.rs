@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 
-fn tree<K: KeyRepr + ?Sized>(page_bytes: u32) -> ClusteredTree<K, K, Dram> {
+pub(super) fn tree<K: KeyRepr + ?Sized>(page_bytes: u32) -> ClusteredTree<K, K, Dram> {
     let options = PoolOptions {
         media: MediaOptions {
             reserve: 1 << 30,
@@ -95,7 +95,7 @@ where
     assert_eq!(tree.verify().unwrap().entries, model.len() as u64);
 }
 
-fn borrowed<K: KeyRepr + ?Sized>(bound: &Bound<K::Owned>) -> Bound<&K> {
+pub(super) fn borrowed<K: KeyRepr + ?Sized>(bound: &Bound<K::Owned>) -> Bound<&K> {
     match bound {
         Bound::Included(key) => Bound::Included(key.borrow()),
         Bound::Excluded(key) => Bound::Excluded(key.borrow()),
@@ -265,7 +265,7 @@ fn crash<K: KeyRepr + ?Sized>(mut tree: ClusteredTree<K, K, Dram>) {
     tree.root = None;
 }
 
-fn part_of(tree: &ClusteredTree<u64, u64, Dram>, key: u64) -> &Part {
+pub(super) fn part_of(tree: &ClusteredTree<u64, u64, Dram>, key: u64) -> &Part {
     match Handle::decode(tree.inner.find(&key, &crossbeam_epoch::pin()).leaf) {
         Handle::Part(slot) => tree.part(slot),
         unloaded => panic!("{unloaded:?}"),

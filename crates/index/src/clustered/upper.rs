@@ -137,7 +137,10 @@ where
             end: known.end,
         };
         let about = (known.generation, known.form);
-        if let Some((_, end)) = self.append(page, about, &tail, change.key, change.value) {
+        // Nobody reads inner pages at a time: no stamp, but a number that none of their groups has had.
+        let number = || self.next_generation();
+        let record = (change.key, change.value);
+        if let Some((_, end, _)) = self.append(page, about, &tail, record, number) {
             known.count += 1;
             known.end = end;
             return Ok(());

@@ -264,7 +264,7 @@ where
             inner_nodes: inner.nodes,
             leaf_fill: used as f64 / words.max(1) as f64,
             pm_bytes: heap.chunk_bytes,
-            dram_bytes: inner.bytes + heap.dram_bytes + parts,
+            dram_bytes: inner.bytes + heap.dram_bytes + parts + self.versions.bytes() as u64,
         }
     }
 }

@@ -10,6 +10,7 @@ use super::order::TailOrder;
 use super::page::{Found, Page};
 use super::part::{Part, Place, SEARCHED, TAIL};
 use super::replace::{Change, Course, Entries, NewPage, Old, Replaced, base_of, merged};
+use super::slots::stamp_word;
 use super::{ClusteredTree, Handle, LoadError, image};
 use crate::inner::Located;
 use crate::repr::{KeyRepr, Repr};
@@ -65,17 +66,17 @@ where
         if self.pm().tiny() { TINY_TAIL } else { TAIL }
     }
 
-    /// Appends a record to a page whose lock the caller holds, durably. Returns where it is, and
-    /// where the tail ends now; `None`, with nothing done, if there is no room.
+    /// Appends a record to a page whose lock the caller holds, durably. Returns where it is, where the
+    /// tail ends now, and its stamp, which `stamp` gives; `None`, with nothing done, if there is no room.
     #[inline(always)]
     pub(super) fn append(
         &self,
         page: Page<'_, M>,
         (generation, form): (u64, Option<Uniform>),
         tail: &Tail,
-        key: &[u8],
-        value: Option<&[u8]>,
-    ) -> Option<(Place, usize)> {
+        (key, value): (&[u8], Option<&[u8]>),
+        stamp: impl FnOnce() -> u64,
+    ) -> Option<(Place, usize, u64)> {
         // A page that is larger than others is written anew, lest it stays large by what is gone.
         if tail.count >= self.most_records() || page.words() > self.page_words {
             return None;
@@ -88,10 +89,11 @@ where
             return None;
         }
         // Only now: a stamp that is given is used.
-        let words = group.finish(self.seed(generation), at, self.next_stamp());
+        let stamp = stamp();
+        let words = group.finish(self.seed(generation), at, stamp_word(stamp, None));
         self.write_group(page, at, words);
         self.pm().fence();
-        place.map(|place| (place.within(at), end))
+        place.map(|place| (place.within(at), end, stamp))
     }
 
     /// Writes a group's words to word `at` of a page whose lock the caller holds, and flushes them; the
@@ -247,25 +249,33 @@ where
             count: part.count(),
             end: part.end(),
         };
-        if let Some((place, end)) = self.append(self.page_of(part), about, &tail, key, value) {
+        let page = self.page_of(part);
+        let appended = self.append(page, about, &tail, (key, value), || self.next_stamp());
+        if let Some((place, end, stamp)) = appended {
             part.add(tail.count, fingerprint, place);
+            part.set_latest(stamp);
             part.publish(tail.count + 1, end);
+            self.shown.show(stamp);
             let live = part.live() + usize::from(value.is_some() && !was_there);
             part.set_live(live - usize::from(value.is_none() && was_there));
             return Ok(done);
         }
         let change = Change { key, value };
-        self.replace_leaf(part, change)?;
-        Ok(done)
+        let stamp = self.next_stamp();
+        let replaced = self.replace_leaf(part, change, stamp);
+        // Whether it has been made or not.
+        self.shown.show(stamp);
+        replaced.map(|()| done)
     }
 
-    /// Replaces a leaf page whose part's writer's lock the caller holds, with `change`.
+    /// Replaces a leaf page whose part's writer's lock the caller holds, with `change`, which has that
+    /// stamp.
     #[cold]
-    fn replace_leaf(&self, part: &Part, change: Change<'_>) -> Result<(), LoadError> {
+    fn replace_leaf(&self, part: &Part, change: Change<'_>, stamp: u64) -> Result<(), LoadError> {
         let guard = &epoch::pin();
         let block = part.block();
         let page = self.page_of(part);
-        let (old, entries) = self.content(part, Some(change))?;
+        let (old, entries) = self.content(part, Some((change, stamp)))?;
         let ascending = change.value.is_some()
             && entries.len() > 0
             && entries.key(entries.len() - 1) == change.key
@@ -276,16 +286,17 @@ where
             Some(_) => Course::Any,
         };
         let replaced = self.replace(&old, &entries, course)?;
-        self.become_replaced(part, replaced, false, guard);
+        self.become_replaced(part, replaced, stamp, false, guard);
         self.retire(block, guard);
         Ok(())
     }
 
-    /// The page of a part whose writer's lock the caller holds, and its entries with those of `change`.
+    /// The page of a part whose writer's lock the caller holds, and its entries with that of a change,
+    /// which has that stamp. What its records superseded, and the change, is kept for those who read it.
     pub(super) fn content<'c>(
         &'c self,
         part: &Part,
-        change: Option<Change<'c>>,
+        change: Option<(Change<'c>, u64)>,
     ) -> Result<(Old<'c>, Entries<'c>), LoadError> {
         let page = self.page_of(part);
         page.prefetch(0, part.end());
@@ -298,21 +309,25 @@ where
             low: page.low(&header),
             high: page.high(&header),
         };
+        self.keep_superseded(part, change);
+        let change = change.map(|(change, _)| change);
         Ok((old, merged(page, &header, &order, change)))
     }
 
-    /// Makes `part` that of the page, or the left one, that replaces its page. The caller holds the
-    /// writer's lock. Returns the right page's part, whose writer's lock is held if `locked`.
+    /// Makes `part` that of the page, or the left one, that replaces its page, with changes up to the
+    /// stamp `latest`. The caller holds the writer's lock. Returns the right page's part, whose writer's
+    /// lock is held if `locked`.
     pub(super) fn become_replaced(
         &self,
         part: &Part,
         replaced: Replaced,
+        latest: u64,
         locked: bool,
         guard: &Guard,
     ) -> Option<&Part> {
         let (left, right, separator, root) = match replaced {
             Replaced::One(new) => {
-                self.become_page(part, &new, |_| {});
+                self.become_page(part, &new, latest, |_| {});
                 return None;
             }
             Replaced::Two {
@@ -338,8 +353,8 @@ where
             upper.add_root(&root);
             upper
         });
-        self.become_page(right_part, &right, |_| {});
-        self.become_page(part, &left, |tree| {
+        self.become_page(right_part, &right, latest, |_| {});
+        self.become_page(part, &left, latest, |tree| {
             let added = K::with_value_of(&separator, |separator| {
                 let right = Handle::Part(slot).encode();
                 tree.inner.insert(separator, right, guard);
@@ -361,20 +376,28 @@ where
         part.count() > 1 && keys.is_sorted_by(|a, b| a < b)
     }
 
-    /// Makes `part` that of `page`, for readers at once with what `then` does.
-    pub(super) fn become_page(&self, part: &Part, page: &NewPage, then: impl FnOnce(&Self)) {
+    /// Makes `part` that of `page`, for readers at once with what `then` does. `latest`: the stamp of the
+    /// page's latest change.
+    pub(super) fn become_page(
+        &self,
+        part: &Part,
+        page: &NewPage,
+        latest: u64,
+        then: impl FnOnce(&Self),
+    ) {
         part.version.lock();
-        self.fill(part, &page.header, page.block);
+        self.fill(part, &page.header, page.block, latest);
         then(self);
         part.version.unlock();
     }
 
-    /// Makes `part` that of the page with that header, whose tail is empty. Readers are kept out.
-    pub(super) fn fill(&self, part: &Part, header: &Header, block: u64) {
+    /// Makes `part` that of the page with that header, whose tail is empty, with changes up to the stamp
+    /// `latest`. Readers are kept out.
+    pub(super) fn fill(&self, part: &Part, header: &Header, block: u64, latest: u64) {
         let page = self.page(block, header.words);
         let base = base_of(header);
         let unit = Uniform::group_unit(header.form);
-        part.become_page(header, block, |i| page.entry_word(&base, i));
+        part.become_page(header, block, latest, |i| page.entry_word(&base, i));
         part.publish(0, header.tail.next_multiple_of(unit));
     }
 

@@ -1,0 +1,359 @@
+//! Reading at a time, and writing what rests on what was read then.
+//!
+//! | of a page | who reads at a time |
+//! | --- | --- |
+//! | has no change at that time or later | reads as everyone does |
+//! | has some in its tail | leaves them out: each group has its stamp |
+//! | has some in its base | takes what [`versions`](super::versions) has kept, and of other keys the base |
+//!
+//! In the third case no record of the tail counts: they all came after those of the base.
+
+use super::order::{Step, TailOrder};
+use super::page::{Found, Page};
+use super::part::Part;
+use super::replace::Change;
+use super::scan::Bounds;
+use super::versions::Version;
+use super::{ClusteredTree, Handle, LoadError};
+use crate::contract::{Direction, InsertError};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::Media;
+use crossbeam_epoch as epoch;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::{ControlFlow, RangeBounds};
+
+/// A tree as it was when [`snapshot`](ClusteredTree::snapshot) was called: with all changes that had
+/// returned by then, and none that began later.
+///
+/// What others change meanwhile is kept in DRAM, as it was, while the snapshot is there: a value for each
+/// key at most. Nothing of it is durable.
+///
+/// # Examples
+/// ```
+/// use bristlecone_index::clustered::{ClusteredOptions, ClusteredTree, WriteError};
+/// use bristlecone_index::{DurableIndex, OrderedIndex};
+/// use bristlecone_pmem::media::Dram;
+/// use bristlecone_pmem::{Pool, PoolOptions};
+///
+/// let pool = Pool::<Dram>::create("example".as_ref(), &PoolOptions::default())?;
+/// let tree = ClusteredTree::<u64, u64, Dram>::create(&pool, "index", &ClusteredOptions::default())?;
+/// tree.insert(&1, &10)?;
+/// let before = tree.snapshot();
+/// tree.update(&1, &11)?;
+/// assert_eq!((before.get(&1), tree.get(&1)), (Some(10), Some(11)));
+///
+/// // What rests on the old value is refused.
+/// let answer = before.write_batch([(&1, Some(&20))]);
+/// assert!(matches!(answer, Err(WriteError::Conflict)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Snapshot<'t, K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    tree: &'t ClusteredTree<K, V, M>,
+    time: u64,
+}
+
+/// Reason why changes that rest on a [`Snapshot`] were not made.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// One of the keys has changed since. Nothing changed: read again, at a new snapshot.
+    Conflict,
+    /// As of [`ClusteredTree::write_batch`].
+    Refused(InsertError),
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Conflict => f.write_str("a key has changed since the snapshot"),
+            Self::Refused(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for WriteError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Conflict => None,
+            Self::Refused(e) => e.source(),
+        }
+    }
+}
+
+impl From<InsertError> for WriteError {
+    fn from(e: InsertError) -> Self {
+        Self::Refused(e)
+    }
+}
+
+impl<K, V, M> fmt::Debug for Snapshot<'_, K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot")
+            .field("time", &self.time)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K, V, M> Drop for Snapshot<'_, K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn drop(&mut self) {
+        self.tree.versions.end(self.time);
+    }
+}
+
+impl<K, V, M> Snapshot<'_, K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// Returns the value that `key` had.
+    #[must_use]
+    pub fn get(&self, key: &K) -> Option<V::Owned> {
+        ClusteredTree::<K, V, M>::loaded(self.tree.find_at(self.time, key))
+    }
+
+    /// Visits the entries that the range had, in the order of their keys or down, until `visit` breaks.
+    pub fn scan<R: RangeBounds<K>>(
+        &self,
+        range: R,
+        direction: Direction,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let scanned = self.tree.scan_pages(&range, direction, self.time, visit);
+        ClusteredTree::<K, V, M>::loaded(scanned);
+    }
+
+    /// As [`ClusteredTree::write_batch`], unless one of the keys has changed since: by others, or by an
+    /// earlier batch of this snapshot.
+    ///
+    /// # Errors
+    /// [`WriteError`]; nothing has changed then, but where it is [`InsertError::Commit`].
+    pub fn write_batch<'c>(
+        &self,
+        changes: impl IntoIterator<Item = (&'c K, Option<&'c V>)>,
+    ) -> Result<(), WriteError>
+    where
+        K: 'c,
+        V: 'c,
+    {
+        let batch = self.tree.batch_of(changes)?;
+        let mut batch = batch.if_unchanged_since(self.time);
+        self.tree.write(&mut batch)?;
+        if batch.conflicts() {
+            return Err(WriteError::Conflict);
+        }
+        Ok(())
+    }
+}
+
+impl<K, V, M> ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// Returns the tree as it is now. Waits for changes that have begun to become visible, which is
+    /// as long as a fence.
+    ///
+    /// # Examples
+    /// As of [`Snapshot`].
+    pub fn snapshot(&self) -> Snapshot<'_, K, V, M> {
+        let time = self.versions.begin(|| self.stamps.coming());
+        self.shown.wait_for(time);
+        Snapshot { tree: self, time }
+    }
+
+    /// Keeps what the records of a page superseded that is to be replaced, and a change with its stamp,
+    /// which goes into the new page. The caller holds the writer's lock.
+    pub(super) fn keep_superseded(&self, part: &Part, change: Option<(Change<'_>, u64)>) {
+        let Some(mut keeping) = self.versions.keep() else {
+            return;
+        };
+        let (page, base, count) = (self.page_of(part), part.base(), part.count());
+        let stamps = page.stamps(part, self.seed(part.generation()), count);
+        let stamps = stamps.unwrap_or_default();
+        debug_assert_eq!(stamps.len(), count, "the lock keeps the page as it is");
+        let record = |(i, stamp)| -> (&[u8], Version<'_>) {
+            let place = part.place(i);
+            let (key, value) = page.record(base.form, place);
+            let value = (!place.removed).then(|| page.bytes(value));
+            (page.bytes(key), (stamp, value))
+        };
+        let mut records: Vec<_> = stamps.into_iter().enumerate().map(record).collect();
+        if let Some((change, stamp)) = &change {
+            records.push((change.key, (*stamp, change.value)));
+        }
+        // Those of a key stay in their order.
+        records.sort_by(|a, b| a.0.cmp(b.0));
+        for records in records.chunk_by(|a, b| a.0 == b.0) {
+            let key = records[0].0;
+            let rank = page.rank(&base, key);
+            let there = rank
+                .equal
+                .then(|| page.bytes(page.entry(&base, rank.below).1));
+            keeping.add(key, there, records.iter().map(|(_, version)| *version));
+        }
+    }
+
+    /// Whether `key` has changed at `time` or later. The caller holds the writer's lock, and somebody reads
+    /// at that time.
+    pub(super) fn has_changed(&self, part: &Part, key: &[u8], hash: u32, time: u64) -> bool {
+        if part.latest() < time {
+            return false;
+        }
+        let (page, count) = (self.page_of(part), part.count());
+        if let Some((i, _)) = page.newest(part, (key, hash), count, |_| true) {
+            let stamps = page.stamps(part, self.seed(part.generation()), count);
+            return stamps.is_none_or(|stamps| stamps[i] >= time);
+        }
+        part.latest_of_base() >= time && self.versions.at(time, key).is_some()
+    }
+
+    /// The value that `key` had at `time`.
+    fn find_at(&self, time: u64, key: &K) -> Result<Option<V::Owned>, LoadError> {
+        let guard = &epoch::pin();
+        key.with_bytes(|bytes| {
+            loop {
+                let at = self.inner.find(key, guard);
+                let part = match Handle::decode(at.leaf) {
+                    Handle::Part(slot) if slot < self.parts.capacity() => self.part(slot),
+                    // It was read from a node in the middle of a change.
+                    Handle::Part(_) => continue,
+                    Handle::Unloaded(_) => {
+                        self.load(key, guard)?;
+                        continue;
+                    }
+                };
+                self.pm().interleave();
+                let version = part.version.try_read();
+                let Some(version) = version.filter(|_| self.inner.validate(&at)) else {
+                    continue;
+                };
+                let found = self.look_at(part, time, (bytes, key.hash()));
+                if let Some(found) = found
+                    && part.version.validate(version)
+                {
+                    let owned = |value: Cow<'_, [u8]>| V::with_value_of(&value, ToOwned::to_owned);
+                    return Ok(found.and_then(owned));
+                }
+            }
+        })
+    }
+
+    /// The value that a key had at `time`, in a page that may be changing: `None` if it surely is.
+    fn look_at(
+        &self,
+        part: &Part,
+        time: u64,
+        (key, hash): (&[u8], u32),
+    ) -> Option<Option<Cow<'_, [u8]>>> {
+        let page = self.page_of(part);
+        let count = part.count();
+        let value = |found| match found {
+            Found::Absent => None,
+            Found::Value(span) => Some(Cow::Borrowed(page.bytes(span))),
+        };
+        // Of all records below the count, or a later one.
+        if part.latest() < time {
+            return Some(value(page.find_among(part, key, hash, count)));
+        }
+        if part.latest_of_base() >= time {
+            if let Some(kept) = self.versions.at(time, key) {
+                return Some(kept.map(Cow::Owned));
+            }
+        } else {
+            let stamps = page.stamps(part, self.seed(part.generation()), count)?;
+            let is_earlier = |i: usize| stamps[i] < time;
+            if let Some((_, place)) = page.newest(part, (key, hash), count, is_earlier) {
+                let (_, value) = page.record(part.base().form, place);
+                return Some((!place.removed).then(|| Cow::Borrowed(page.bytes(value))));
+            }
+        }
+        Some(value(page.find_among(part, key, hash, 0)))
+    }
+
+    /// Visits the entries that a page had at `time`, before later changes of it. Returns `None`, with
+    /// nothing visited, if the page is not the one of `version` any more.
+    pub(super) fn visit_earlier(
+        &self,
+        (part, version): (&Part, u64),
+        time: u64,
+        direction: Direction,
+        bounds: &Bounds<'_, K>,
+        visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) -> Option<ControlFlow<()>> {
+        let (page, base) = (self.page_of(part), part.base());
+        if part.latest_of_base() >= time {
+            let kept = bounds.within_page(|from, to| self.versions.between(time, from, to));
+            if !part.version.validate(version) {
+                return None;
+            }
+            return Some(self.visit_kept(page, part, kept, direction, bounds, visit));
+        }
+        let count = part.count();
+        let stamps = page.stamps(part, self.seed(part.generation()), count)?;
+        let places: Vec<_> = (0..count).map(|i| part.place(i)).collect();
+        if !part.version.validate(version) {
+            return None;
+        }
+        let earlier = places.into_iter().zip(stamps);
+        let earlier = earlier.filter(|(_, stamp)| *stamp < time);
+        let order = TailOrder::of(page, &base, earlier.map(|(place, _)| place));
+        let walk = bounds.walk(page, &base, &order);
+        Some(self.visit_page(page, &base, direction, walk, visit))
+    }
+
+    /// Visits the base's entries, but for the keys of `kept`, and those.
+    fn visit_kept(
+        &self,
+        page: Page<'_, M>,
+        part: &Part,
+        kept: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+        direction: Direction,
+        bounds: &Bounds<'_, K>,
+        visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let base = part.base();
+        let prefix = page.prefix(base.prefix);
+        let order = TailOrder::default();
+        let entry = |step| {
+            let Step::Base(i) = step else {
+                return None;
+            };
+            let (rest, value) = page.entry(&base, i);
+            let key = [prefix, page.bytes(rest)].concat();
+            Some((key, Some(page.bytes(value).to_vec())))
+        };
+        let mut entries: BTreeMap<_, _> =
+            bounds.walk(page, &base, &order).filter_map(entry).collect();
+        entries.extend(kept);
+        let mut one = |(key, value): (Vec<u8>, Option<Vec<u8>>)| {
+            let visited = K::with_value_of(&key, |key| {
+                V::with_value_of(&value?, |value| visit(key, value))
+            });
+            // Bytes of keys and values of the tree are keys and values.
+            visited.flatten().unwrap_or(ControlFlow::Continue(()))
+        };
+        match direction {
+            Direction::Up => entries.into_iter().try_for_each(&mut one),
+            Direction::Down => entries.into_iter().rev().try_for_each(&mut one),
+        }
+    }
+}
