@@ -211,6 +211,19 @@ fn a_batch_conflicts_with_later_changes_of_its_keys_alone() {
 }
 
 #[test]
+fn a_snapshot_waits_for_changes_that_have_begun() {
+    let tree = tree::<u64>(512);
+    tree.insert(&1, &1).unwrap();
+    let stamp = tree.next_stamp();
+    std::thread::scope(|scope| {
+        let taken = scope.spawn(|| drop(tree.snapshot()));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!taken.is_finished(), "the change is not visible yet");
+        tree.shown.show(stamp);
+    });
+}
+
+#[test]
 fn a_snapshot_of_a_reopened_tree_sees_all() {
     let tree = tree::<u64>(512);
     for key in 0..500 {

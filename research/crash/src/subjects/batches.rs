@@ -8,13 +8,16 @@
 //! Copies that differ, or of which some are missing, show a batch that took effect in part. A batch of
 //! keys is one batch of all their copies, so it also splits pages that its changes do not fit.
 //!
+//! Reading is done at a snapshot, all copies. What rests on it is written only if they have not changed
+//! since.
+//!
 //! # Crash states
-//! Those of the tree, and of commit slots: groups that a crash came before.
+//! Those of the tree, and of commit slots: groups that a crash came before. Snapshots have none.
 
 use super::index::Numbered;
 use super::{batch_keys, make_pool, open_pool, verify_pool};
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
-use bristlecone_designs::clustered::{ClusteredOptions, ClusteredTree};
+use bristlecone_designs::clustered::{ClusteredOptions, ClusteredTree, Snapshot, WriteError};
 use bristlecone_designs::index::{DurableIndex, OrderedIndex, TreeError};
 use bristlecone_designs::repr::KeyRepr;
 use bristlecone_pmem::media::Sim;
@@ -76,11 +79,6 @@ impl<K: Numbered + KeyRepr + ?Sized> Subject for BatchSubject<K> {
         }
     }
 
-    /// Operations look before they write.
-    fn concurrent(&self) -> bool {
-        false
-    }
-
     fn max_key(&self) -> u64 {
         APART - 1
     }
@@ -102,30 +100,70 @@ struct LiveBatches<K: KeyRepr + ?Sized> {
 }
 
 impl<K: Numbered + KeyRepr + ?Sized> LiveBatches<K> {
-    fn get(&self, key: u64) -> Result<Option<u64>, Fault> {
-        let found = K::with_key(key, |key| self.tree.get(key));
+    /// The value of all copies of a key at a snapshot.
+    fn get(&self, snapshot: &Snapshot<'_, K, K, Sim>, key: u64) -> Result<Option<u64>, Fault> {
         let number = |value: K::Owned| {
             let value: &K = value.borrow();
             let torn = || Fault::new(FaultKind::Torn, format!("no value was ever: {value:?}"));
             value.value_number().ok_or_else(torn)
         };
-        found.map(number).transpose()
+        let one = |copy| {
+            let found = K::with_key(copy, |key| snapshot.get(key));
+            found.map(number).transpose()
+        };
+        let first = one(key)?;
+        for copy in copies(key).skip(1) {
+            let other = one(copy)?;
+            if other != first {
+                let what = format!("key {key} has {first:?}, and its copy {copy} has {other:?}");
+                return Err(Fault::new(FaultKind::Torn, what));
+            }
+        }
+        Ok(first)
     }
 
-    /// Writes all copies of `keys`, in one batch.
-    fn write(&self, op: &Op, keys: &[u64], value: Option<u64>) -> Result<Reply, Fault> {
+    /// Writes all copies of the keys that `decide` finds at a snapshot, in one batch, if they have not
+    /// changed since. Refused if it finds that nothing is to be done.
+    fn write(
+        &self,
+        op: &Op,
+        value: Option<u64>,
+        decide: impl Fn(&Snapshot<'_, K, K, Sim>) -> Result<Option<Vec<u64>>, Fault>,
+    ) -> Result<Reply, Fault> {
         let value = value.map(|value| K::with_value(value, ToOwned::to_owned));
-        let keys = keys.iter().flat_map(|key| copies(*key));
-        let keys: Vec<K::Owned> = keys
+        loop {
+            let snapshot = self.tree.snapshot();
+            let Some(keys) = decide(&snapshot)? else {
+                return Ok(Reply::Refused);
+            };
+            let keys: Vec<K::Owned> = (keys.into_iter().flat_map(copies))
+                .map(|key| K::with_key(key, ToOwned::to_owned))
+                .collect();
+            let changes = keys
+                .iter()
+                .map(|key| (key.borrow(), value.as_ref().map(Borrow::borrow)));
+            match snapshot.write_batch(changes) {
+                Ok(()) => return Ok(Reply::Done),
+                // Another thread was faster.
+                Err(WriteError::Conflict) => {}
+                Err(e) => return Err(progress(op, &e)),
+            }
+        }
+    }
+
+    /// Writes a key, whatever it has.
+    fn put(&self, op: &Op, key: u64, value: u64) -> Result<Reply, Fault> {
+        let keys: Vec<K::Owned> = copies(key)
             .map(|key| K::with_key(key, ToOwned::to_owned))
             .collect();
-        let changes = (keys.iter()).map(|key| (key.borrow(), value.as_ref().map(Borrow::borrow)));
+        let value = K::with_value(value, ToOwned::to_owned);
+        let changes = keys.iter().map(|key| (key.borrow(), Some(value.borrow())));
         let written = self.tree.write_batch(changes);
         written.map_err(|e| progress(op, &e))?;
         Ok(Reply::Done)
     }
 
-    /// As [`write`](Self::write), if the key's being there is as `wanted`.
+    /// Writes a key if its being there is as `wanted`.
     fn write_if(
         &self,
         op: &Op,
@@ -133,11 +171,10 @@ impl<K: Numbered + KeyRepr + ?Sized> LiveBatches<K> {
         value: Option<u64>,
         wanted: bool,
     ) -> Result<Reply, Fault> {
-        if self.get(key)?.is_some() == wanted {
-            self.write(op, &[key], value)
-        } else {
-            Ok(Reply::Refused)
-        }
+        self.write(op, value, |snapshot| {
+            let there = self.get(snapshot, key)?.is_some();
+            Ok((there == wanted).then(|| vec![key]))
+        })
     }
 }
 
@@ -146,24 +183,24 @@ impl<K: Numbered + KeyRepr + ?Sized> Live for LiveBatches<K> {
         self.settled.set(false);
         match *op {
             Op::Insert(key, value) => self.write_if(op, key, Some(value), false),
-            Op::Upsert(key, value) => self.write(op, &[key], Some(value)),
+            Op::Upsert(key, value) => self.put(op, key, value),
             Op::Update(key, value) => self.write_if(op, key, Some(value), true),
             Op::Remove(key) => self.write_if(op, key, None, true),
-            Op::Get(key) => self.get(key).map(Reply::Found),
+            Op::Get(key) => self.get(&self.tree.snapshot(), key).map(Reply::Found),
             Op::Batch {
                 first,
                 step,
                 count,
                 value,
-            } => {
+            } => self.write(op, Some(value), |snapshot| {
                 let mut absent = Vec::new();
                 for key in batch_keys(first, step, count) {
-                    if self.get(key)?.is_none() {
+                    if self.get(snapshot, key)?.is_none() {
                         absent.push(key);
                     }
                 }
-                self.write(op, &absent, Some(value))
-            }
+                Ok(Some(absent))
+            }),
             Op::Compact => match self.tree.pool().compact() {
                 Ok(_) => Ok(Reply::Done),
                 Err(e) => Err(progress(op, &e)),
