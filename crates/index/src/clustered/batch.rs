@@ -263,7 +263,9 @@ where
                 let key = &batch.bytes[batch.changes[i].key.clone()];
                 let change = &mut batch.changes[i];
                 change.was_there = page.find(part, key, change.hash) != Found::Absent;
-                if let Some(time) = batch.unchanged_since {
+                if let Some(time) = batch.unchanged_since
+                    && !planted!(self.pm(), "clustered-conflict-missed")
+                {
                     batch.conflicts |= self.has_changed(part, key, change.hash, time);
                 }
                 change.refused |= match change.expected {

@@ -17,7 +17,7 @@ use super::versions::Version;
 use super::{ClusteredTree, Handle, LoadError};
 use crate::contract::{Direction, InsertError};
 use crate::repr::{KeyRepr, Repr};
-use bristlecone_pmem::Media;
+use bristlecone_pmem::{Media, planted};
 use crossbeam_epoch as epoch;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -176,16 +176,18 @@ where
     /// As of [`Snapshot`].
     pub fn snapshot(&self) -> Snapshot<'_, K, V, M> {
         let time = self.versions.begin(|| self.stamps.coming());
-        self.shown.wait_for(time);
+        if !planted!(self.pm(), "clustered-snapshot-early") {
+            self.shown.wait_for(time);
+        }
         Snapshot { tree: self, time }
     }
 
     /// Keeps what the records of a page superseded that is to be replaced, and a change with its stamp,
     /// which goes into the new page. The caller holds the writer's lock.
     pub(super) fn keep_superseded(&self, part: &Part, change: Option<(Change<'_>, u64)>) {
-        let Some(mut keeping) = self.versions.keep() else {
+        if !self.versions.somebody_reads() || planted!(self.pm(), "clustered-history-dropped") {
             return;
-        };
+        }
         let (page, base, count) = (self.page_of(part), part.base(), part.count());
         let stamps = page.stamps(part, self.seed(part.generation()), count);
         let stamps = stamps.unwrap_or_default();
@@ -202,12 +204,18 @@ where
         }
         // Those of a key stay in their order.
         records.sort_by(|a, b| a.0.cmp(b.0));
-        for records in records.chunk_by(|a, b| a.0 == b.0) {
+        let of_keys = records.chunk_by(|a, b| a.0 == b.0).map(|records| {
             let key = records[0].0;
             let rank = page.rank(&base, key);
             let there = rank
                 .equal
                 .then(|| page.bytes(page.entry(&base, rank.below).1));
+            (key, there, records)
+        });
+        // All of the page has been read when the lock is taken.
+        let of_keys: Vec<_> = of_keys.collect();
+        let mut keeping = self.versions.keep();
+        for (key, there, records) in of_keys {
             keeping.add(key, there, records.iter().map(|(_, version)| *version));
         }
     }

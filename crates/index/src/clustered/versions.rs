@@ -15,7 +15,7 @@ use bristlecone_pmem::sync::lock;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard};
 
 /// The oldest time while nobody reads at one.
 const NOBODY: u64 = u64::MAX;
@@ -32,7 +32,7 @@ pub(super) struct Versions {
     oldest: AtomicU64,
     /// Locked before `history`.
     times: Mutex<Times>,
-    history: RwLock<History>,
+    history: Mutex<History>,
 }
 
 #[derive(Debug, Default)]
@@ -68,16 +68,8 @@ impl Versions {
         Self {
             oldest: AtomicU64::new(NOBODY),
             times: Mutex::new(Times::new()),
-            history: RwLock::new(History::default()),
+            history: Mutex::new(History::default()),
         }
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, History> {
-        self.history.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, History> {
-        self.history.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins to read at the present time: `next_stamp` returns the next stamp to be given.
@@ -102,7 +94,7 @@ impl Versions {
             }
         }
         self.set_oldest(&times);
-        let mut history = self.write();
+        let mut history = lock(&self.history);
         if times.is_empty() {
             *history = History::default();
         } else if history.entries.len() > 2 * history.swept + FEW {
@@ -117,24 +109,26 @@ impl Versions {
             .store(oldest.unwrap_or(NOBODY), Ordering::SeqCst);
     }
 
+    /// Whether somebody reads at a time before the stamps that have been given.
+    pub(super) fn somebody_reads(&self) -> bool {
+        // ORDERING: SeqCst; pairs with that of `begin`.
+        self.oldest.load(Ordering::SeqCst) != NOBODY
+    }
+
     /// Keeps what a replacement of a page takes out of it, for those who read before. The page's writer's
     /// lock is held, and all stamps that the new page will have have been given.
-    pub(super) fn keep(&self) -> Option<Keeping<'_>> {
-        // ORDERING: SeqCst; pairs with that of `begin`.
-        if self.oldest.load(Ordering::SeqCst) == NOBODY {
-            return None;
-        }
+    pub(super) fn keep(&self) -> Keeping<'_> {
         let times = lock(&self.times);
-        (!times.is_empty()).then(|| Keeping {
-            history: self.write(),
+        Keeping {
+            history: lock(&self.history),
             times,
-        })
+        }
     }
 
     /// What `key` had at `time`, if a later change of it has gone into a base: its value, or `None` if it
     /// was not there.
     pub(super) fn at(&self, time: u64, key: &[u8]) -> Option<Option<Vec<u8>>> {
-        let history = self.read();
+        let history = lock(&self.history);
         let from = (key.to_vec(), time);
         let (found, kept) = history.entries.range(from..).next()?;
         (found.0 == key).then(|| kept.value.clone())
@@ -147,7 +141,7 @@ impl Versions {
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
     ) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
-        let history = self.read();
+        let history = lock(&self.history);
         let start = match from {
             Bound::Unbounded => Bound::Unbounded,
             Bound::Included(key) => Bound::Included((key.to_vec(), 0)),
@@ -172,14 +166,14 @@ impl Versions {
 
     /// Bytes of DRAM.
     pub(super) fn bytes(&self) -> usize {
-        self.read().bytes
+        lock(&self.history).bytes
     }
 }
 
 /// Adding to history.
 pub(super) struct Keeping<'v> {
     times: MutexGuard<'v, Times>,
-    history: RwLockWriteGuard<'v, History>,
+    history: MutexGuard<'v, History>,
 }
 
 impl Keeping<'_> {
@@ -235,8 +229,8 @@ mod tests {
     use super::*;
 
     fn keep(versions: &Versions, key: &[u8], base: Option<&[u8]>, records: &[Version<'_>]) {
-        if let Some(mut keeping) = versions.keep() {
-            keeping.add(key, base, records.iter().copied());
+        if versions.somebody_reads() {
+            versions.keep().add(key, base, records.iter().copied());
         }
     }
 
@@ -255,7 +249,7 @@ mod tests {
         );
         assert_eq!(versions.at(ten, b"k"), Some(Some(b"0".to_vec())));
         assert_eq!(
-            versions.read().entries.len(),
+            lock(&versions.history).entries.len(),
             1,
             "nobody reads between 11 and 13"
         );
@@ -284,13 +278,20 @@ mod tests {
         let to_k = versions.between(ten, Bound::Included(b"k"), Bound::Excluded(b"l"));
         assert_eq!(to_k, [(b"k".to_vec(), None)]);
         versions.end(ten);
-        versions.write().swept = 0;
-        versions.write().sweep(&lock(&versions.times));
+        lock(&versions.history).swept = 0;
+        lock(&versions.history).sweep(&lock(&versions.times));
         assert_eq!(versions.at(twelve, b"k"), Some(Some(b"1".to_vec())));
-        assert_eq!(versions.read().entries.len(), 3, "what 10 read is gone");
+        assert_eq!(
+            lock(&versions.history).entries.len(),
+            3,
+            "what 10 read is gone"
+        );
         for time in [twelve, late] {
             versions.end(time);
         }
-        assert_eq!((versions.bytes(), versions.read().entries.len()), (0, 0));
+        assert_eq!(
+            (versions.bytes(), lock(&versions.history).entries.len()),
+            (0, 0)
+        );
     }
 }
