@@ -20,6 +20,8 @@ const TESTS: [(&str, &[&str]); 2] = [
     (
         "bristlecone-index",
         &[
+            "clustered::shown::tests::what",
+            "clustered::versions::",
             "damage::",
             "fingerprint::",
             "inner::separator::",

@@ -33,6 +33,7 @@ const DEFAULT: &[&str] = &[
     "lbtree::",
     "clustered::tests::batches_of_threads",
     "clustered::tests::scans_beside",
+    "clustered::tests_snapshots::sums",
     "version_lock::tests::two_leaves",
     "version_lock::tests::versions_change",
     // The store's timestamps, horizon, recovery and vacuum; commits, histories, backups, feeds,

@@ -103,7 +103,8 @@ where
     M: Media,
 {
     /// Makes all of the changes, or none of them: keys with their new values, or none to remove them.
-    /// Of several changes of a key the last one counts. Readers may see some of them before others.
+    /// Of several changes of a key the last one counts. Who reads at a [snapshot](Self::snapshot) sees all
+    /// of them or none; others may see some before the rest.
     ///
     /// Persist cost: the lines of a group of records for each page; 1 fence, and 1 line and 1 fence more if
     /// there are several pages. Consolidations, splits and merges are extra.
