@@ -162,6 +162,11 @@ pub trait Subject: Send + Sync {
     /// Recovery refused the image.
     fn open(&self) -> Result<Opened, Fault>;
 
+    /// Returns true if observing may store. It is part of recovery then, for crashes that come into it.
+    fn stores_when_observed(&self) -> bool {
+        false
+    }
+
     /// Returns true if several simulated threads may operate on it at once.
     fn concurrent(&self) -> bool {
         true

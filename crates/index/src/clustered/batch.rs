@@ -16,7 +16,7 @@ use super::read::TOGETHER;
 use super::replace::{Course, Cut, Entries, FULL, Old, separator_between};
 use super::slots::stamp_word;
 use super::write::Expected;
-use super::{ClusteredTree, Handle, LoadError};
+use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Located;
 use crate::repr::{KeyRepr, Repr};
 use crate::sync::wait;
@@ -183,12 +183,12 @@ where
     /// None are made if the batch [conflicts](Batch::conflicts).
     ///
     /// # Errors
-    /// [`LoadError`]; no entry has changed then.
+    /// [`ReadError`]; no entry has changed then.
     pub(super) fn change_batch(
         &self,
         batch: &mut Batch<'_, K>,
         atomic: bool,
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), ReadError> {
         batch.sort();
         if atomic {
             batch.keep_last();
@@ -207,7 +207,7 @@ where
             runs.iter().for_each(|run| run.part.writer.unlock());
             match ready {
                 // Pages that were replaced are free now.
-                Err(LoadError::Space(_)) if self.retired.wait() => {}
+                Err(ReadError::Space(_)) if self.retired.wait() => {}
                 ready => {
                     // Pages that were split for it give their space back.
                     for run in runs.iter().filter(|run| !run.changes.is_empty()) {
@@ -225,12 +225,12 @@ where
         &'t self,
         batch: &mut Batch<'_, K>,
         runs: &mut Vec<Run<'t>>,
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), ReadError> {
         let mut guard = epoch::pin();
         let mut next = 0;
         let mut located = [Located::default(); TOGETHER];
         let mut known = 0..0;
-        while next < batch.changes.len() {
+        while next < batch.changes.len() && !batch.conflicts {
             if next >= known.end {
                 known = next..(next + TOGETHER).min(batch.changes.len());
                 // Blocks that were replaced meanwhile are used again.
@@ -248,7 +248,7 @@ where
             let page = self.page_of(part);
             let (header, _) = page.header(self.salt).map_err(|what| {
                 part.writer.unlock_unchanged();
-                LoadError::Damaged(what)
+                ReadError::Damaged(what)
             })?;
             let high = page.high(&header);
             next += 1;
@@ -266,7 +266,7 @@ where
                 if let Some(time) = batch.unchanged_since
                     && !planted!(self.pm(), "clustered-conflict-missed")
                 {
-                    batch.conflicts |= self.has_changed(part, key, change.hash, time);
+                    batch.conflicts |= self.has_changed(part, key, change.hash, time)?;
                 }
                 change.refused |= match change.expected {
                     Expected::Present => !change.was_there,
@@ -294,7 +294,7 @@ where
     ///
     /// The caller holds locks of pages to the left. So this waits for the page that `key` belongs to now,
     /// which is to their right, and never for a part that may be another page's by now.
-    fn lock_page(&self, key: &K, at: &Located, guard: &Guard) -> Result<&Part, LoadError> {
+    fn lock_page(&self, key: &K, at: &Located, guard: &Guard) -> Result<&Part, ReadError> {
         let backoff = Backoff::new();
         let mut at = *at;
         loop {
@@ -336,7 +336,7 @@ where
         &'t self,
         batch: &Batch<'_, K>,
         run: &mut Run<'t>,
-    ) -> Result<Option<Run<'t>>, LoadError> {
+    ) -> Result<Option<Run<'t>>, ReadError> {
         let guard = &epoch::pin();
         let part = run.part;
         let block = part.block();
@@ -347,7 +347,7 @@ where
             run.changes.start + run.changes.clone().take_while(below).count()
         });
         let replaced = self.replace_as(&old, &entries, cut, Course::Making { room })?;
-        let right = self.become_replaced(part, replaced, part.latest(), true, guard);
+        let right = self.become_replaced(part, replaced, None, true, guard);
         self.retire(block, guard);
         let Some((right, middle)) = right.zip(middle) else {
             return Ok(None);

@@ -9,7 +9,7 @@ use super::replace::{Course, NewPage, child_value, separator_between};
 use super::scan::NOW;
 use super::table::Table;
 use super::upper::Upper;
-use super::{ClusteredTree, Handle, LoadError};
+use super::{ClusteredTree, Handle, ReadError};
 use crate::contract::{Fill, InsertError};
 use crate::inner::InnerIndex;
 use crate::repr::{KeyRepr, Repr};
@@ -290,7 +290,7 @@ where
     /// The block of the root, which is a leaf page.
     fn root_block(&self) -> Result<u64, InsertError> {
         let word = self.table.read(self.pm(), Table::FIRST_ID);
-        let damaged = |what| InsertError::Space(Self::space_of(LoadError::Damaged(what)));
+        let damaged = |what| InsertError::Space(Self::space_of(ReadError::Damaged(what)));
         let word = word.map_err(damaged)?;
         word.map(|word| word.block)
             .ok_or_else(|| damaged("the root is not in the page table".into()))
@@ -311,11 +311,8 @@ where
             self.parts.free(slot);
         }
         self.upper = std::sync::Mutex::new(Upper::default());
-        self.load_all().map_err(|e| {
-            InsertError::Space(SpaceError::io(
-                "loading pages",
-                std::io::Error::other(e.to_string()),
-            ))
-        })
+        let loaded = self.load_all();
+        loaded.map_err(Self::space_of)?;
+        Ok(())
     }
 }

@@ -1,9 +1,10 @@
 //! A clustered tree as an index: the contract's traits.
 
 use super::batch::Batch;
+use super::open::Loading;
 use super::scan::NOW;
 use super::write::{Changed, Expected};
-use super::{ClusteredOptions, ClusteredTree, LoadError, MAX_KEY, MAX_VALUE};
+use super::{ClusteredOptions, ClusteredTree, MAX_KEY, MAX_VALUE, ReadError};
 use crate::contract::{
     BulkLoad, Direction, DurableIndex, Fill, IndexStats, InsertError, OrderedIndex, RecoveryReport,
     RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
@@ -39,7 +40,7 @@ where
         name: &str,
         options: &ClusteredOptions,
     ) -> Result<Self, TreeError> {
-        Self::reopen(pool, name, options)
+        Self::reopen(pool, name, options, Loading::AtOnce)
     }
 
     fn recovery(&self) -> &RecoveryReport {
@@ -63,12 +64,12 @@ where
 {
     /// The result of a read of loaded pages. Opening loads all of them, and replacing pages loads
     /// none, so there is nothing that a read could find damaged.
-    pub(super) fn loaded<R>(result: Result<R, LoadError>) -> R {
+    fn loaded<R>(result: Result<R, ReadError>) -> R {
         result.unwrap_or_else(|e| unreachable!("all pages are loaded: {e}"))
     }
 
     /// The lengths that a key or a value has and may have, if it is too long.
-    pub(super) fn key_fits(key: &K) -> Result<(), (usize, usize)> {
+    fn key_fits(key: &K) -> Result<(), (usize, usize)> {
         fits(key.bytes(), MAX_KEY, Self::NUMBER_KEYS)
     }
 
@@ -121,7 +122,9 @@ where
         V: 'c,
     {
         let mut batch = self.batch_of(changes)?;
-        self.write(&mut batch)
+        self.change_batch(&mut batch, true)
+            .map_err(Self::space_of)?;
+        Ok(self.commit()?)
     }
 
     /// The batch of these changes.
@@ -151,12 +154,6 @@ where
             batch.add(key, value, Expected::Either);
         }
         Ok(batch)
-    }
-
-    /// Makes all changes of a batch, or none of them, durably.
-    pub(super) fn write(&self, batch: &mut Batch<'_, K>) -> Result<(), InsertError> {
-        self.change_batch(batch, true).map_err(Self::space_of)?;
-        Ok(self.commit()?)
     }
 
     /// Inserts pairs under one fence, and adds a result for each to `out`.

@@ -12,7 +12,7 @@ use super::page::{Page, SoundTail};
 use super::part::{Part, Place};
 use super::replace::NewPage;
 use super::upper::{Known, Upper, by_itself};
-use super::{ClusteredTree, Handle, LoadError};
+use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Ranged;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::pool::DataKind;
@@ -38,9 +38,9 @@ where
     /// Loads the page that `key` leads to, if it is not loaded.
     ///
     /// # Errors
-    /// [`LoadError`]; the page is not loaded then.
+    /// [`ReadError`]; the page is not loaded then.
     #[cold]
-    pub(super) fn load(&self, key: &K, guard: &Guard) -> Result<(), LoadError> {
+    pub(super) fn load(&self, key: &K, guard: &Guard) -> Result<(), ReadError> {
         let mut upper = lock(&self.upper);
         let range = self.inner.find_range(key, guard);
         match Handle::decode(range.located.leaf) {
@@ -58,7 +58,7 @@ where
         id: u32,
         range: &Ranged<K>,
         guard: &Guard,
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), ReadError> {
         let low = range.low.as_ref().map(Borrow::borrow);
         let high = range.high.as_ref().map(Borrow::borrow);
         let sound = self.sound(id).map_err(|what| self.damaged(id, &what))?;
@@ -77,7 +77,7 @@ where
             self.expand(upper, &sound, low, guard)
         }
         .map_err(|e| match e {
-            LoadError::Damaged(what) => self.damaged(id, &what),
+            ReadError::Damaged(what) => self.damaged(id, &what),
             e => e,
         })?;
         match missing {
@@ -85,7 +85,7 @@ where
                 let level = sound.header.level + 1;
                 match self.post(upper, level, separator, sound.header.next) {
                     // The page goes on being found from its left neighbour.
-                    Err(LoadError::Space(_)) => Ok(()),
+                    Err(ReadError::Space(_)) => Ok(()),
                     posted => posted,
                 }
             }
@@ -93,10 +93,10 @@ where
         }
     }
 
-    fn damaged(&self, id: u32, what: &str) -> LoadError {
+    fn damaged(&self, id: u32, what: &str) -> ReadError {
         let word = self.table.read(self.pm(), id).ok().flatten();
         let place = word.map_or(String::new(), |word| format!(" at {:#x}", word.block));
-        LoadError::Damaged(format!("page {id}{place}: {what}"))
+        ReadError::Damaged(format!("page {id}{place}: {what}"))
     }
 
     /// The page of that number: its word and header are sound and say the same.
@@ -167,10 +167,10 @@ where
     }
 
     /// Leads keys from `separator` on to `handle`.
-    fn route(&self, separator: &[u8], handle: Handle, guard: &Guard) -> Result<(), LoadError> {
+    fn route(&self, separator: &[u8], handle: Handle, guard: &Guard) -> Result<(), ReadError> {
         let right = handle.encode();
         let routed = K::with_value_of(separator, |key| self.inner.insert(key, right, guard));
-        routed.ok_or_else(|| LoadError::Damaged("a separator is no key".into()))
+        routed.ok_or_else(|| ReadError::Damaged("a separator is no key".into()))
     }
 
     /// Puts `handle` in the place of the page that was not loaded.
@@ -180,7 +180,7 @@ where
         handle: Handle,
         low: Option<&K>,
         guard: &Guard,
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), ReadError> {
         let old = Handle::Unloaded(id).encode();
         let replace = |key: &K| self.inner.replace(old, handle.encode(), key, guard);
         let replaced = match low {
@@ -190,7 +190,7 @@ where
         if replaced {
             Ok(())
         } else {
-            Err(LoadError::Damaged("the inner index has it no more".into()))
+            Err(ReadError::Damaged("the inner index has it no more".into()))
         }
     }
 
@@ -199,8 +199,8 @@ where
         sound: &Sound<'_, M>,
         low: Option<&K>,
         guard: &Guard,
-    ) -> Result<(), LoadError> {
-        let damaged = LoadError::Damaged;
+    ) -> Result<(), ReadError> {
+        let damaged = ReadError::Damaged;
         let (page, header) = (sound.page, &sound.header);
         (page.check_base(header, sound.seed)).map_err(damaged)?;
         let numbers = (Self::NUMBER_KEYS, matches!(V::KIND, DataKind::U64));
@@ -215,7 +215,7 @@ where
         part.version.unlock();
         let tail = filled.map_err(|what| {
             self.parts.free(slot);
-            LoadError::Damaged(what)
+            ReadError::Damaged(what)
         })?;
         self.wipe(page, tail);
         self.put_in_place(header.id, Handle::Part(slot), low, guard)
@@ -272,13 +272,13 @@ where
         sound: &Sound<'_, M>,
         low: Option<&K>,
         guard: &Guard,
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), ReadError> {
         let header = &sound.header;
         let mut known = Known::of(&NewPage {
             header: *header,
             block: sound.block,
         });
-        let damaged = LoadError::Damaged;
+        let damaged = ReadError::Damaged;
         let (page, numbers) = (sound.page, (Self::NUMBER_KEYS, true));
         page.check_entries(header, numbers).map_err(damaged)?;
         let children = self.children(page, &mut known).map_err(damaged)?;
@@ -286,14 +286,14 @@ where
         self.wipe(page, tail.map_err(damaged)?);
         let fences = (sound.page.low(header), sound.page.high(header));
         let Some(((first_key, first), rest)) = children.split_first() else {
-            return Err(LoadError::Damaged("it leads nowhere".into()));
+            return Err(ReadError::Damaged("it leads nowhere".into()));
         };
         if first_key != fences.0.unwrap_or(Self::lowest())
             || rest
                 .iter()
                 .any(|(key, _)| fences.1.is_some_and(|high| &**key >= high))
         {
-            return Err(LoadError::Damaged(
+            return Err(ReadError::Damaged(
                 "its separators are not between its fences".into(),
             ));
         }
@@ -303,7 +303,7 @@ where
             self.route(key, Handle::Unloaded(*child), guard)?;
         }
         if !upper.add(header.level, fences.0, known) {
-            return Err(LoadError::Damaged("its place is another page's".into()));
+            return Err(ReadError::Damaged("its place is another page's".into()));
         }
         self.put_in_place(header.id, Handle::Unloaded(*first), low, guard)
     }

@@ -26,7 +26,7 @@ use super::replace::{Change, Course, NewPage, Old, Spec, entries_at};
 use super::sum;
 use super::table::{Table, Word};
 use super::upper::{Known, Upper, by_itself};
-use super::{ClusteredTree, Handle, LoadError};
+use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Ranged;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::log::{Logs, Record};
@@ -87,14 +87,14 @@ where
                 Ok(true) => {}
                 // Pages that were replaced are free after a while; without room for the new page,
                 // this one goes on taking its space.
-                Err(LoadError::Space(_)) if self.retired.wait() => {}
+                Err(ReadError::Space(_)) if self.retired.wait() => {}
                 Ok(false) | Err(_) => return,
             }
         }
     }
 
     /// Returns whether it did.
-    fn try_merge(&self, key: &K) -> Result<bool, LoadError> {
+    fn try_merge(&self, key: &K) -> Result<bool, ReadError> {
         let guard = epoch::pin();
         let at = self.inner.find_range(key, &guard);
         if let Some(low) = &at.low {
@@ -112,7 +112,7 @@ where
 
     /// Merges the page at `left` with the one to its right, whose low fence is `boundary`. Returns
     /// whether it did.
-    fn merge_two(&self, left: &Ranged<K>, boundary: &K) -> Result<bool, LoadError> {
+    fn merge_two(&self, left: &Ranged<K>, boundary: &K) -> Result<bool, ReadError> {
         let guard = epoch::pin();
         let Handle::Part(left_slot) = Handle::decode(left.located.leaf) else {
             return Ok(false);
@@ -161,7 +161,7 @@ where
         left_part: &Part,
         (right_slot, right_part): (u32, &Part),
         boundary: &K,
-    ) -> Result<bool, LoadError> {
+    ) -> Result<bool, ReadError> {
         if !self.is_sparse(left_part) && !self.is_sparse(right_part) {
             return Ok(false);
         }
@@ -181,8 +181,6 @@ where
         let Some(joined) = joined else {
             return Ok(false);
         };
-        self.keep_superseded(left_part, None);
-        self.keep_superseded(right_part, None);
         let mut upper = lock(&self.upper);
         if !self.unpost(&mut upper, 1, &separator)? {
             return Ok(false);
@@ -196,6 +194,8 @@ where
             }
         };
         drop(upper);
+        self.keep_superseded(left_part, None);
+        self.keep_superseded(right_part, None);
         let guard = epoch::pin();
         right_part.version.lock();
         let latest = left_part.latest().max(right_part.latest());
@@ -217,10 +217,10 @@ where
         (left, right): (Page<'p, M>, Page<'p, M>),
         left_tail: Vec<super::part::Place>,
         right_tail: Vec<super::part::Place>,
-    ) -> Result<Option<Joined<'p>>, LoadError> {
+    ) -> Result<Option<Joined<'p>>, ReadError> {
         let old = |page: Page<'p, M>| {
-            let (header, _) = page.header(self.salt).map_err(LoadError::Damaged)?;
-            Ok::<_, LoadError>(Old {
+            let (header, _) = page.header(self.salt).map_err(ReadError::Damaged)?;
+            Ok::<_, ReadError>(Old {
                 header,
                 low: page.low(&header),
                 high: page.high(&header),
@@ -313,7 +313,7 @@ where
 
     /// Removes a separator from the page of `level` that it belongs to, durably. Returns false, with
     /// nothing done, if it is not there, or is the page's first; the parent may have been merged then.
-    fn unpost(&self, upper: &mut Upper, level: u8, separator: &[u8]) -> Result<bool, LoadError> {
+    fn unpost(&self, upper: &mut Upper, level: u8, separator: &[u8]) -> Result<bool, ReadError> {
         let Some((low, known)) = Self::parent(upper, level, separator) else {
             return Ok(false);
         };
@@ -329,7 +329,7 @@ where
         let mut found = known;
         let children = self
             .children(page, &mut found)
-            .map_err(LoadError::Damaged)?;
+            .map_err(ReadError::Damaged)?;
         if !children.iter().any(|(key, _)| key == separator) {
             // A page that a crash left without separator.
             return Ok(true);
@@ -354,7 +354,7 @@ where
 
     /// Merges the inner page whose low fence is `low` with the one to its left, if both are small and
     /// have one parent.
-    fn merge_upper(&self, upper: &mut Upper, level: u8, low: &[u8]) -> Result<(), LoadError> {
+    fn merge_upper(&self, upper: &mut Upper, level: u8, low: &[u8]) -> Result<(), ReadError> {
         let pages = &upper.levels[usize::from(level) - 1];
         let below = (Bound::Unbounded, Bound::Excluded(low));
         let left = pages.range::<[u8], _>(below).next_back();
@@ -370,8 +370,8 @@ where
             page.tail(&header, seed, by_itself, |place, _| places.push(place))?;
             Ok::<_, String>((page, places))
         };
-        let (left_page, left_tail) = page_and_tail(&left).map_err(LoadError::Damaged)?;
-        let (right_page, right_tail) = page_and_tail(&right).map_err(LoadError::Damaged)?;
+        let (left_page, left_tail) = page_and_tail(&left).map_err(ReadError::Damaged)?;
+        let (right_page, right_tail) = page_and_tail(&right).map_err(ReadError::Damaged)?;
         let Some(joined) = self.joined((left_page, right_page), left_tail, right_tail)? else {
             return Ok(());
         };
@@ -398,8 +398,8 @@ where
     /// Merges all leaf pages of a tree without keys, as far as that goes.
     ///
     /// # Errors
-    /// [`LoadError`]; some are merged.
-    pub(super) fn merge_all(&self) -> Result<(), LoadError> {
+    /// [`ReadError`]; some are merged.
+    pub(super) fn merge_all(&self) -> Result<(), ReadError> {
         loop {
             let at = self.inner.find_first(&epoch::pin());
             let Some(high) = &at.high else {
@@ -414,11 +414,11 @@ where
     /// While the root has a single child, it takes over that child's content. The caller is alone.
     ///
     /// # Errors
-    /// [`LoadError`]; the tree is as it was, or has fewer levels.
-    pub(super) fn collapse(&mut self) -> Result<(), LoadError> {
+    /// [`ReadError`]; the tree is as it was, or has fewer levels.
+    pub(super) fn collapse(&mut self) -> Result<(), ReadError> {
         loop {
             let id = Table::FIRST_ID;
-            let root = self.sound(id).map_err(LoadError::Damaged)?;
+            let root = self.sound(id).map_err(ReadError::Damaged)?;
             if root.header.level == 0 {
                 return Ok(());
             }
@@ -428,17 +428,17 @@ where
             });
             let children = self
                 .children(root.page, &mut known)
-                .map_err(LoadError::Damaged)?;
+                .map_err(ReadError::Damaged)?;
             let [(_, child)] = children[..] else {
                 return Ok(());
             };
-            let child = self.sound(child).map_err(LoadError::Damaged)?;
+            let child = self.sound(child).map_err(ReadError::Damaged)?;
             let mut places = Vec::new();
             let counts = |stamp| self.counts(stamp);
             let tail = (child.page).tail(&child.header, child.seed, counts, |place, _| {
                 places.push(place);
             });
-            tail.map_err(LoadError::Damaged)?;
+            tail.map_err(ReadError::Damaged)?;
             let entries = entries_at(child.page, &child.header, places);
             let old = Old {
                 header: child.header,

@@ -26,7 +26,9 @@
 //! | `upper` | inner pages |
 //! | `replace`, `merge` | consolidation, split, growth of the root; merging and its log |
 //! | `part`, `order` | what DRAM holds of a leaf page; a page in key order |
-//! | `table`, `counter`, `slots`, `root` | page table; generations and stamps; commit slots; root words |
+//! | `table`, `counter`, `root` | page table; generations and stamps; root words |
+//! | `slots`, `sessions` | commit slots; what they said when a crash ended a session |
+//! | `lazy` | a tree whose pages are loaded as they are touched |
 //! | `page`, `image`, `layout` | reading a page, building one, what it looks like |
 //! | `checked`, `sum` | words with a check; CRC-32C |
 //!
@@ -51,7 +53,9 @@
 //! 3. *Batches* and merges lock several pages, from left to right. A thread that holds a lock waits
 //!    only for the page that a key to the right of it belongs to now.
 //! 4. *Inner pages* are changed under one lock, `upper`, which is taken after a part's. Loading
-//!    is done under it too.
+//!    is done under it too. Who holds it takes no stamp and waits for no page: those who have a
+//!    stamp that is not shown may wait for it.
+//! 5. The locks of `versions` come last: `times`, then `history`.
 //!
 //! # Crash states
 //! 1. *A group in flight*: nothing of it, a torn group, which its sum tells, or the group. Opening takes
@@ -61,7 +65,8 @@
 //!    (`table`).
 //! 3. *A split*, before the separator is in the parent: a page that is found by going right. The
 //!    thread that goes right adds the separator.
-//! 4. *An atomic batch in several pages*: groups whose slot does not say their stamp (`slots`).
+//! 4. *An atomic batch in several pages*: groups whose slot does not say their stamp (`slots`,
+//!    `sessions`).
 //! 5. *Making the tree*: chunks of a root that is not published.
 //!
 //! Groups are judged by their sums and not by the order of stores, so x86-64, AArch64 and durable
@@ -76,6 +81,7 @@ mod group;
 mod image;
 mod index;
 mod layout;
+mod lazy;
 mod load;
 mod merge;
 mod open;
@@ -86,6 +92,7 @@ mod read;
 mod replace;
 mod root;
 mod scan;
+mod sessions;
 mod shown;
 mod slots;
 mod snapshot;
@@ -93,6 +100,8 @@ mod sum;
 mod table;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_lazy;
 #[cfg(test)]
 mod tests_snapshots;
 mod upper;
@@ -111,8 +120,10 @@ use bristlecone_pmem::pool::{DataKind, Root};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError, planted};
 use counter::Counter;
 use layout::Seed;
+pub use lazy::LazyTree;
 use page::Page;
 use part::Part;
+use sessions::Sessions;
 use shown::Shown;
 use slots::Slots;
 pub use snapshot::{Snapshot, WriteError};
@@ -176,11 +187,12 @@ where
     retired: Retired,
     /// Blocks that are kept back for removals.
     spare: Mutex<Vec<u64>>,
-    /// While the tree is opened: newborn pages that cannot be read, and their blocks.
-    unreadable: Vec<(u32, u64)>,
+    /// Until all pages are loaded: newborn pages that cannot be read, and their blocks.
+    unreadable: Mutex<Vec<(u32, u64)>>,
     /// Made or opened with the tree.
     log: Option<Logs<M>>,
     slots: Slots,
+    sessions: Sessions,
     heap: Heap<M>,
     /// `None` once closed.
     root: Option<Root<M>>,
@@ -231,22 +243,32 @@ impl Handle {
     }
 }
 
-/// Why a page could not be had.
+/// Reason why a page could not be read. Nothing has changed.
 #[derive(Debug)]
-enum LoadError {
-    /// It is damaged: a message that says where and how.
+#[non_exhaustive]
+pub enum ReadError {
+    /// It is damaged: says where and how.
     Damaged(String),
     /// There is no memory for what DRAM holds of it.
     Space(SpaceError),
 }
 
-impl From<SpaceError> for LoadError {
+impl From<SpaceError> for ReadError {
     fn from(e: SpaceError) -> Self {
         Self::Space(e)
     }
 }
 
-impl fmt::Display for LoadError {
+impl std::error::Error for ReadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Damaged(_) => None,
+            Self::Space(e) => e.source(),
+        }
+    }
+}
+
+impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Damaged(what) => f.write_str(what),
@@ -316,7 +338,8 @@ where
     /// Whether a group with this stamp's word counts, in a leaf page.
     #[inline]
     fn counts(&self, stamp_word: u64) -> bool {
-        planted!(self.pm(), "clustered-void-kept") || self.slots.counts(self.pm(), stamp_word)
+        planted!(self.pm(), "clustered-void-kept")
+            || self.sessions.counts(self.pm(), &self.slots, stamp_word)
     }
 
     /// A generation that no page has had.

@@ -7,12 +7,13 @@
 use super::counter::Counter;
 use super::layout::{Header, MIN_PAGE};
 use super::merge;
+use super::sessions::{self, Sessions};
 use super::shown::Shown;
 use super::slots::{self, Slots};
 use super::table::{Table, Word};
 use super::upper::Upper;
 use super::versions::Versions;
-use super::{ClusteredOptions, ClusteredTree, Handle, Inner, LoadError, PAGE_BYTES, root};
+use super::{ClusteredOptions, ClusteredTree, Handle, Inner, PAGE_BYTES, ReadError, root};
 use crate::arena::Arena;
 use crate::common::{self, check_node_bytes};
 use crate::contract::{RecoveryReport, TreeError};
@@ -39,6 +40,15 @@ enum Birth {
     Void,
     /// It is not there, or is damaged.
     Unreadable,
+}
+
+/// When pages are loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loading {
+    /// All of them when the tree is opened.
+    AtOnce,
+    /// Each when it is touched.
+    WhenTouched,
 }
 
 /// The name in root tables.
@@ -86,8 +96,9 @@ where
             report: RecoveryReport::default(),
             retired: Retired::default(),
             spare: Mutex::default(),
-            unreadable: Vec::new(),
+            unreadable: Mutex::default(),
             log: None,
+            sessions: Sessions::new(&slots, salt, ceilings.1),
             slots,
             heap,
             root: Some(root),
@@ -119,6 +130,8 @@ where
             (root::SALT_AGAIN, salt),
             (root::GENERATIONS, 1),
             (root::STAMPS, 1),
+            (root::SESSION, 0),
+            (root::ENDED, 0),
         ] {
             let cell = root.word(i);
             // ORDERING: Relaxed; the root is not published.
@@ -182,7 +195,10 @@ where
             self.heap.free(POff::new(first.block));
         }
         published?;
-        self.load_all().inspect_err(|_| self.root().unpublish())
+        let loaded = self.load_all().map_err(Self::not_opened);
+        loaded.inspect_err(|_| self.root().unpublish())?;
+        self.sessions.begin(self.root());
+        Ok(())
     }
 
     fn publish_root(&self) -> Result<(), TreeError> {
@@ -197,6 +213,7 @@ where
         pool: &Arc<Pool<M>>,
         name: &str,
         options: &ClusteredOptions,
+        loading: Loading,
     ) -> Result<Self, TreeError> {
         let started = Instant::now();
         let root = pool.open_root(name, Some(&root_kind::<K, V>(options)?))?;
@@ -209,7 +226,7 @@ where
         let slots = Slots::at(root::required(&root, root::SLOTS).map_err(corrupt)? * 64);
         let ceilings = (generations, stamps);
         let mut tree = Self::assemble(root, heap, options, salt, ceilings, slots)?;
-        let opened = tree.recover();
+        let opened = tree.recover(loading);
         if let Err(e) = opened {
             // Nothing of this tree may be changed at its end.
             tree.root = None;
@@ -220,17 +237,45 @@ where
         Ok(tree)
     }
 
-    fn recover(&mut self) -> Result<(), TreeError> {
-        let repaired = self.read_table().map_err(TreeError::Corrupt)?;
+    fn recover(&mut self, loading: Loading) -> Result<(), TreeError> {
+        let corrupt = TreeError::Corrupt;
+        let repaired = self.read_table().map_err(corrupt)?;
+        let full = self.sessions.read(self.root(), &self.slots);
+        let full = full.map_err(corrupt)?;
         self.heap.finish_recovery();
         if !self.read_only {
             self.fill_spare();
         }
         self.report.threads = 1;
         self.report.repaired = repaired;
-        self.load_all()?;
-        self.clear_unreadable();
+        if loading == Loading::AtOnce || full {
+            let loaded = self.load_rest().map_err(Self::not_opened)?;
+            (self.report.leaves_scanned, self.report.entries) = loaded;
+        } else if !self.read_only {
+            self.sessions.keep(self.root()).map_err(corrupt)?;
+        }
+        if !self.read_only {
+            self.sessions.begin(self.root());
+        }
         Ok(())
+    }
+
+    fn not_opened(e: ReadError) -> TreeError {
+        match e {
+            ReadError::Damaged(what) => TreeError::Corrupt(what),
+            ReadError::Space(e) => TreeError::Space(e),
+        }
+    }
+
+    /// Loads all pages that are not, and forgets what was kept until then. Returns the number of leaf
+    /// pages, and of entries.
+    pub(super) fn load_rest(&self) -> Result<(u64, u64), ReadError> {
+        let loaded = self.load_all()?;
+        if !self.read_only {
+            self.clear_unreadable();
+            self.sessions.forget(self.root());
+        }
+        Ok(loaded)
     }
 
     /// Reads the page table: marks the blocks that it names, and decides about newborn pages.
@@ -247,7 +292,8 @@ where
             merge::RECORD,
         )?;
         log.mark(&self.heap, &guard)?;
-        let slots = self.heap.mark(self.slots.block(), slots::BYTES, &guard);
+        let bytes = slots::BYTES + sessions::BYTES;
+        let slots = self.heap.mark(self.slots.block(), bytes, &guard);
         slots.map_err(|e| format!("the commit slots: {e}"))?;
         self.slots.check(self.pm())?;
         let merges = log.recover(|record| self.apply(record))?;
@@ -289,7 +335,7 @@ where
             pm.fence();
         }
         self.table.release(cleared);
-        self.unreadable = unreadable;
+        *lock(&self.unreadable) = unreadable;
         Ok(newborn.len() as u64 + merges)
     }
 
@@ -330,37 +376,34 @@ where
 
     /// Clears newborn words whose pages cannot be read and that no page leads to: they were not
     /// durable when the power went, so nothing that would make them count is.
-    fn clear_unreadable(&mut self) {
+    fn clear_unreadable(&self) {
         let pm = self.pm();
-        for (id, _) in &self.unreadable {
+        let unreadable = std::mem::take(&mut *lock(&self.unreadable));
+        for (id, _) in &unreadable {
             self.table.clear(pm, *id);
         }
-        if !self.unreadable.is_empty() {
+        if !unreadable.is_empty() {
             // PERSIST: cleared words, before their numbers and blocks are used again.
             pm.fence();
         }
-        for (id, block) in std::mem::take(&mut self.unreadable) {
+        for (id, block) in unreadable {
             self.heap.free(POff::new(block));
             self.table.release([id]);
         }
     }
 
-    /// Loads every page.
-    pub(super) fn load_all(&mut self) -> Result<(), TreeError> {
+    /// Loads every page. Returns the number of leaf pages, and of entries.
+    pub(super) fn load_all(&self) -> Result<(u64, u64), ReadError> {
         let guard = epoch::pin();
-        let mut leaves = 0;
-        let mut entries = 0;
+        let (mut leaves, mut entries) = (0, 0);
         let mut at = self.inner.find_first(&guard);
         loop {
+            let low = at.low.as_ref().map(Borrow::borrow);
             match Handle::decode(at.located.leaf) {
-                Handle::Unloaded(id) => {
-                    self.load_page(&mut lock(&self.upper), id, &at, &guard)
-                        .map_err(|e| match e {
-                            LoadError::Damaged(what) => TreeError::Corrupt(what),
-                            LoadError::Space(e) => TreeError::Space(e),
-                        })?;
-                    at = match &at.low {
-                        Some(low) => self.inner.find_range(low.borrow(), &guard),
+                Handle::Unloaded(_) => {
+                    self.load_at(&at, &guard)?;
+                    at = match low {
+                        Some(low) => self.inner.find_range(low, &guard),
                         None => self.inner.find_first(&guard),
                     };
                     continue;
@@ -371,13 +414,10 @@ where
                 }
             }
             let Some(high) = &at.high else {
-                break;
+                return Ok((leaves, entries));
             };
             at = self.inner.find_range(high.borrow(), &guard);
         }
-        self.report.leaves_scanned = leaves;
-        self.report.entries = entries;
-        Ok(())
     }
 
     /// Closes the tree: moves every seal to the end of its tail.
@@ -387,6 +427,7 @@ where
         }
         if !self.read_only {
             self.seal_all();
+            self.sessions.close(self.root());
             self.empty_spare();
             self.commit()?;
         }

@@ -6,7 +6,7 @@ use super::layout::{
 use super::order::Rank;
 use super::part::{Base, Part, Place};
 use super::replace::base_of;
-use super::slots::stamp_of;
+use super::slots::split_word;
 use bristlecone_pmem::media::cpu;
 use bristlecone_pmem::{Media, PWord};
 use std::cmp::Ordering as Order;
@@ -502,7 +502,7 @@ impl<'p, M: Media> Page<'p, M> {
                 return None;
             }
             let (_, words) = seed.headed(at, self.word(at))?;
-            let stamp = stamp_of(self.word(at + 1));
+            let (stamp, _) = split_word(self.word(at + 1));
             let before = stamps.len();
             while stamps.len() < count && part.place(stamps.len()).word < at + words {
                 stamps.push(stamp);

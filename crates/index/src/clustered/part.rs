@@ -213,7 +213,7 @@ impl Part {
         load(&self.about) as u32
     }
 
-    /// The page's generation. The caller holds the writer's lock.
+    /// The page's generation; of a page that may be changing, unless the caller holds the writer's lock.
     pub(super) fn generation(&self) -> u64 {
         load(&self.generation) & GENERATION
     }
@@ -296,8 +296,8 @@ impl Part {
         found & ((1 << count) - 1)
     }
 
-    /// Sets `order` to the order of the tail's records. Returns false if the page is not the one of
-    /// `version` any more.
+    /// Sets `order` to the order of the tail's records. Returns the latest stamp of the page, which is that of
+    /// the last of these records or a later one; `None` if the page is not the one of `version` any more.
     ///
     /// The caller is pinned, or holds the writer's lock.
     pub(super) fn order<M: Media>(
@@ -305,7 +305,7 @@ impl Part {
         page: Page<'_, M>,
         version: u64,
         order: &mut TailOrder,
-    ) -> bool {
+    ) -> Option<u64> {
         order.records.clear();
         order.seen = 0;
         let locked = self.ordering.try_lock();
@@ -323,6 +323,7 @@ impl Part {
         for (to, i) in places.iter_mut().zip(fresh.clone()) {
             *to = lane(&self.places, i);
         }
+        let latest = self.latest();
         // If so, the places are this page's, and its records below the count never change.
         let valid = self.version.validate(version);
         if valid {
@@ -335,7 +336,7 @@ impl Part {
             }
             self.ordering.unlock_unchanged();
         }
-        valid
+        valid.then_some(latest)
     }
 
     /// The caller holds the lock of the order.

@@ -2,7 +2,7 @@
 
 use super::page::{Found, Page};
 use super::part::{Part, SEARCHED};
-use super::{ClusteredTree, Handle, LoadError};
+use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Located;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
@@ -40,13 +40,13 @@ where
     /// Calls `f` with the value of `key`, if there is one.
     ///
     /// # Errors
-    /// [`LoadError`], where the page of the key is damaged or cannot be loaded.
+    /// [`ReadError`], where the page of the key is damaged or cannot be loaded.
     #[inline]
     pub(super) fn find_value<R>(
         &self,
         key: &K,
         f: impl FnOnce(&V) -> R,
-    ) -> Result<Option<R>, LoadError> {
+    ) -> Result<Option<R>, ReadError> {
         key.with_bytes(|bytes| {
             Self::with_guard(|guard| {
                 loop {
@@ -145,7 +145,7 @@ where
         &self,
         keys: &[Q],
         out: &mut Vec<Option<V::Owned>>,
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), ReadError> {
         out.clear();
         out.reserve(keys.len());
         let mut located = [Located::default(); TOGETHER];

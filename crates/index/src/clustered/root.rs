@@ -7,6 +7,8 @@
 //! | 3 | ceiling of time stamps |
 //! | 4 | the log of merges: block / 64 |
 //! | 5 | the commit slots: block / 64 |
+//! | 6 | the first stamp of the session that has the tree open for writing, or 0 |
+//! | 7 | entries of ended sessions |
 //! | 8 to 95 | segments of the page table: block / 64, the first one first |
 //!
 //! Every word is [checked]; its place is its number. A word that counts has [`MARK`] in its payload.
@@ -23,6 +25,8 @@ pub(super) const GENERATIONS: usize = 2;
 pub(super) const STAMPS: usize = 3;
 pub(super) const LOG: usize = 4;
 pub(super) const SLOTS: usize = 5;
+pub(super) const SESSION: usize = 6;
+pub(super) const ENDED: usize = 7;
 pub(super) const SEGMENTS: usize = 8;
 /// Segments of the page table that there may be.
 pub(super) const MAX_SEGMENTS: usize = 88;

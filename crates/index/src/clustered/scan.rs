@@ -6,7 +6,7 @@
 use super::order::{Step, TailOrder, Walk};
 use super::page::Page;
 use super::part::{Base, Part};
-use super::{ClusteredTree, Handle, LoadError};
+use super::{ClusteredTree, Handle, ReadError};
 use crate::contract::Direction;
 use crate::inner::Ranged;
 use crate::repr::{KeyRepr, Repr};
@@ -32,14 +32,14 @@ where
     /// that time, or it is [`NOW`].
     ///
     /// # Errors
-    /// [`LoadError`], at a page that is damaged or cannot be loaded.
+    /// [`ReadError`], at a page that is damaged or cannot be loaded.
     pub(super) fn scan_pages<R: RangeBounds<K>>(
         &self,
         range: &R,
         direction: Direction,
         time: u64,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), ReadError> {
         let mut order = TailOrder::default();
         // The bound at which the scan stands.
         let mut reached: Option<Bound<K::Owned>> = None;
@@ -63,17 +63,17 @@ where
                 self.prefetch_next(&at, direction, &guard);
                 let page = self.page_of(part);
                 let base = part.base();
-                if !part.order(page, version, &mut order) {
+                let Some(latest) = part.order(page, version, &mut order) else {
                     continue;
-                }
+                };
+                self.pm().interleave();
                 let bounds = Bounds::of(range, direction, &at, reached.as_ref());
-                // All that is in the order had been shown when this stamp was there.
-                let visited = if part.latest() < time {
+                let visited = if latest < time {
                     let walk = bounds.walk(page, &base, &order);
                     self.visit_page(page, &base, direction, walk, &mut visit)
                 } else {
                     let visited =
-                        self.visit_earlier((part, version), time, direction, &bounds, &mut visit);
+                        self.visit_earlier((part, version), time, direction, &bounds, &mut visit)?;
                     let Some(visited) = visited else {
                         continue;
                     };
@@ -120,7 +120,7 @@ where
     }
 
     /// Loads the page at `at`.
-    fn load_at(&self, at: &Ranged<K>, guard: &Guard) -> Result<(), LoadError> {
+    pub(super) fn load_at(&self, at: &Ranged<K>, guard: &Guard) -> Result<(), ReadError> {
         match &at.low {
             Some(low) => self.load(low.borrow(), guard),
             None => {

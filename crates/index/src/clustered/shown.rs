@@ -5,8 +5,9 @@
 //! of a stamp holds the last one, of all that share the word, whose change has been shown.
 //!
 //! # Concurrency
-//! A change whose word is still that of an older change in flight waits for it. The older one has all its
-//! locks, so it waits for older ones only.
+//! A change whose word is still that of an older change in flight waits for it. Who has a stamp that is not
+//! shown has all its page locks, and waits for older ones, and for locks whose holders take no stamp and
+//! wait for no page.
 
 use crate::sync::{AtomicU64, wait};
 use crossbeam_utils::Backoff;
@@ -55,7 +56,9 @@ impl<const RING: u64> Shown<RING> {
         if cell.load(Ordering::Acquire) != stamp {
             self.wait_until(cell, stamp);
         }
-        // ORDERING: Release; pairs with the Acquire of `wait_for`, which sees the change's records.
+        // ORDERING: Release; pairs with the Acquire of `wait_for`, which sees the change's records, and
+        // with that of the word's next change above: so who sees a stamp shown sees all older ones of its
+        // word.
         cell.store(stamp + RING, Ordering::Release);
     }
 
@@ -71,11 +74,13 @@ impl<const RING: u64> Shown<RING> {
     /// Waits until all stamps below `end`, which have been given, have been shown.
     pub(super) fn wait_for(&self, end: u64) {
         // ORDERING: Acquire; pairs with the Release below: what another thread has seen shown.
-        let from = self.mark.load(Ordering::Acquire);
+        let marked = self.mark.load(Ordering::Acquire);
+        // Whose word says a later stamp has been shown: so the words of the last lap say it of all.
+        let from = marked.max(end.saturating_sub(RING));
         for stamp in from..end {
             self.wait_until(&self.next[Self::word(stamp)], stamp + 1);
         }
-        if end > from {
+        if end > marked {
             // ORDERING: Release; pairs with the Acquire above. A lower mark of another thread may be
             // stored later, and costs time only.
             self.mark.store(end, Ordering::Release);
@@ -101,8 +106,9 @@ mod tests {
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| shown.wait_for(11));
             std::thread::sleep(std::time::Duration::from_millis(20));
-            assert!(!waiting.is_finished(), "9 is in flight");
+            let waited = !waiting.is_finished();
             shown.show(9);
+            assert!(waited, "9 was in flight");
         });
     }
 

@@ -10,10 +10,10 @@
 //! most the slot's.
 //!
 //! # Crash states
-//! A change that was not committed leaves pending groups above their slot's stamp. Opening takes their
-//! heads off, before a slot is used again.
+//! A change that was not committed leaves pending groups above their slot's stamp. What the slots say when
+//! a session ends is kept until loading has taken their heads off (`sessions`).
 
-use super::{checked, root};
+use super::{checked, root, sessions};
 use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::sync::{give_way, lock};
 use bristlecone_pmem::{Heap, Media, PWord, SpaceError};
@@ -21,7 +21,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 /// Slots of a tree.
-const SLOTS: u64 = 64;
+pub(super) const SLOTS: u64 = 64;
 /// Bytes of the block of slots.
 pub(super) const BYTES: u64 = SLOTS * LINE as u64;
 
@@ -39,9 +39,12 @@ pub(super) fn stamp_word(stamp: u64, slot: Option<Slot>) -> u64 {
     stamp | slot.map_or(0, |slot| (slot.0 + 1) << SLOT_SHIFT)
 }
 
-/// The stamp in such a word.
-pub(super) fn stamp_of(word: u64) -> u64 {
-    word & ((1 << STAMP_BITS) - 1)
+/// The stamp in such a word, and the slot, which may be none that there is.
+pub(super) fn split_word(word: u64) -> (u64, Option<u64>) {
+    (
+        word & ((1 << STAMP_BITS) - 1),
+        (word >> SLOT_SHIFT).checked_sub(1),
+    )
 }
 
 /// A slot that the caller has for itself.
@@ -66,7 +69,7 @@ impl Slots {
     /// # Errors
     /// [`SpaceError`]
     pub(super) fn create<M: Media>(heap: &Heap<M>, pm: &M) -> Result<Self, SpaceError> {
-        let slots = Self::at(heap.alloc(BYTES)?.get());
+        let slots = Self::at(heap.alloc(BYTES + sessions::BYTES)?.get());
         for slot in 0..SLOTS {
             for copy in 0..2 {
                 // ORDERING: Relaxed; nothing leads to the block.
@@ -138,7 +141,7 @@ impl Slots {
     ///
     /// # Errors
     /// A message, if neither is sound.
-    fn stamp<M: Media>(&self, pm: &M, slot: u64) -> Result<u64, String> {
+    pub(super) fn stamp<M: Media>(&self, pm: &M, slot: u64) -> Result<u64, String> {
         let copies = [0, 1].map(|copy| {
             // ORDERING: Acquire; pairs with the Release of `commit`.
             let word = self.cell(pm, slot, copy).load(pm, Ordering::Acquire);
@@ -154,16 +157,6 @@ impl Slots {
     /// A message that names the slot that is lost.
     pub(super) fn check<M: Media>(&self, pm: &M) -> Result<(), String> {
         (0..SLOTS).try_for_each(|slot| self.stamp(pm, slot).map(|_| ()))
-    }
-
-    /// Whether a group with this stamp's word counts: by itself, or because its slot says so.
-    pub(super) fn counts<M: Media>(&self, pm: &M, stamp_word: u64) -> bool {
-        let stamp = stamp_word & ((1 << STAMP_BITS) - 1);
-        match (stamp_word >> SLOT_SHIFT).checked_sub(1) {
-            None => true,
-            Some(slot) if slot < SLOTS => self.stamp(pm, slot).is_ok_and(|last| stamp <= last),
-            Some(_) => false,
-        }
     }
 }
 

@@ -10,11 +10,11 @@
 
 use super::order::{Step, TailOrder};
 use super::page::{Found, Page};
-use super::part::Part;
+use super::part::{Base, Part};
 use super::replace::Change;
 use super::scan::Bounds;
-use super::versions::Version;
-use super::{ClusteredTree, Handle, LoadError};
+use super::versions::{Past, Version};
+use super::{ClusteredTree, Handle, ReadError};
 use crate::contract::{Direction, InsertError};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::{Media, planted};
@@ -27,8 +27,8 @@ use std::ops::{ControlFlow, RangeBounds};
 /// A tree as it was when [`snapshot`](ClusteredTree::snapshot) was called: with all changes that had
 /// returned by then, and none that began later.
 ///
-/// What others change meanwhile is kept in DRAM, as it was, while the snapshot is there: a value for each
-/// key at most. Nothing of it is durable.
+/// What others change meanwhile is kept in DRAM, as it was, while the snapshot is there: for each key that
+/// changes, also one that was not there, what it had. Nothing of it is durable.
 ///
 /// # Examples
 /// ```
@@ -42,13 +42,14 @@ use std::ops::{ControlFlow, RangeBounds};
 /// tree.insert(&1, &10)?;
 /// let before = tree.snapshot();
 /// tree.update(&1, &11)?;
-/// assert_eq!((before.get(&1), tree.get(&1)), (Some(10), Some(11)));
+/// assert_eq!((before.get(&1)?, tree.get(&1)), (Some(10), Some(11)));
 ///
 /// // What rests on the old value is refused.
 /// let answer = before.write_batch([(&1, Some(&20))]);
 /// assert!(matches!(answer, Err(WriteError::Conflict)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use = "it ends when it is dropped"]
 pub struct Snapshot<'t, K, V, M>
 where
     K: KeyRepr + ?Sized,
@@ -124,24 +125,29 @@ where
     M: Media,
 {
     /// Returns the value that `key` had.
-    #[must_use]
-    pub fn get(&self, key: &K) -> Option<V::Owned> {
-        ClusteredTree::<K, V, M>::loaded(self.tree.find_at(self.time, key))
+    ///
+    /// # Errors
+    /// [`ReadError`]: never of a tree whose pages were all loaded when it was opened.
+    pub fn get(&self, key: &K) -> Result<Option<V::Owned>, ReadError> {
+        self.tree.find_at(self.time, key)
     }
 
     /// Visits the entries that the range had, in the order of their keys or down, until `visit` breaks.
+    ///
+    /// # Errors
+    /// As of [`get`](Self::get); what comes before has been visited.
     pub fn scan<R: RangeBounds<K>>(
         &self,
         range: R,
         direction: Direction,
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) {
-        let scanned = self.tree.scan_pages(&range, direction, self.time, visit);
-        ClusteredTree::<K, V, M>::loaded(scanned);
+    ) -> Result<(), ReadError> {
+        (self.tree).scan_pages(&range, direction, self.time, visit)
     }
 
     /// As [`ClusteredTree::write_batch`], unless one of the keys has changed since: by others, or by an
-    /// earlier batch of this snapshot.
+    /// earlier batch of this snapshot. Keys that were read and are not written are not looked at: this is
+    /// snapshot isolation.
     ///
     /// # Errors
     /// [`WriteError`]; nothing has changed then, but where it is [`InsertError::Commit`].
@@ -155,10 +161,12 @@ where
     {
         let batch = self.tree.batch_of(changes)?;
         let mut batch = batch.if_unchanged_since(self.time);
-        self.tree.write(&mut batch)?;
+        let changed = self.tree.change_batch(&mut batch, true);
+        changed.map_err(|e| InsertError::from(ClusteredTree::<K, V, M>::space_of(e)))?;
         if batch.conflicts() {
             return Err(WriteError::Conflict);
         }
+        self.tree.commit().map_err(InsertError::from)?;
         Ok(())
     }
 }
@@ -169,8 +177,7 @@ where
     V: Repr + ?Sized,
     M: Media,
 {
-    /// Returns the tree as it is now. Waits for changes that have begun to become visible, which is
-    /// as long as a fence.
+    /// Returns the tree as it is now. Waits for changes that have begun to become visible.
     ///
     /// # Examples
     /// As of [`Snapshot`].
@@ -182,16 +189,17 @@ where
         Snapshot { tree: self, time }
     }
 
-    /// Keeps what the records of a page superseded that is to be replaced, and a change with its stamp,
-    /// which goes into the new page. The caller holds the writer's lock.
+    /// Keeps what the records of a page superseded that is about to be replaced, and a change with its
+    /// stamp, which is in the new page. The caller holds the writer's lock.
     pub(super) fn keep_superseded(&self, part: &Part, change: Option<(Change<'_>, u64)>) {
-        if !self.versions.somebody_reads() || planted!(self.pm(), "clustered-history-dropped") {
+        if !self.versions.is_read() || planted!(self.pm(), "clustered-history-dropped") {
             return;
         }
         let (page, base, count) = (self.page_of(part), part.base(), part.count());
-        let stamps = page.stamps(part, self.seed(part.generation()), count);
-        let stamps = stamps.unwrap_or_default();
-        debug_assert_eq!(stamps.len(), count, "the lock keeps the page as it is");
+        let Some(stamps) = page.stamps(part, self.seed(part.generation()), count) else {
+            self.versions.keep().lose();
+            return;
+        };
         let record = |(i, stamp)| -> (&[u8], Version<'_>) {
             let place = part.place(i);
             let (key, value) = page.record(base.form, place);
@@ -220,22 +228,37 @@ where
         }
     }
 
+    /// The stamps of a page that was what its part says when they were read.
+    fn known(stamps: Option<Vec<u64>>) -> Result<Vec<u64>, ReadError> {
+        let what = "a change in the tail of a page, which was sound, is damaged in memory";
+        stamps.ok_or_else(|| ReadError::Damaged(what.into()))
+    }
+
     /// Whether `key` has changed at `time` or later. The caller holds the writer's lock, and somebody reads
     /// at that time.
-    pub(super) fn has_changed(&self, part: &Part, key: &[u8], hash: u32, time: u64) -> bool {
+    ///
+    /// # Errors
+    /// [`ReadError`]: the page is damaged.
+    pub(super) fn has_changed(
+        &self,
+        part: &Part,
+        key: &[u8],
+        hash: u32,
+        time: u64,
+    ) -> Result<bool, ReadError> {
         if part.latest() < time {
-            return false;
+            return Ok(false);
         }
         let (page, count) = (self.page_of(part), part.count());
         if let Some((i, _)) = page.newest(part, (key, hash), count, |_| true) {
             let stamps = page.stamps(part, self.seed(part.generation()), count);
-            return stamps.is_none_or(|stamps| stamps[i] >= time);
+            return Ok(Self::known(stamps)?[i] >= time);
         }
-        part.latest_of_base() >= time && self.versions.at(time, key).is_some()
+        Ok(part.latest_of_base() >= time && self.versions.at(time, key)?.is_some())
     }
 
     /// The value that `key` had at `time`.
-    fn find_at(&self, time: u64, key: &K) -> Result<Option<V::Owned>, LoadError> {
+    fn find_at(&self, time: u64, key: &K) -> Result<Option<V::Owned>, ReadError> {
         let guard = &epoch::pin();
         key.with_bytes(|bytes| {
             loop {
@@ -255,23 +278,22 @@ where
                     continue;
                 };
                 let found = self.look_at(part, time, (bytes, key.hash()));
-                if let Some(found) = found
-                    && part.version.validate(version)
-                {
+                self.pm().interleave();
+                if part.version.validate(version) {
                     let owned = |value: Cow<'_, [u8]>| V::with_value_of(&value, ToOwned::to_owned);
-                    return Ok(found.and_then(owned));
+                    return Ok(found?.and_then(owned));
                 }
             }
         })
     }
 
-    /// The value that a key had at `time`, in a page that may be changing: `None` if it surely is.
+    /// The value that a key had at `time`. If the page is changing, the answer, or the error, means nothing.
     fn look_at(
         &self,
         part: &Part,
         time: u64,
         (key, hash): (&[u8], u32),
-    ) -> Option<Option<Cow<'_, [u8]>>> {
+    ) -> Result<Option<Cow<'_, [u8]>>, ReadError> {
         let page = self.page_of(part);
         let count = part.count();
         let value = |found| match found {
@@ -280,25 +302,29 @@ where
         };
         // Of all records below the count, or a later one.
         if part.latest() < time {
-            return Some(value(page.find_among(part, key, hash, count)));
+            return Ok(value(page.find_among(part, key, hash, count)));
         }
         if part.latest_of_base() >= time {
-            if let Some(kept) = self.versions.at(time, key) {
-                return Some(kept.map(Cow::Owned));
+            if let Some(kept) = self.versions.at(time, key)? {
+                return Ok(kept.map(Cow::Owned));
             }
         } else {
-            let stamps = page.stamps(part, self.seed(part.generation()), count)?;
+            let stamps = page.stamps(part, self.seed(part.generation()), count);
+            let stamps = Self::known(stamps)?;
             let is_earlier = |i: usize| stamps[i] < time;
             if let Some((_, place)) = page.newest(part, (key, hash), count, is_earlier) {
                 let (_, value) = page.record(part.base().form, place);
-                return Some((!place.removed).then(|| Cow::Borrowed(page.bytes(value))));
+                return Ok((!place.removed).then(|| Cow::Borrowed(page.bytes(value))));
             }
         }
-        Some(value(page.find_among(part, key, hash, 0)))
+        Ok(value(page.find_among(part, key, hash, 0)))
     }
 
     /// Visits the entries that a page had at `time`, before later changes of it. Returns `None`, with
     /// nothing visited, if the page is not the one of `version` any more.
+    ///
+    /// # Errors
+    /// [`ReadError`]: the page is damaged.
     pub(super) fn visit_earlier(
         &self,
         (part, version): (&Part, u64),
@@ -306,46 +332,47 @@ where
         direction: Direction,
         bounds: &Bounds<'_, K>,
         visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) -> Option<ControlFlow<()>> {
+    ) -> Result<Option<ControlFlow<()>>, ReadError> {
         let (page, base) = (self.page_of(part), part.base());
         if part.latest_of_base() >= time {
             let kept = bounds.within_page(|from, to| self.versions.between(time, from, to));
             if !part.version.validate(version) {
-                return None;
+                return Ok(None);
             }
-            return Some(self.visit_kept(page, part, kept, direction, bounds, visit));
+            self.pm().interleave();
+            let visited = self.visit_kept((page, &base), kept?, direction, bounds, visit);
+            return Ok(Some(visited));
         }
         let count = part.count();
-        let stamps = page.stamps(part, self.seed(part.generation()), count)?;
+        let stamps = page.stamps(part, self.seed(part.generation()), count);
         let places: Vec<_> = (0..count).map(|i| part.place(i)).collect();
         if !part.version.validate(version) {
-            return None;
+            return Ok(None);
         }
-        let earlier = places.into_iter().zip(stamps);
+        self.pm().interleave();
+        let earlier = places.into_iter().zip(Self::known(stamps)?);
         let earlier = earlier.filter(|(_, stamp)| *stamp < time);
         let order = TailOrder::of(page, &base, earlier.map(|(place, _)| place));
         let walk = bounds.walk(page, &base, &order);
-        Some(self.visit_page(page, &base, direction, walk, visit))
+        Ok(Some(self.visit_page(page, &base, direction, walk, visit)))
     }
 
     /// Visits the base's entries, but for the keys of `kept`, and those.
     fn visit_kept(
         &self,
-        page: Page<'_, M>,
-        part: &Part,
-        kept: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+        (page, base): (Page<'_, M>, &Base),
+        kept: Vec<(Vec<u8>, Past)>,
         direction: Direction,
         bounds: &Bounds<'_, K>,
         visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let base = part.base();
         let prefix = page.prefix(base.prefix);
         let order = TailOrder::default();
         let entry = |step| {
             let Step::Base(i) = step else {
                 return None;
             };
-            let (rest, value) = page.entry(&base, i);
+            let (rest, value) = page.entry(base, i);
             let key = [prefix, page.bytes(rest)].concat();
             Some((key, Some(page.bytes(value).to_vec())))
         };

@@ -250,7 +250,7 @@ fn a_batch_is_a_fence_and_one_more_for_several_pages() {
     assert_eq!((three_pages.fences, three_pages.lines), (2, 4));
 }
 
-fn pool(reserve: u64) -> Arc<Pool<Dram>> {
+pub(super) fn pool(reserve: u64) -> Arc<Pool<Dram>> {
     let options = PoolOptions {
         media: MediaOptions {
             reserve,
@@ -261,7 +261,7 @@ fn pool(reserve: u64) -> Arc<Pool<Dram>> {
 }
 
 /// Ends as a crash does: nothing is sealed.
-fn crash<K: KeyRepr + ?Sized>(mut tree: ClusteredTree<K, K, Dram>) {
+pub(super) fn crash<K: KeyRepr + ?Sized>(mut tree: ClusteredTree<K, K, Dram>) {
     tree.root = None;
 }
 

@@ -24,10 +24,11 @@ where
 {
     let mut found = Vec::new();
     let range = (borrowed::<K>(&range.0), borrowed::<K>(&range.1));
-    snapshot.scan(range, direction, |key, value| {
+    let whole = snapshot.scan(range, direction, |key, value| {
         found.push((key.to_owned(), value.to_owned()));
         ControlFlow::Continue(())
     });
+    whole.unwrap();
     if direction == Direction::Down {
         found.reverse();
     }
@@ -45,7 +46,7 @@ fn agrees<K>(
     K::Owned: Ord + Clone + std::fmt::Debug,
 {
     assert_eq!(
-        snapshot.get(key.borrow()).as_ref(),
+        snapshot.get(key.borrow()).unwrap().as_ref(),
         model.get::<K::Owned>(key),
         "{key:?}"
     );
@@ -143,7 +144,7 @@ where
         }
         if snapshots.len() > 5 {
             let i = rng.random_range(0..snapshots.len());
-            snapshots.swap_remove(i);
+            drop(snapshots.swap_remove(i));
         }
     }
     tree.verify().unwrap();
@@ -218,8 +219,9 @@ fn a_snapshot_waits_for_changes_that_have_begun() {
     std::thread::scope(|scope| {
         let taken = scope.spawn(|| drop(tree.snapshot()));
         std::thread::sleep(std::time::Duration::from_millis(20));
-        assert!(!taken.is_finished(), "the change is not visible yet");
+        let waited = !taken.is_finished();
         tree.shown.show(stamp);
+        assert!(waited, "the change was not visible yet");
     });
 }
 
@@ -264,7 +266,8 @@ fn sums_of_snapshots_never_change() {
                     let (from, to) = (account(), account());
                     let snapshot = tree.snapshot();
                     let amount = round % 5;
-                    let values = (snapshot.get(&from).unwrap(), snapshot.get(&to).unwrap());
+                    let value = |key| snapshot.get(key).unwrap().unwrap();
+                    let values = (value(&from), value(&to));
                     if from != to && values.0 >= amount {
                         let (less, more) = (values.0 - amount, values.1 + amount);
                         match snapshot.write_batch([(&from, Some(&less)), (&to, Some(&more))]) {
@@ -277,10 +280,10 @@ fn sums_of_snapshots_never_change() {
                     }
                     let own = 2 * (round * 7 % ACCOUNTS) + 1 + 2 * ACCOUNTS * thread;
                     tree.upsert(&own, &round).unwrap();
-                    assert_eq!(tree.snapshot().get(&own), Some(round));
+                    assert_eq!(tree.snapshot().get(&own).unwrap(), Some(round));
                     if round % 3 == 0 {
                         tree.remove(&own).unwrap();
-                        assert_eq!(tree.snapshot().get(&own), None);
+                        assert_eq!(tree.snapshot().get(&own).unwrap(), None);
                     }
                 }
             });
@@ -290,13 +293,14 @@ fn sums_of_snapshots_never_change() {
                 let snapshot = tree.snapshot();
                 for direction in [Direction::Up, Direction::Down] {
                     let (mut sum, mut accounts) = (0, 0);
-                    snapshot.scan(..2 * ACCOUNTS, direction, |key, value| {
+                    let whole = snapshot.scan(..2 * ACCOUNTS, direction, |key, value| {
                         if key % 2 == 0 {
                             sum += value;
                             accounts += 1;
                         }
                         ControlFlow::Continue(())
                     });
+                    whole.unwrap();
                     assert_eq!((accounts, sum), (ACCOUNTS, ACCOUNTS * START), "{round}");
                 }
             }

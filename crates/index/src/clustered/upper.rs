@@ -13,7 +13,7 @@ use super::replace::{
     Change, Course, NewPage, Old, Replaced, base_of, child_of, child_value, entries_at, merged,
 };
 use super::write::Tail;
-use super::{ClusteredTree, LoadError};
+use super::{ClusteredTree, ReadError};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
@@ -90,22 +90,22 @@ where
     /// Adds the separator of a leaf page that a split made to its parent, durably.
     ///
     /// # Errors
-    /// [`LoadError`]; nothing has changed then.
-    pub(super) fn post_leaf(&self, separator: &[u8], child: u32) -> Result<(), LoadError> {
+    /// [`ReadError`]; nothing has changed then.
+    pub(super) fn post_leaf(&self, separator: &[u8], child: u32) -> Result<(), ReadError> {
         self.post(&mut lock(&self.upper), 1, separator, child)
     }
 
     /// Adds a separator to the page of `level` that it belongs to, durably.
     ///
     /// # Errors
-    /// [`LoadError`]; the separator is not added then.
+    /// [`ReadError`]; the separator is not added then.
     pub(super) fn post(
         &self,
         upper: &mut Upper,
         level: u8,
         separator: &[u8],
         child: u32,
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), ReadError> {
         let value = child_value(child);
         let change = Change {
             key: separator,
@@ -123,13 +123,13 @@ where
         upper: &mut Upper,
         level: u8,
         change: Change<'_>,
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), ReadError> {
         let below = (Bound::Unbounded, Bound::Included(change.key));
         let pages = upper.levels.get_mut(usize::from(level) - 1);
         let found = pages.and_then(|pages| pages.range_mut::<[u8], _>(below).next_back());
         let Some((low, known)) = found else {
             let what = format!("no page of level {level} is known for {:?}", change.key);
-            return Err(LoadError::Damaged(what));
+            return Err(ReadError::Damaged(what));
         };
         let page = self.page(known.block, known.words);
         let tail = Tail {
@@ -156,12 +156,12 @@ where
         low: Vec<u8>,
         known: &Known,
         change: Change<'_>,
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), ReadError> {
         let page = self.page(known.block, known.words);
-        let (header, seed) = page.header(self.salt).map_err(LoadError::Damaged)?;
+        let (header, seed) = page.header(self.salt).map_err(ReadError::Damaged)?;
         let mut places = Vec::new();
         page.tail(&header, seed, by_itself, |place, _| places.push(place))
-            .map_err(LoadError::Damaged)?;
+            .map_err(ReadError::Damaged)?;
         let order = TailOrder::of(page, &base_of(&header), places.into_iter());
         let entries = merged(page, &header, &order, Some(change));
         let course = match change.value {

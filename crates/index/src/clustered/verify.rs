@@ -122,7 +122,7 @@ where
             let expected = TailOrder::of(page, &base, places.iter().copied());
             let mut order = TailOrder::default();
             let ordered = part.order(page, part.version.read(), &mut order);
-            if !ordered || order.records != expected.records {
+            if ordered.is_none() || order.records != expected.records {
                 return Err(of_page("its part has the tail in another order".into()));
             }
             let entries = super::replace::entries_at(page, &header, places);

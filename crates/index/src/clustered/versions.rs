@@ -11,14 +11,13 @@
 //! before it asks who reads. So either the replacement keeps what the reader needs, or the reader's
 //! time is above the replacement's stamp.
 
+use super::ReadError;
 use bristlecone_pmem::sync::lock;
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-/// The oldest time while nobody reads at one.
-const NOBODY: u64 = u64::MAX;
 /// Entries of history that are not worth a sweep.
 const FEW: usize = 64;
 
@@ -28,8 +27,8 @@ type Times = BTreeMap<u64, usize>;
 /// See the module's head.
 #[derive(Debug)]
 pub(super) struct Versions {
-    /// The oldest time at which somebody reads, or less.
-    oldest: AtomicU64,
+    /// Somebody reads at a time, or is about to.
+    read: AtomicBool,
     /// Locked before `history`.
     times: Mutex<Times>,
     history: Mutex<History>,
@@ -37,11 +36,14 @@ pub(super) struct Versions {
 
 #[derive(Debug, Default)]
 struct History {
-    /// Of each key and stamp that superseded it.
-    entries: BTreeMap<(Vec<u8>, u64), Kept>,
+    /// What each key had, in the order of time.
+    keys: BTreeMap<Vec<u8>, Vec<Kept>>,
     bytes: usize,
+    entries: usize,
     /// Entries that the last sweep left.
     swept: usize,
+    /// What was read at this time or before is lost.
+    lost: u64,
 }
 
 /// What a key had until it was superseded.
@@ -49,16 +51,24 @@ struct History {
 struct Kept {
     /// The stamp of the change that made it so, or less.
     since: u64,
+    /// The stamp that superseded it.
+    until: u64,
     /// `None`: the key was not there.
     value: Option<Vec<u8>>,
 }
 
 impl Kept {
-    fn bytes(&self, key: &[u8]) -> usize {
-        let value = self.value.as_ref().map_or(0, Vec::len);
-        key.len() + value + size_of::<((Vec<u8>, u64), Self)>()
+    fn is_read(&self, times: &Times) -> bool {
+        times.range(self.since + 1..=self.until).next().is_some()
+    }
+
+    fn bytes(&self) -> usize {
+        self.value.as_ref().map_or(0, Vec::len) + size_of::<Self>()
     }
 }
+
+/// The value that a key had, or none if it was not there.
+pub(super) type Past = Option<Vec<u8>>;
 
 /// A record of a key: the stamp of its change, and the value, or none if the key went.
 pub(super) type Version<'v> = (u64, Option<&'v [u8]>);
@@ -66,53 +76,52 @@ pub(super) type Version<'v> = (u64, Option<&'v [u8]>);
 impl Versions {
     pub(super) fn new() -> Self {
         Self {
-            oldest: AtomicU64::new(NOBODY),
-            times: Mutex::new(Times::new()),
-            history: Mutex::new(History::default()),
+            read: AtomicBool::new(false),
+            times: Mutex::default(),
+            history: Mutex::default(),
         }
     }
 
     /// Begins to read at the present time: `next_stamp` returns the next stamp to be given.
     pub(super) fn begin(&self, next_stamp: impl FnOnce() -> u64) -> u64 {
         let mut times = lock(&self.times);
-        // ORDERING: SeqCst; pairs with that of `keep`: a replacement that finds nobody here took its
+        // ORDERING: SeqCst; pairs with that of `is_read`: a replacement that finds nobody here took its
         // stamp before `next_stamp` looks.
-        self.oldest.store(0, Ordering::SeqCst);
+        self.read.store(true, Ordering::SeqCst);
         let time = next_stamp();
         *times.entry(time).or_default() += 1;
-        self.set_oldest(&times);
         time
     }
 
     /// Ends one reading at `time`, which [`begin`](Self::begin) returned.
     pub(super) fn end(&self, time: u64) {
         let mut times = lock(&self.times);
+        let was_oldest = times
+            .first_key_value()
+            .is_some_and(|(first, _)| *first == time);
         if let Some(readers) = times.get_mut(&time) {
             *readers -= 1;
             if *readers == 0 {
                 times.remove(&time);
             }
         }
-        self.set_oldest(&times);
         let mut history = lock(&self.history);
+        let mut gone = History::default();
         if times.is_empty() {
-            *history = History::default();
-        } else if history.entries.len() > 2 * history.swept + FEW {
+            // ORDERING: SeqCst; as in `begin`.
+            self.read.store(false, Ordering::SeqCst);
+            std::mem::swap(&mut *history, &mut gone);
+        } else if was_oldest && history.entries > FEW || history.entries > 2 * history.swept + FEW {
             history.sweep(&times);
         }
+        // Nobody need wait while it is freed.
+        drop((history, times));
     }
 
-    fn set_oldest(&self, times: &Times) {
-        let oldest = times.keys().next().copied();
-        // ORDERING: SeqCst; as in `begin`.
-        self.oldest
-            .store(oldest.unwrap_or(NOBODY), Ordering::SeqCst);
-    }
-
-    /// Whether somebody reads at a time before the stamps that have been given.
-    pub(super) fn somebody_reads(&self) -> bool {
+    /// Whether somebody reads at a time. Who asks has all the stamps that matter.
+    pub(super) fn is_read(&self) -> bool {
         // ORDERING: SeqCst; pairs with that of `begin`.
-        self.oldest.load(Ordering::SeqCst) != NOBODY
+        self.read.load(Ordering::SeqCst)
     }
 
     /// Keeps what a replacement of a page takes out of it, for those who read before. The page's writer's
@@ -125,49 +134,52 @@ impl Versions {
         }
     }
 
-    /// What `key` had at `time`, if a later change of it has gone into a base: its value, or `None` if it
-    /// was not there.
-    pub(super) fn at(&self, time: u64, key: &[u8]) -> Option<Option<Vec<u8>>> {
+    /// What `key` had at `time`, if a later change of it has gone into a base.
+    ///
+    /// # Errors
+    /// [`ReadError`]: a page was damaged that would say.
+    pub(super) fn at(&self, time: u64, key: &[u8]) -> Result<Option<Past>, ReadError> {
         let history = lock(&self.history);
-        let from = (key.to_vec(), time);
-        let (found, kept) = history.entries.range(from..).next()?;
-        (found.0 == key).then(|| kept.value.clone())
+        history.check(time)?;
+        let of_key = history.keys.get(key);
+        Ok(of_key.and_then(|of_key| Some(past(of_key, time)?.value.clone())))
     }
 
     /// What keys of a range had at `time`, in order: those of which a later change has gone into a base.
+    ///
+    /// # Errors
+    /// As of [`at`](Self::at).
     pub(super) fn between(
         &self,
         time: u64,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
-    ) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+    ) -> Result<Vec<(Vec<u8>, Past)>, ReadError> {
         let history = lock(&self.history);
-        let start = match from {
-            Bound::Unbounded => Bound::Unbounded,
-            Bound::Included(key) => Bound::Included((key.to_vec(), 0)),
-            Bound::Excluded(key) => Bound::Excluded((key.to_vec(), u64::MAX)),
+        history.check(time)?;
+        let is_below = |key: &[u8]| match to {
+            Bound::Unbounded => true,
+            Bound::Included(to) => key <= to,
+            Bound::Excluded(to) => key < to,
         };
-        let ends = |key: &[u8]| match to {
-            Bound::Unbounded => false,
-            Bound::Included(to) => key > to,
-            Bound::Excluded(to) => key >= to,
+        // A range that ends before it begins would not do.
+        let keys = history.keys.range::<[u8], _>((from, Bound::Unbounded));
+        let keys = keys.take_while(|(key, _)| is_below(key));
+        let past = |(key, of_key): (&Vec<u8>, &Vec<Kept>)| {
+            Some((key.clone(), past(of_key, time)?.value.clone()))
         };
-        let mut found: Vec<(Vec<u8>, Option<Vec<u8>>)> = Vec::new();
-        for ((key, superseded), kept) in history.entries.range((start, Bound::Unbounded)) {
-            if ends(key) {
-                break;
-            }
-            if *superseded >= time && found.last().is_none_or(|(last, _)| last != key) {
-                found.push((key.clone(), kept.value.clone()));
-            }
-        }
-        found
+        Ok(keys.filter_map(past).collect())
     }
 
     /// Bytes of DRAM.
     pub(super) fn bytes(&self) -> usize {
         lock(&self.history).bytes
     }
+}
+
+/// Of what a key had, that of `time`.
+fn past(of_key: &[Kept], time: u64) -> Option<&Kept> {
+    of_key.get(of_key.partition_point(|kept| kept.until < time))
 }
 
 /// Adding to history.
@@ -185,42 +197,69 @@ impl Keeping<'_> {
         base: Option<&'v [u8]>,
         records: impl Iterator<Item = Version<'v>>,
     ) {
-        let known = &self.history.entries;
-        let known = known.range((key.to_vec(), 0)..=(key.to_vec(), u64::MAX));
-        let mut last = (known.map(|(of, _)| of.1).next_back().unwrap_or(0), base);
+        let known = self.history.keys.get(key).and_then(|of_key| of_key.last());
+        let mut last = (known.map_or(0, |known| known.until), base);
         for record in records {
             let (since, value) = last;
-            let superseded = record.0;
+            let until = record.0;
             // Somebody reads after the one and before the other.
-            if since < superseded && self.times.range(since + 1..=superseded).next().is_some() {
+            if since < until && self.times.range(since + 1..=until).next().is_some() {
                 let value = value.map(<[u8]>::to_vec);
-                self.history.add(key, superseded, Kept { since, value });
+                self.history.add(
+                    key,
+                    Kept {
+                        since,
+                        until,
+                        value,
+                    },
+                );
             }
             last = record;
         }
     }
+
+    /// Says that what those who read now would need is lost: a page is damaged.
+    pub(super) fn lose(&mut self) {
+        let newest = self.times.last_key_value().map_or(0, |(time, _)| *time);
+        self.history.lost = self.history.lost.max(newest);
+    }
 }
 
 impl History {
-    fn add(&mut self, key: &[u8], superseded: u64, kept: Kept) {
-        self.bytes += kept.bytes(key);
-        let old = self.entries.insert((key.to_vec(), superseded), kept);
-        if let Some(old) = old {
-            self.bytes -= old.bytes(key);
+    fn check(&self, time: u64) -> Result<(), ReadError> {
+        if time > self.lost {
+            return Ok(());
         }
+        let what = "a page that was replaced while the snapshot was there was damaged in memory";
+        Err(ReadError::Damaged(what.into()))
+    }
+
+    fn add(&mut self, key: &[u8], kept: Kept) {
+        let of_key = match self.keys.get_mut(key) {
+            Some(of_key) => of_key,
+            None => {
+                self.bytes += key.len() + size_of::<(Vec<u8>, Vec<Kept>)>();
+                self.keys.entry(key.to_vec()).or_default()
+            }
+        };
+        self.bytes += kept.bytes();
+        self.entries += 1;
+        of_key.push(kept);
     }
 
     /// Drops what nobody can read any more.
     fn sweep(&mut self, times: &Times) {
-        let bytes = &mut self.bytes;
-        self.entries.retain(|(key, superseded), kept| {
-            let read = times.range(kept.since + 1..=*superseded).next().is_some();
-            if !read {
-                *bytes -= kept.bytes(key);
+        let (mut bytes, mut entries) = (0, 0);
+        self.keys.retain(|key, of_key| {
+            of_key.retain(|kept| kept.is_read(times));
+            if !of_key.is_empty() {
+                bytes += key.len() + size_of::<(Vec<u8>, Vec<Kept>)>();
+                bytes += of_key.iter().map(Kept::bytes).sum::<usize>();
+                entries += of_key.len();
             }
-            read
+            !of_key.is_empty()
         });
-        self.swept = self.entries.len();
+        (self.bytes, self.entries, self.swept) = (bytes, entries, entries);
     }
 }
 
@@ -229,16 +268,20 @@ mod tests {
     use super::*;
 
     fn keep(versions: &Versions, key: &[u8], base: Option<&[u8]>, records: &[Version<'_>]) {
-        if versions.somebody_reads() {
+        if versions.is_read() {
             versions.keep().add(key, base, records.iter().copied());
         }
+    }
+
+    fn at(versions: &Versions, time: u64, key: &[u8]) -> Option<Past> {
+        versions.at(time, key).unwrap()
     }
 
     #[test]
     fn what_nobody_reads_is_not_kept() {
         let versions = Versions::new();
         keep(&versions, b"k", Some(b"old"), &[(5, Some(b"new"))]);
-        assert_eq!(versions.at(3, b"k"), None);
+        assert_eq!(at(&versions, 3, b"k"), None);
         assert_eq!(versions.bytes(), 0);
         let ten = versions.begin(|| 10);
         keep(
@@ -247,9 +290,9 @@ mod tests {
             Some(b"0"),
             &[(11, Some(b"1")), (12, None), (13, Some(b"3"))],
         );
-        assert_eq!(versions.at(ten, b"k"), Some(Some(b"0".to_vec())));
+        assert_eq!(at(&versions, ten, b"k"), Some(Some(b"0".to_vec())));
         assert_eq!(
-            lock(&versions.history).entries.len(),
+            lock(&versions.history).entries,
             1,
             "nobody reads between 11 and 13"
         );
@@ -266,32 +309,44 @@ mod tests {
         let late = versions.begin(|| 20);
         keep(&versions, b"k", None, &[(25, Some(b"4"))]);
         keep(&versions, b"l", Some(b"x"), &[(26, Some(b"y"))]);
-        assert_eq!(versions.at(ten, b"k"), Some(None));
-        assert_eq!(versions.at(twelve, b"k"), Some(Some(b"1".to_vec())));
-        assert_eq!(versions.at(late, b"k"), Some(None));
-        assert_eq!(versions.at(30, b"k"), None, "the base has it");
-        assert_eq!(versions.at(late, b"j"), None);
+        assert_eq!(at(&versions, ten, b"k"), Some(None));
+        assert_eq!(at(&versions, twelve, b"k"), Some(Some(b"1".to_vec())));
+        assert_eq!(at(&versions, late, b"k"), Some(None));
+        assert_eq!(at(&versions, 30, b"k"), None, "the base has it");
+        assert_eq!(at(&versions, late, b"j"), None);
         let l = || (b"l".to_vec(), Some(b"x".to_vec()));
-        let range = |time| versions.between(time, Bound::Excluded(b"a"), Bound::Unbounded);
+        let range = |time| {
+            let range = versions.between(time, Bound::Excluded(b"a"), Bound::Unbounded);
+            range.unwrap()
+        };
         assert_eq!(range(ten), [(b"k".to_vec(), None), l()]);
         assert_eq!(range(26), [l()]);
         let to_k = versions.between(ten, Bound::Included(b"k"), Bound::Excluded(b"l"));
-        assert_eq!(to_k, [(b"k".to_vec(), None)]);
+        assert_eq!(to_k.unwrap(), [(b"k".to_vec(), None)]);
+        let none = versions.between(ten, Bound::Included(b"z"), Bound::Excluded(b"l"));
+        assert!(none.unwrap().is_empty());
         versions.end(ten);
-        lock(&versions.history).swept = 0;
         lock(&versions.history).sweep(&lock(&versions.times));
-        assert_eq!(versions.at(twelve, b"k"), Some(Some(b"1".to_vec())));
-        assert_eq!(
-            lock(&versions.history).entries.len(),
-            3,
-            "what 10 read is gone"
-        );
+        assert_eq!(at(&versions, twelve, b"k"), Some(Some(b"1".to_vec())));
+        assert_eq!(lock(&versions.history).entries, 3, "what 10 read is gone");
         for time in [twelve, late] {
             versions.end(time);
         }
-        assert_eq!(
-            (versions.bytes(), lock(&versions.history).entries.len()),
-            (0, 0)
+        assert_eq!((versions.bytes(), lock(&versions.history).entries), (0, 0));
+    }
+
+    #[test]
+    fn what_is_lost_is_an_error_for_those_who_read_before() {
+        let versions = Versions::new();
+        let ten = versions.begin(|| 10);
+        versions.keep().lose();
+        let late = versions.begin(|| 11);
+        assert!(versions.at(ten, b"k").is_err());
+        assert!(
+            versions
+                .between(ten, Bound::Unbounded, Bound::Unbounded)
+                .is_err()
         );
+        assert_eq!(at(&versions, late, b"k"), None);
     }
 }

@@ -11,7 +11,7 @@ use super::page::{Found, Page};
 use super::part::{Part, Place, SEARCHED, TAIL};
 use super::replace::{Change, Course, Entries, NewPage, Old, Replaced, base_of, merged};
 use super::slots::stamp_word;
-use super::{ClusteredTree, Handle, LoadError, image};
+use super::{ClusteredTree, Handle, ReadError, image};
 use crate::inner::Located;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::cell::write_bytes;
@@ -88,12 +88,13 @@ where
         if end > page.words() || group.words() > MAX_GROUP {
             return None;
         }
+        let place = place?.within(at);
         // Only now: a stamp that is given is used.
         let stamp = stamp();
         let words = group.finish(self.seed(generation), at, stamp_word(stamp, None));
         self.write_group(page, at, words);
         self.pm().fence();
-        place.map(|place| (place.within(at), end, stamp))
+        Some((place, end, stamp))
     }
 
     /// Writes a group's words to word `at` of a page whose lock the caller holds, and flushes them; the
@@ -118,7 +119,7 @@ where
     /// The search comes first. A locked instruction waits until what this thread flushed before is
     /// written back; the cache misses of a search need not.
     #[inline(always)]
-    fn locate(&self, key: &K, bytes: &[u8], guard: &Guard) -> Result<(&Part, bool), LoadError> {
+    fn locate(&self, key: &K, bytes: &[u8], guard: &Guard) -> Result<(&Part, bool), ReadError> {
         loop {
             let at = self.inner.find(key, guard);
             let slot = match Handle::decode(at.leaf) {
@@ -176,13 +177,13 @@ where
     /// Changes `key`: to `value`, or away. Durable when it returns, but for the commit.
     ///
     /// # Errors
-    /// [`LoadError`]; nothing has changed then.
+    /// [`ReadError`]; nothing has changed then.
     pub(super) fn change(
         &self,
         key: &K,
         value: Option<&[u8]>,
         expected: Expected,
-    ) -> Result<Changed, LoadError> {
+    ) -> Result<Changed, ReadError> {
         let mut turn = 0;
         loop {
             match self.try_change(key, value, expected) {
@@ -193,9 +194,9 @@ where
                     return Ok(changed);
                 }
                 // Pages that were replaced are free now.
-                Err(LoadError::Space(_)) if self.retired.wait() => {}
+                Err(ReadError::Space(_)) if self.retired.wait() => {}
                 // A removal can count on those that it replaces itself, once readers have left them.
-                Err(LoadError::Space(_)) if value.is_none() && turn < PATIENT_TURNS => {
+                Err(ReadError::Space(_)) if value.is_none() && turn < PATIENT_TURNS => {
                     pause(turn);
                     turn += 1;
                 }
@@ -211,11 +212,11 @@ where
         key: &K,
         value: Option<&[u8]>,
         expected: Expected,
-    ) -> Result<(Changed, bool), LoadError> {
+    ) -> Result<(Changed, bool), ReadError> {
         key.with_bytes(|bytes| {
             let (part, was_there) = Self::with_guard(|guard| self.locate(key, bytes, guard))?;
             let about = (bytes, key.hash() as u8, was_there);
-            let changed = self.change_locked(part, about, value, expected);
+            let (changed, stamp) = self.change_locked(part, about, value, expected);
             // Not after each removal: where the neighbours are too full it would be in vain.
             let live = part.live();
             let turn = live < MERGE_EVERY || live.is_multiple_of(MERGE_EVERY);
@@ -223,10 +224,15 @@ where
             let done = matches!(changed, Ok(Changed::Done { .. }));
             let sparse = due && done && self.is_sparse(part);
             part.writer.unlock();
+            if let Some(stamp) = stamp {
+                // Whether it has been made or not.
+                self.shown.show(stamp);
+            }
             Ok((changed?, sparse))
         })
     }
 
+    /// Returns how it ended, and the stamp that it took, which the caller shows when the lock is free.
     #[inline(always)]
     fn change_locked(
         &self,
@@ -234,14 +240,14 @@ where
         (key, fingerprint, was_there): (&[u8], u8, bool),
         value: Option<&[u8]>,
         expected: Expected,
-    ) -> Result<Changed, LoadError> {
+    ) -> (Result<Changed, ReadError>, Option<u64>) {
         let refused = match expected {
             Expected::Present => !was_there,
             Expected::Absent => was_there,
             Expected::Either => false,
         };
         if refused {
-            return Ok(Changed::Refused);
+            return (Ok(Changed::Refused), None);
         }
         let done = Changed::Done { was_there };
         let about = (part.generation(), part.base().form);
@@ -255,27 +261,24 @@ where
             part.add(tail.count, fingerprint, place);
             part.set_latest(stamp);
             part.publish(tail.count + 1, end);
-            self.shown.show(stamp);
             let live = part.live() + usize::from(value.is_some() && !was_there);
             part.set_live(live - usize::from(value.is_none() && was_there));
-            return Ok(done);
+            return (Ok(done), Some(stamp));
         }
         let change = Change { key, value };
         let stamp = self.next_stamp();
         let replaced = self.replace_leaf(part, change, stamp);
-        // Whether it has been made or not.
-        self.shown.show(stamp);
-        replaced.map(|()| done)
+        (replaced.map(|()| done), Some(stamp))
     }
 
     /// Replaces a leaf page whose part's writer's lock the caller holds, with `change`, which has that
     /// stamp.
     #[cold]
-    fn replace_leaf(&self, part: &Part, change: Change<'_>, stamp: u64) -> Result<(), LoadError> {
+    fn replace_leaf(&self, part: &Part, change: Change<'_>, stamp: u64) -> Result<(), ReadError> {
         let guard = &epoch::pin();
         let block = part.block();
         let page = self.page_of(part);
-        let (old, entries) = self.content(part, Some((change, stamp)))?;
+        let (old, entries) = self.content(part, Some(change))?;
         let ascending = change.value.is_some()
             && entries.len() > 0
             && entries.key(entries.len() - 1) == change.key
@@ -286,45 +289,44 @@ where
             Some(_) => Course::Any,
         };
         let replaced = self.replace(&old, &entries, course)?;
-        self.become_replaced(part, replaced, stamp, false, guard);
+        self.become_replaced(part, replaced, Some((change, stamp)), false, guard);
         self.retire(block, guard);
         Ok(())
     }
 
-    /// The page of a part whose writer's lock the caller holds, and its entries with that of a change,
-    /// which has that stamp. What its records superseded, and the change, is kept for those who read it.
+    /// The page of a part whose writer's lock the caller holds, and its entries with those of `change`.
     pub(super) fn content<'c>(
         &'c self,
         part: &Part,
-        change: Option<(Change<'c>, u64)>,
-    ) -> Result<(Old<'c>, Entries<'c>), LoadError> {
+        change: Option<Change<'c>>,
+    ) -> Result<(Old<'c>, Entries<'c>), ReadError> {
         let page = self.page_of(part);
         page.prefetch(0, part.end());
-        let (header, _) = page.header(self.salt).map_err(LoadError::Damaged)?;
+        let (header, _) = page.header(self.salt).map_err(ReadError::Damaged)?;
         let mut order = TailOrder::default();
         let ordered = part.order(page, part.version.read(), &mut order);
-        debug_assert!(ordered, "the lock keeps the page as it is");
+        debug_assert!(ordered.is_some(), "the lock keeps the page as it is");
         let old = Old {
             header,
             low: page.low(&header),
             high: page.high(&header),
         };
-        self.keep_superseded(part, change);
-        let change = change.map(|(change, _)| change);
         Ok((old, merged(page, &header, &order, change)))
     }
 
-    /// Makes `part` that of the page, or the left one, that replaces its page, with changes up to the
-    /// stamp `latest`. The caller holds the writer's lock. Returns the right page's part, whose writer's
-    /// lock is held if `locked`.
+    /// Makes `part` that of the page, or the left one, that replaces its page, with `change`, which has that
+    /// stamp. The caller holds the writer's lock. Returns the right page's part, whose writer's lock is held
+    /// if `locked`.
     pub(super) fn become_replaced(
         &self,
         part: &Part,
         replaced: Replaced,
-        latest: u64,
+        change: Option<(Change<'_>, u64)>,
         locked: bool,
         guard: &Guard,
     ) -> Option<&Part> {
+        self.keep_superseded(part, change);
+        let latest = change.map_or_else(|| part.latest(), |(_, stamp)| stamp);
         let (left, right, separator, root) = match replaced {
             Replaced::One(new) => {
                 self.become_page(part, &new, latest, |_| {});
@@ -402,10 +404,10 @@ where
     }
 
     /// As [`SpaceError`], or a damaged page.
-    pub(super) fn space_of(e: LoadError) -> SpaceError {
+    pub(super) fn space_of(e: ReadError) -> SpaceError {
         match e {
-            LoadError::Space(e) => e,
-            LoadError::Damaged(what) => SpaceError::Io {
+            ReadError::Space(e) => e,
+            ReadError::Damaged(what) => SpaceError::Io {
                 doing: "reading a page",
                 source: std::io::Error::new(std::io::ErrorKind::InvalidData, what),
             },

@@ -212,14 +212,19 @@ impl Worker<'_> {
         sim.start_trace();
         let contents = quietly(|| {
             let opened = subject.open()?;
+            let mut seen = Vec::new();
+            if let (Opened::Live(live), true) = (&opened, subject.stores_when_observed()) {
+                observe(&**live, &mut seen)?;
+            }
             rerun.events = sim.take_trace();
             rerun.recovered = rerun.events.len();
             rerun.prepared = rerun.recovered;
             let Opened::Live(mut live) = opened else {
                 return Ok(None);
             };
-            let mut seen = Vec::new();
-            observe(&*live, &mut seen)?;
+            if !subject.stores_when_observed() {
+                observe(&*live, &mut seen)?;
+            }
             let ops = operations(subject, &seen, crash, number);
             let Some((last, first)) = ops.split_last() else {
                 power_off(&sim, live);

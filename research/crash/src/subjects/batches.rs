@@ -8,6 +8,9 @@
 //! Copies that differ, or of which some are missing, show a batch that took effect in part. A batch of
 //! keys is one batch of all their copies, so it also splits pages that its changes do not fit.
 //!
+//! One of the subjects opens its tree without reading pages, and then writes two marks far from each other in
+//! one batch. So it uses a commit slot while pages may have groups that no commit made count.
+//!
 //! Reading is done at a snapshot, all copies. What rests on it is written only if they have not changed
 //! since.
 //!
@@ -17,8 +20,10 @@
 use super::index::Numbered;
 use super::{batch_keys, make_pool, open_pool, verify_pool};
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
-use bristlecone_designs::clustered::{ClusteredOptions, ClusteredTree, Snapshot, WriteError};
-use bristlecone_designs::index::{DurableIndex, OrderedIndex, TreeError};
+use bristlecone_designs::clustered::{
+    ClusteredOptions, ClusteredTree, LazyTree, ReadError, Snapshot, WriteError,
+};
+use bristlecone_designs::index::{Direction, DurableIndex, TreeError};
 use bristlecone_designs::repr::KeyRepr;
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::RootError;
@@ -31,16 +36,34 @@ use std::ops::ControlFlow;
 const ROOT: &str = "batches";
 /// Distance between the copies of a key.
 const APART: u64 = 1 << 40;
+/// The keys of the marks, above all others.
+const MARKS: [u64; 2] = [1 << 44, 1 << 45];
 const OPTIONS: ClusteredOptions = ClusteredOptions { page_bytes: 1024 };
 
 /// A tree whose entries have copies.
-pub struct BatchSubject<K: ?Sized>(PhantomData<fn(&K)>);
+pub struct BatchSubject<K: ?Sized> {
+    /// Pages are read when they are touched.
+    lazy: bool,
+    kind: PhantomData<fn(&K)>,
+}
 
 impl<K: ?Sized> BatchSubject<K> {
-    /// Returns the subject.
+    /// Returns the subject that reads all pages when it is opened.
     #[must_use]
     pub const fn new() -> Self {
-        Self(PhantomData)
+        Self {
+            lazy: false,
+            kind: PhantomData,
+        }
+    }
+
+    /// Returns the subject that reads pages when they are touched.
+    #[must_use]
+    pub const fn lazy() -> Self {
+        Self {
+            lazy: true,
+            kind: PhantomData,
+        }
     }
 }
 
@@ -52,7 +75,8 @@ impl<K: ?Sized> Default for BatchSubject<K> {
 
 impl<K: Numbered + KeyRepr + ?Sized> Subject for BatchSubject<K> {
     fn name(&self) -> String {
-        format!("clustered-{}-{}-batches", OPTIONS.page_bytes, K::NAME)
+        let lazy = if self.lazy { "-lazy" } else { "" };
+        format!("clustered-{}-{}-batches{lazy}", OPTIONS.page_bytes, K::NAME)
     }
 
     fn create(&self) -> Result<Box<dyn Live>, Fault> {
@@ -60,7 +84,7 @@ impl<K: Numbered + KeyRepr + ?Sized> Subject for BatchSubject<K> {
         let tree = ClusteredTree::<K, K, Sim>::create(&pool, ROOT, &OPTIONS);
         let tree = tree.map_err(|e| progress(&"creating the tree", &e))?;
         Ok(Box::new(LiveBatches {
-            tree,
+            tree: tree.into(),
             settled: Cell::new(true),
         }))
     }
@@ -69,14 +93,27 @@ impl<K: Numbered + KeyRepr + ?Sized> Subject for BatchSubject<K> {
         let Some(pool) = open_pool()? else {
             return Ok(Opened::Absent);
         };
-        match ClusteredTree::<K, K, Sim>::open(&pool, ROOT, &OPTIONS) {
+        let opened = if self.lazy {
+            LazyTree::<K, K, Sim>::open(&pool, ROOT, &OPTIONS)
+        } else {
+            ClusteredTree::open(&pool, ROOT, &OPTIONS).map(LazyTree::from)
+        };
+        match opened {
             Ok(tree) => {
-                let settled = Cell::new(tree.recovery().repaired == 0);
-                Ok(Opened::Live(Box::new(LiveBatches { tree, settled })))
+                let settled = Cell::new(tree.recovery().repaired == 0 && !self.lazy);
+                let live = LiveBatches { tree, settled };
+                if self.lazy {
+                    live.mark()?;
+                }
+                Ok(Opened::Live(Box::new(live)))
             }
             Err(TreeError::Root(RootError::NotFound(_))) => Ok(Opened::Absent),
             Err(e) => Err(Fault::new(FaultKind::Recovery, e.to_string())),
         }
+    }
+
+    fn stores_when_observed(&self) -> bool {
+        self.lazy
     }
 
     fn max_key(&self) -> u64 {
@@ -88,13 +125,17 @@ fn progress(doing: &dyn std::fmt::Debug, e: &dyn std::fmt::Display) -> Fault {
     Fault::new(FaultKind::Progress, format!("{doing:?}: {e}"))
 }
 
+fn unread(e: ReadError) -> Fault {
+    Fault::new(FaultKind::Recovery, e.to_string())
+}
+
 /// The keys of the copies of `key`.
 fn copies(key: u64) -> impl Iterator<Item = u64> {
     (0..=key % 3).map(move |copy| key + copy * APART)
 }
 
 struct LiveBatches<K: KeyRepr + ?Sized> {
-    tree: ClusteredTree<K, K, Sim>,
+    tree: LazyTree<K, K, Sim>,
     /// No operation was done since recovery, and recovery left no chunk without a live block.
     settled: Cell<bool>,
 }
@@ -109,7 +150,7 @@ impl<K: Numbered + KeyRepr + ?Sized> LiveBatches<K> {
         };
         let one = |copy| {
             let found = K::with_key(copy, |key| snapshot.get(key));
-            found.map(number).transpose()
+            found.map_err(unread)?.map(number).transpose()
         };
         let first = one(key)?;
         for copy in copies(key).skip(1) {
@@ -149,6 +190,22 @@ impl<K: Numbered + KeyRepr + ?Sized> LiveBatches<K> {
                 Err(e) => return Err(progress(op, &e)),
             }
         }
+    }
+
+    /// Counts an opening, in both marks.
+    fn mark(&self) -> Result<(), Fault> {
+        let mark = |key| K::with_key(key, |key| self.tree.get(key)).map_err(unread);
+        let number = |mark: Option<K::Owned>| mark.and_then(|mark| mark.borrow().value_number());
+        let (one, other) = (number(mark(MARKS[0])?), number(mark(MARKS[1])?));
+        if one != other {
+            let what = format!("one mark is {one:?}, and the other {other:?}");
+            return Err(Fault::new(FaultKind::Torn, what));
+        }
+        let value = K::with_value(one.unwrap_or(0) + 1, ToOwned::to_owned);
+        let keys = MARKS.map(|key| K::with_key(key, ToOwned::to_owned));
+        let changes = keys.iter().map(|key| (key.borrow(), Some(value.borrow())));
+        let written = self.tree.write_batch(changes);
+        written.map_err(|e| progress(&"marking", &e))
     }
 
     /// Writes a key, whatever it has.
@@ -212,8 +269,9 @@ impl<K: Numbered + KeyRepr + ?Sized> Live for LiveBatches<K> {
     fn observe(&self, each: &mut dyn FnMut(u64, u64)) -> Result<(), Fault> {
         let mut found: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
         let mut wrong = None;
-        self.tree.scan(.., |key, value| {
+        let scanned = self.tree.scan(.., Direction::Up, |key, value| {
             match (key.key_number(), value.value_number()) {
+                (Some(key), Some(_)) if MARKS.contains(&key) => ControlFlow::Continue(()),
                 (Some(key), Some(value)) => {
                     let of = found.entry(key % APART).or_default();
                     of.push((key, value));
@@ -226,6 +284,7 @@ impl<K: Numbered + KeyRepr + ?Sized> Live for LiveBatches<K> {
                 }
             }
         });
+        scanned.map_err(unread)?;
         for (key, found) in found {
             let value = found.first().map_or(0, |(_, value)| *value);
             let expected = copies(key).map(|copy| (copy, value));

@@ -62,6 +62,8 @@ pub fn all() -> Vec<Box<dyn Subject>> {
     let mut all = index::all();
     all.push(Box::new(batches::BatchSubject::<u64>::new()));
     all.push(Box::new(batches::BatchSubject::<[u8]>::new()));
+    all.push(Box::new(batches::BatchSubject::<u64>::lazy()));
+    all.push(Box::new(batches::BatchSubject::<[u8]>::lazy()));
     all.push(Box::new(LogSubject));
     for subject in [PmwcasSubject::ONE, PmwcasSubject::SEVERAL] {
         all.push(Box::new(subject));

@@ -94,6 +94,8 @@ pub const PLANTED: &[Planted] = &[
         "groups count whose batch was not committed"),
     plant("clustered-dead-unwiped", 21, "clustered-1024-u64-batches", Kind::Mixed, &[Torn],
         "recovery leaves groups that a later batch makes count").nested(),
+    plant("clustered-session-forgotten", 21, "clustered-1024-u64-batches-lazy", Kind::Mixed, &[Torn],
+        "what the slots said before a crash is not kept, and they are used again").nested(),
     plant("clustered-snapshot-early", 22, "clustered-1024-u64-batches", Kind::Mixed, &[Torn, FaultKind::Wrong],
         "a snapshot does not wait for earlier changes to be shown").with_threads(),
     plant("clustered-history-dropped", 22, "clustered-1024-u64-batches", Kind::Mixed, &[Torn, FaultKind::Wrong],

@@ -54,6 +54,7 @@ fn names_are_distinct_and_plants_change_the_trace() {
             "clustered-born-cleared",
             "clustered-void-kept",
             "clustered-dead-unwiped",
+            "clustered-session-forgotten",
             "pool-unowned-kept",
             "fastfair-duplicate-kept",
             "lstree-replay-unordered",
