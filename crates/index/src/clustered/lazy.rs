@@ -15,7 +15,8 @@ use std::sync::Arc;
 /// page table, and at most 32 entries of sessions that crashes ended.
 ///
 /// A page is read, and its sums are checked, when it is first touched. So damage shows then, as an error
-/// of what touches it; everything else goes on.
+/// of what touches it; everything else goes on. After a crash, damage of a page's last change is told from
+/// a change that the crash tore once the page has been loaded, and the tree closed.
 ///
 /// # Examples
 /// ```
@@ -64,8 +65,11 @@ where
     /// Persist cost: 1 line and 1 fence; after a crash 10 lines and 2 fences more, and those of newborn pages and
     /// of a merge that it came into.
     ///
+    /// After 32 crashes in a row without all pages being loaded, it loads them. If one is damaged, the tree
+    /// is open for reading only.
+    ///
     /// # Errors
-    /// As of [`DurableIndex::open`]; a damaged page is none that is touched here.
+    /// As of [`DurableIndex::open`], but for damaged pages.
     pub fn open(
         pool: &Arc<Pool<M>>,
         name: &str,
@@ -159,7 +163,7 @@ where
     }
 
     /// Loads all pages that are not, and returns the number of entries. What opening kept of ended
-    /// sessions is given up then, durably.
+    /// sessions is given up then, durably if the tree is open for writing.
     ///
     /// # Errors
     /// [`ReadError`], at the first page that cannot be read.
@@ -178,7 +182,7 @@ where
         self.0.verify()
     }
 
-    /// [`DurableIndex::recovery`]: of opening alone, so it counts no entries.
+    /// [`DurableIndex::recovery`]: of opening alone, so it counts entries only if that loaded all pages.
     pub fn recovery(&self) -> &RecoveryReport {
         self.0.recovery()
     }

@@ -3,7 +3,7 @@
 //! The inner index leads to a page by its number until it is loaded. Loading a leaf page makes its
 //! part and puts that in the place of the number. Loading an inner page puts its children in its
 //! place, by their numbers. Either checks every sum of the page, and that it is the one which the
-//! way there promised: its number, level, generation and fences.
+//! way there promised: its number, generation and fences.
 //!
 //! Loading is done under the lock of the inner pages, one page at a time.
 
@@ -83,14 +83,12 @@ where
         match missing {
             Some(separator) if !self.read_only => {
                 let level = sound.header.level + 1;
-                match self.post(upper, level, separator, sound.header.next) {
-                    // The page goes on being found from its left neighbour.
-                    Err(ReadError::Space(_)) => Ok(()),
-                    posted => posted,
-                }
+                // If it fails, the page goes on being found from its left neighbour.
+                let _ = self.post(upper, level, separator, sound.header.next);
             }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(())
     }
 
     fn damaged(&self, id: u32, what: &str) -> ReadError {
@@ -218,7 +216,8 @@ where
             ReadError::Damaged(what)
         })?;
         self.wipe(page, tail);
-        self.put_in_place(header.id, Handle::Part(slot), low, guard)
+        let placed = self.put_in_place(header.id, Handle::Part(slot), low, guard);
+        placed.inspect_err(|_| self.parts.free(slot))
     }
 
     /// Adds the records of the tail to a part that nobody else knows yet.
@@ -280,6 +279,7 @@ where
         });
         let damaged = ReadError::Damaged;
         let (page, numbers) = (sound.page, (Self::NUMBER_KEYS, true));
+        (page.check_base(header, sound.seed)).map_err(damaged)?;
         page.check_entries(header, numbers).map_err(damaged)?;
         let children = self.children(page, &mut known).map_err(damaged)?;
         let tail = page.tail(header, sound.seed, by_itself, |_, _| {});

@@ -44,7 +44,7 @@
 //!    it which is not loaded.
 //!
 //! # Concurrency
-//! 1. *Readers* take no lock and store nothing that is persistent. They find the part through the
+//! 1. *Readers* of pages that are loaded take no lock and store nothing that is persistent. They find the part through the
 //!    inner index, read its version, validate the inner index, search, and validate the version
 //!    (`part`, `inner`). Searches of numbers are not pinned; what they read is type-stable.
 //! 2. *Writers* look first, and take the part's writer's lock at the version at which they looked, or

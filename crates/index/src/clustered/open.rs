@@ -2,7 +2,7 @@
 //!
 //! Opening reads the root words and the page table, 8 bytes a page: that says which blocks are in
 //! use, and it decides about pages whose birth a crash has cut short. Then every page is loaded, so
-//! that damage is an error of the opening.
+//! that damage is an error of the opening; or none is, until it is touched (`lazy`).
 
 use super::counter::Counter;
 use super::layout::{Header, MIN_PAGE};
@@ -239,7 +239,7 @@ where
 
     fn recover(&mut self, loading: Loading) -> Result<(), TreeError> {
         let corrupt = TreeError::Corrupt;
-        let repaired = self.read_table().map_err(corrupt)?;
+        let repaired = self.read_table(loading).map_err(corrupt)?;
         let full = self.sessions.read(self.root(), &self.slots);
         let full = full.map_err(corrupt)?;
         self.heap.finish_recovery();
@@ -248,9 +248,15 @@ where
         }
         self.report.threads = 1;
         self.report.repaired = repaired;
-        if loading == Loading::AtOnce || full {
-            let loaded = self.load_rest().map_err(Self::not_opened)?;
-            (self.report.leaves_scanned, self.report.entries) = loaded;
+        if loading == Loading::AtOnce || full && !self.read_only {
+            match self.load_rest() {
+                Ok(loaded) => (self.report.leaves_scanned, self.report.entries) = loaded,
+                // What is whole is served, but there is no room for what the slots say.
+                Err(ReadError::Damaged(_)) if loading == Loading::WhenTouched => {
+                    self.read_only = true;
+                }
+                Err(e) => return Err(Self::not_opened(e)),
+            }
         } else if !self.read_only {
             self.sessions.keep(self.root()).map_err(corrupt)?;
         }
@@ -271,8 +277,8 @@ where
     /// pages, and of entries.
     pub(super) fn load_rest(&self) -> Result<(u64, u64), ReadError> {
         let loaded = self.load_all()?;
+        self.clear_unreadable();
         if !self.read_only {
-            self.clear_unreadable();
             self.sessions.forget(self.root());
         }
         Ok(loaded)
@@ -280,7 +286,7 @@ where
 
     /// Reads the page table: marks the blocks that it names, and decides about newborn pages.
     /// Returns how many there were.
-    fn read_table(&mut self) -> Result<u64, String> {
+    fn read_table(&mut self, loading: Loading) -> Result<u64, String> {
         let guard = epoch::pin();
         let (mut newborn, mut pages) = (Vec::new(), Vec::new());
         self.table.attach(self.root(), |block, bytes| {
@@ -312,7 +318,14 @@ where
         }
         let (mut cleared, mut unreadable) = (Vec::new(), Vec::new());
         let pm = self.pm();
-        let decided = newborn.iter().map(|(id, word)| self.birth(*id, *word));
+        let decided = newborn.iter().map(|(id, word)| {
+            let birth = self.birth(*id, *word);
+            // It is left as it is until all pages are loaded, which fails.
+            birth.or_else(|e| match loading {
+                Loading::AtOnce => Err(e),
+                Loading::WhenTouched => Ok(Birth::Unreadable),
+            })
+        });
         let decided = decided.collect::<Result<Vec<Birth>, _>>()?;
         for ((id, word), birth) in newborn.iter().zip(decided) {
             if birth != Birth::Void {
@@ -394,10 +407,12 @@ where
 
     /// Loads every page. Returns the number of leaf pages, and of entries.
     pub(super) fn load_all(&self) -> Result<(u64, u64), ReadError> {
-        let guard = epoch::pin();
+        let mut guard = epoch::pin();
         let (mut leaves, mut entries) = (0, 0);
         let mut at = self.inner.find_first(&guard);
         loop {
+            // What others replace meanwhile is free again.
+            guard.repin();
             let low = at.low.as_ref().map(Borrow::borrow);
             match Handle::decode(at.located.leaf) {
                 Handle::Unloaded(_) => {

@@ -107,9 +107,10 @@ impl Sessions {
                 *word = self.word(pm, i, j);
             }
             let entry = Ended::of(&words, self.seed(i));
-            ended.push(
-                entry.ok_or_else(|| format!("the entry of ended session {i} fails its sum"))?,
-            );
+            let before = ended.last().map_or(1, |last| last.end);
+            let fits = |entry: &Ended| (before..=entry.end).contains(&entry.first);
+            let entry = entry.filter(|entry| fits(entry) && entry.end <= self.first);
+            ended.push(entry.ok_or_else(|| format!("the entry of ended session {i} is damaged"))?);
         }
         let first = root::required(root, root::SESSION)?;
         // A session whose stamps end where it began, or where the last entry ends, has used none since.
@@ -185,14 +186,16 @@ impl Sessions {
 
     /// Forgets the ended sessions: every page has been loaded since.
     pub(super) fn forget<M: Media>(&self, root: &Root<M>) {
-        lock(&self.ended).clear();
+        // Held until it is durable, for whoever else loads the rest.
+        let mut ended = lock(&self.ended);
+        ended.clear();
         self.say(root, root::ENDED, 0);
     }
 
     fn say<M: Media>(&self, root: &Root<M>, i: usize, value: u64) {
         let (cell, word) = (root.word(i), root::word(i, value));
         let pm = root.pool().pm();
-        // ORDERING: Relaxed; changed by one thread at a time.
+        // ORDERING: Relaxed; changed while a tree is opened or closed, or under the lock of `ended`.
         if cell.load(pm, std::sync::atomic::Ordering::Relaxed) != word {
             // PERSIST: the word, before what rests on it.
             cell.publish(pm, word);

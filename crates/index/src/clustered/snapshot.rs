@@ -127,7 +127,8 @@ where
     /// Returns the value that `key` had.
     ///
     /// # Errors
-    /// [`ReadError`]: never of a tree whose pages were all loaded when it was opened.
+    /// [`ReadError`]: a page is damaged; where all were loaded when the tree was opened, it was
+    /// damaged in memory since.
     pub fn get(&self, key: &K) -> Result<Option<V::Owned>, ReadError> {
         self.tree.find_at(self.time, key)
     }

@@ -130,3 +130,44 @@ fn many_crashes_in_a_row_are_kept_apart() {
     tree.close().unwrap();
     assert_eq!(entries(&open(&pool)), 0, "it was closed");
 }
+
+/// Then there is no room for an entry, so all pages have to be read: but for what is damaged, they are.
+#[test]
+fn many_crashes_and_a_damaged_page_leave_the_rest_readable() {
+    let pool = pool(1 << 30);
+    let tree = ClusteredTree::<u64, u64, Dram>::create(&pool, "t", &OPTIONS).unwrap();
+    for key in 0..KEYS {
+        tree.insert(&key, &0).unwrap();
+    }
+    let hurt = KEYS / 2;
+    let (block, words) = part_of(&tree, hurt).block_and_words();
+    let flip = |tree: &LazyTree<u64, u64, Dram>| {
+        let cell = tree.tree().page(block, words).cell(20);
+        let word = cell.load(pool.pm(), Ordering::Relaxed);
+        cell.store(pool.pm(), word ^ 1 << 17, Ordering::Relaxed);
+    };
+    crash(tree);
+    for session in 1..33 {
+        let tree = open(&pool);
+        let batch = tree.write_batch([(&1, Some(&session)), (&(KEYS - 1), Some(&session))]);
+        batch.unwrap();
+        if session == 32 {
+            flip(&tree);
+        }
+        crash(tree.into_tree());
+    }
+    for _ in 0..2 {
+        let tree = open(&pool);
+        assert_eq!(tree.get(&1).unwrap(), Some(32));
+        assert!(tree.get(&hurt).is_err());
+        assert!(matches!(tree.upsert(&1, &0), Err(InsertError::ReadOnly)));
+        tree.close().unwrap();
+    }
+    let tree = open(&pool);
+    flip(&tree);
+    tree.close().unwrap();
+    let tree = open(&pool);
+    assert_eq!(tree.get(&hurt).unwrap(), Some(0));
+    assert!(tree.upsert(&1, &0).unwrap());
+    tree.verify().unwrap();
+}
