@@ -378,7 +378,7 @@ where
             Some((key, Some(page.bytes(value).to_vec())))
         };
         let mut entries: BTreeMap<_, _> =
-            bounds.walk(page, &base, &order).filter_map(entry).collect();
+            bounds.walk(page, base, &order).filter_map(entry).collect();
         entries.extend(kept);
         let mut one = |(key, value): (Vec<u8>, Option<Vec<u8>>)| {
             let visited = K::with_value_of(&key, |key| {
