@@ -92,7 +92,7 @@ pub const PLANTED: &[Planted] = &[
         "a batch is committed before its groups are durable"),
     plant("clustered-void-kept", 19, "clustered-1024-u64-batches", Kind::Mixed, &[Torn],
         "groups count whose batch was not committed"),
-    plant("clustered-dead-unwiped", 21, "clustered-1024-u64-batches", Kind::Mixed, &[Torn],
+    plant("clustered-dead-unwiped", 21, "clustered-1024-u64-batches", Kind::Mixed, &[Torn, Structure],
         "recovery leaves groups that a later batch makes count").nested(),
     plant("clustered-session-forgotten", 21, "clustered-1024-u64-batches-lazy", Kind::Mixed, &[Torn],
         "what the slots said before a crash is not kept, and they are used again").nested(),
