@@ -251,7 +251,7 @@ where
         if loading == Loading::AtOnce || full && !self.read_only {
             match self.load_rest() {
                 Ok(loaded) => (self.report.leaves_scanned, self.report.entries) = loaded,
-                // What is whole is served, but there is no room for what the slots say.
+                // Undamaged pages can be read. Writes need the slots, whose content has no room.
                 Err(ReadError::Damaged(_)) if loading == Loading::WhenTouched => {
                     self.read_only = true;
                 }
@@ -411,7 +411,7 @@ where
         let (mut leaves, mut entries) = (0, 0);
         let mut at = self.inner.find_first(&guard);
         loop {
-            // What others replace meanwhile is free again.
+            // Lets blocks that other threads replace be used again.
             guard.repin();
             let low = at.low.as_ref().map(Borrow::borrow);
             match Handle::decode(at.located.leaf) {

@@ -452,32 +452,27 @@ impl<'p, M: Media> Page<'p, M> {
             let entry = base.entry_words(form);
             self.prefetch(base.at + from * entry, (to - from) * entry);
         }
-        let mut matches = part.matches(hash as u8, count);
-        while matches != 0 {
-            let i = 127 - matches.leading_zeros() as usize;
-            let place = part.place(i);
-            let (found, value) = self.record(base.form, place);
-            if self.is_key(found, key) {
-                return if place.removed {
-                    Found::Absent
-                } else {
-                    Found::Value(value)
-                };
-            }
-            matches &= !(1 << i);
+        if let Some((_, place)) = self.newest(part, base.form, (key, hash), count, |_| true) {
+            return if place.removed {
+                Found::Absent
+            } else {
+                Found::Value(self.record(base.form, place).1)
+            };
         }
         self.find_in_base(&base, key, word, from, to)
     }
 
-    /// The place of the newest record of `key` among the first ones of the tail for which `counts`.
+    /// Finds the newest record of `key` among the first `count` of the tail for which `counts` holds:
+    /// returns its number and its place.
+    #[inline(always)]
     pub(super) fn newest(
         self,
         part: &Part,
+        form: Option<Uniform>,
         (key, hash): (&[u8], u32),
         count: usize,
         counts: impl Fn(usize) -> bool,
     ) -> Option<(usize, Place)> {
-        let form = part.base().form;
         let mut matches = part.matches(hash as u8, count);
         while matches != 0 {
             let i = 127 - matches.leading_zeros() as usize;
@@ -490,8 +485,8 @@ impl<'p, M: Media> Page<'p, M> {
         None
     }
 
-    /// The stamps of the first `count` records of the tail, oldest first; `None` if the page is none of
-    /// that seed, or is changing.
+    /// Returns the stamps of the first `count` records of the tail, oldest first; `None` if a group's head
+    /// is not one, because the page is changing or is damaged.
     pub(super) fn stamps(self, part: &Part, seed: Seed, count: usize) -> Option<Vec<u64>> {
         let unit = Uniform::group_unit(part.base().form);
         let mut stamps = Vec::with_capacity(count);

@@ -1,4 +1,4 @@
-//! Sessions that a crash ended: what the commit slots said then.
+//! Sessions that ended in a crash, each with the content of the commit slots at that moment.
 //!
 //! ```text
 //! root word SESSION   first stamp of the session that has the tree open for writing; 0: none has
@@ -22,8 +22,9 @@ use bristlecone_pmem::cell::write_bytes;
 use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::sync::lock;
-use bristlecone_pmem::{Media, planted};
+use bristlecone_pmem::{Media, PWord, planted};
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 
 /// Entries that there is room for.
 const ENTRIES: usize = 32;
@@ -39,7 +40,7 @@ pub(super) const BYTES: u64 = (ENTRIES * WORDS * 8) as u64;
 struct Ended {
     first: u64,
     end: u64,
-    /// What each slot says.
+    /// The stamp in each slot.
     slots: [u64; SLOTS as usize],
 }
 
@@ -87,7 +88,7 @@ impl Sessions {
     }
 
     /// Reads the entries, and adds the session that had the tree open when a crash came, if one did.
-    /// Returns whether one did, and all pages are to be loaded because there is no room for its entry.
+    /// Returns true if there is no room for its entry, so that all pages have to be loaded.
     ///
     /// # Errors
     /// A message that says which word or entry is damaged.
@@ -141,13 +142,13 @@ impl Sessions {
 
     fn word<M: Media>(&self, pm: &M, entry: usize, word: usize) -> u64 {
         debug_assert!(entry < ENTRIES && word < WORDS);
-        let at = self.address(pm, entry).cast::<bristlecone_pmem::PWord>();
+        let at = self.address(pm, entry).cast::<PWord>();
         // SAFETY: 1. inside the block, which was allocated or checked, of `BYTES` more bytes than the
         // slots have; 2. blocks are aligned to lines; 3. any bits are a valid word; 4. the mapping
         // outlives the borrow of `pm`.
         let cell = unsafe { &*at.wrapping_add(word) };
         // ORDERING: Relaxed; written by an earlier session, or by this thread.
-        cell.load(pm, std::sync::atomic::Ordering::Relaxed)
+        cell.load(pm, Ordering::Relaxed)
     }
 
     /// Makes the entry of the session that a crash ended durable, if it has none.
@@ -196,7 +197,7 @@ impl Sessions {
         let (cell, word) = (root.word(i), root::word(i, value));
         let pm = root.pool().pm();
         // ORDERING: Relaxed; changed while a tree is opened or closed, or under the lock of `ended`.
-        if cell.load(pm, std::sync::atomic::Ordering::Relaxed) != word {
+        if cell.load(pm, Ordering::Relaxed) != word {
             // PERSIST: the word, before what rests on it.
             cell.publish(pm, word);
         }

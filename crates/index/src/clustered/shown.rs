@@ -75,7 +75,8 @@ impl<const RING: u64> Shown<RING> {
     pub(super) fn wait_for(&self, end: u64) {
         // ORDERING: Acquire; pairs with the Release below: what another thread has seen shown.
         let marked = self.mark.load(Ordering::Acquire);
-        // Whose word says a later stamp has been shown: so the words of the last lap say it of all.
+        // A word moves on only when all older stamps of that word have been shown, so the last lap of the
+        // ring tells about all of them.
         let from = marked.max(end.saturating_sub(RING));
         for stamp in from..end {
             self.wait_until(&self.next[Self::word(stamp)], stamp + 1);

@@ -1,10 +1,10 @@
-//! Reading at a time, and writing what rests on what was read then.
+//! Snapshots: reads as of a time, and writes that are refused if their keys have changed since.
 //!
-//! | of a page | who reads at a time |
+//! | the page has changes at that time or later | a read as of that time |
 //! | --- | --- |
-//! | has no change at that time or later | reads as everyone does |
-//! | has some in its tail | leaves them out: each group has its stamp |
-//! | has some in its base | takes what [`versions`](super::versions) has kept, and of other keys the base |
+//! | nowhere | searches it like any other read |
+//! | in its tail | leaves them out; each group has its stamp |
+//! | in its base | takes the old values from [`versions`](super::versions), and the base for all other keys |
 //!
 //! In the third case no record of the tail counts: they all came after those of the base.
 
@@ -27,8 +27,8 @@ use std::ops::{ControlFlow, RangeBounds};
 /// A tree as it was when [`snapshot`](ClusteredTree::snapshot) was called: with all changes that had
 /// returned by then, and none that began later.
 ///
-/// What others change meanwhile is kept in DRAM, as it was, while the snapshot is there: for each key that
-/// changes, also one that was not there, what it had. Nothing of it is durable.
+/// As long as the snapshot exists, the old value of each key that changes is kept in DRAM, or a note that
+/// the key was absent. None of this is durable.
 ///
 /// # Examples
 /// ```
@@ -190,8 +190,8 @@ where
         Snapshot { tree: self, time }
     }
 
-    /// Keeps what the records of a page superseded that is about to be replaced, and a change with its
-    /// stamp, which is in the new page. The caller holds the writer's lock.
+    /// Saves the values that a replacement of the page drops and that a snapshot can still read. `change`,
+    /// with its stamp, is part of the new page. The caller holds the writer's lock.
     pub(super) fn keep_superseded(&self, part: &Part, change: Option<(Change<'_>, u64)>) {
         if !self.versions.is_read() || planted!(self.pm(), "clustered-history-dropped") {
             return;
@@ -251,7 +251,8 @@ where
             return Ok(false);
         }
         let (page, count) = (self.page_of(part), part.count());
-        if let Some((i, _)) = page.newest(part, (key, hash), count, |_| true) {
+        let form = part.base().form;
+        if let Some((i, _)) = page.newest(part, form, (key, hash), count, |_| true) {
             let stamps = page.stamps(part, self.seed(part.generation()), count);
             return Ok(Self::known(stamps)?[i] >= time);
         }
@@ -313,8 +314,9 @@ where
             let stamps = page.stamps(part, self.seed(part.generation()), count);
             let stamps = Self::known(stamps)?;
             let is_earlier = |i: usize| stamps[i] < time;
-            if let Some((_, place)) = page.newest(part, (key, hash), count, is_earlier) {
-                let (_, value) = page.record(part.base().form, place);
+            let form = part.base().form;
+            if let Some((_, place)) = page.newest(part, form, (key, hash), count, is_earlier) {
+                let (_, value) = page.record(form, place);
                 return Ok((!place.removed).then(|| Cow::Borrowed(page.bytes(value))));
             }
         }
@@ -358,7 +360,7 @@ where
         Ok(Some(self.visit_page(page, &base, direction, walk, visit)))
     }
 
-    /// Visits the base's entries, but for the keys of `kept`, and those.
+    /// Visits the entries of the base, with the old values in `kept` in place of the newer ones.
     fn visit_kept(
         &self,
         (page, base): (Page<'_, M>, &Base),

@@ -51,7 +51,7 @@ fn only_what_is_touched_is_loaded() {
     assert_eq!(tree.load_rest().unwrap(), KEYS - 1);
     assert_eq!(tree.verify().unwrap().entries, KEYS - 1);
     tree.close().unwrap();
-    // What was changed is there, whoever opens it.
+    // An eager opening finds the changes too.
     let tree = ClusteredTree::<u64, u64, Dram>::open(&pool, "t", &OPTIONS).unwrap();
     assert_eq!((tree.get(&(KEYS - 1)), tree.get(&0)), (Some(0), None));
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 type Model<K> = BTreeMap<<K as ToOwned>::Owned, <K as ToOwned>::Owned>;
 
-/// What a scan of a snapshot visits, in ascending order.
+/// Returns the entries that a scan of a snapshot visits, in ascending order.
 fn scanned<K>(
     snapshot: &Snapshot<'_, K, K, Dram>,
     range: &(Bound<K::Owned>, Bound<K::Owned>),

@@ -1,14 +1,14 @@
-//! Who reads at which time, and what replaced pages held that they may still read.
+//! The times of all snapshots, and the old values that they can still read.
 //!
-//! A base holds the newest value of each key, and no stamps. So a replacement gives to *history* what
-//! later records superseded, where somebody reads at a time at which it was the newest. Nothing of this is
-//! durable: nobody reads on after a crash.
+//! A base holds the newest value of each key, and no stamps. So a replacement adds the values that it drops
+//! to *history*, if the time of a snapshot lies between the change that wrote a value and the one that
+//! superseded it. None of this is durable, because no snapshot survives a crash.
 //!
 //! A *time* sees the changes whose stamps are below it.
 //!
 //! # Concurrency
-//! Who begins to read says so before asking which stamps have been given; a replacement takes its stamp
-//! before it asks who reads. So either the replacement keeps what the reader needs, or the reader's
+//! A snapshot registers before it looks at the stamp counter; a replacement takes its stamp before it looks
+//! for snapshots. So either the replacement finds the snapshot and keeps what it needs, or the snapshot's
 //! time is above the replacement's stamp.
 
 use super::ReadError;
@@ -36,17 +36,17 @@ pub(super) struct Versions {
 
 #[derive(Debug, Default)]
 struct History {
-    /// What each key had, in the order of time.
+    /// The old values of each key, in time order.
     keys: BTreeMap<Vec<u8>, Vec<Kept>>,
     bytes: usize,
     entries: usize,
     /// Entries that the last sweep left.
     swept: usize,
-    /// What was read at this time or before is lost.
+    /// Snapshots of this time or an earlier one get errors: a page with their values was damaged.
     lost: u64,
 }
 
-/// What a key had until it was superseded.
+/// An old value of a key.
 #[derive(Debug)]
 struct Kept {
     /// The stamp of the change that made it so, or less.
@@ -134,7 +134,7 @@ impl Versions {
         }
     }
 
-    /// What `key` had at `time`, if a later change of it has gone into a base.
+    /// Returns the value of `key` at `time`, if a later change of it is in a base.
     ///
     /// # Errors
     /// [`ReadError`]: a page was damaged that would say.
@@ -145,7 +145,7 @@ impl Versions {
         Ok(of_key.and_then(|of_key| Some(past(of_key, time)?.value.clone())))
     }
 
-    /// What keys of a range had at `time`, in order: those of which a later change has gone into a base.
+    /// Returns the values at `time`, in key order, of the keys of a range whose later changes are in a base.
     ///
     /// # Errors
     /// As of [`at`](Self::at).
