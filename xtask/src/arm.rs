@@ -6,12 +6,12 @@
 //!
 //! Two traps, each met: the emulator must find the C library of Debian's own arm64 packages (which
 //! the standard library's package brings), since mixing it with the loader of the cross-compiler's
-//! sysroot hangs in the first `pthread_create`; and QEMU before 8.1 reports `dc cvap` to programs and
-//! then refuses it, so there a processor without it is emulated and `dc cvac` is what runs.
+//! sysroot hangs in the first `pthread_create`; and QEMU before 8.1 reports `dc cvap` to programs
+//! and then refuses it, so there a processor without it is emulated and `dc cvac` is what runs.
 //!
-//! QEMU before 8 keeps a record of some 160 bytes for every page of the program's address space, and
-//! pools and inner indexes reserve a lot of it: the emulated program gets 16 GiB, which they make do
-//! with (they halve what they ask for until it is granted).
+//! QEMU before 8 keeps a record of some 160 bytes for every page of the program's address space,
+//! and pools and inner indexes reserve a lot of it: the emulated program gets 16 GiB, which they
+//! make do with (they halve what they ask for until it is granted).
 
 use crate::tools::{self, Outcome, say};
 use std::path::{Path, PathBuf};
@@ -24,8 +24,9 @@ const EMULATOR: &str = "qemu-aarch64";
 const LOADER: &str = "/lib/ld-linux-aarch64.so.1";
 /// Bytes that the emulated program may address.
 const ADDRESS_SPACE: &str = "0x400000000";
-/// Tests that say nothing about a processor and are too much for an emulator: thousands of short-lived
-/// indexes, all interleavings of a model, and "so much must have happened in so much time".
+/// Tests that say nothing about a processor and are too much for an emulator: thousands of
+/// short-lived indexes, all interleavings of a model, and "so much must have happened in so much
+/// time".
 const SKIPPED: [&str; 3] = ["follow_the_model", "schedules", "stress"];
 const PACKAGES: [&str; 5] = [
     "rustc-web",

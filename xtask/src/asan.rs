@@ -8,9 +8,10 @@ use crate::tools::{self, Outcome};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// What is run unless something else is asked for: damaged pools, and trees in them. (Tests that
-/// measure time or address space say nothing here; the sanitizer changes both. Of the changed bytes, those in
-/// the image of a crash that is then worked on: they reach most code, and take minutes as it is.)
+/// The tests that are run unless others are asked for: damaged pools, and trees in them. (Tests
+/// that measure time or address space say nothing here; the sanitizer changes both. Of the changed
+/// bytes, those in the image of a crash that is then worked on: they reach most code, and take
+/// minutes as it is.)
 const DEFAULT: [&str; 13] = [
     "--package",
     "bristlecone-pmem",

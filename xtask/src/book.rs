@@ -15,7 +15,7 @@ pub fn pages(summary: &str) -> Vec<String> {
         .collect()
 }
 
-/// What keeps `files` and the table of contents from agreeing: pages that it lacks or lists twice.
+/// Disagreements of `files` and the table of contents: pages that it lacks or lists twice.
 pub fn disagreements(files: &BTreeSet<String>, summary: &str) -> Vec<String> {
     let pages = pages(summary);
     let mut seen = BTreeSet::new();

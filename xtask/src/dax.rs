@@ -7,9 +7,9 @@
 //! serial console                   <- "vm: ..." lines
 //! ```
 //!
-//! The machine is reset half-way, which loses everything but memory; the second boot checks what the
-//! first one fenced. Then the same memory becomes a devdax device. The emulator has no caches, so
-//! this proves that the right mapping is asked for, granted and synchronous in its metadata, not
+//! The machine is reset half-way, which loses everything but memory; the second boot checks what
+//! the first one fenced. Then the same memory becomes a devdax device. The emulator has no caches,
+//! so this proves that the right mapping is asked for, granted and synchronous in its metadata, not
 //! that no flush is missing.
 
 use crate::cpio::Archive;
@@ -31,7 +31,7 @@ const MODULES: [&str; 6] = [
     "dax_pmem",
 ];
 
-/// What the command line chose.
+/// The choices of the command line.
 pub struct Options {
     /// Kernel image and its modules' folder, instead of Debian's.
     pub kernel: Option<(PathBuf, PathBuf)>,
@@ -269,7 +269,7 @@ fn boot(kernel: &Path, initramfs: &Path, options: &Options) -> Outcome {
                         return Err(format!("the machine booted {boots} times, not twice"));
                     }
                     Some(said) if said.starts_with("Linux ") => boots += 1,
-                    // What follows is the kernel's log, until the machine ends.
+                    // The kernel's log follows, until the machine ends.
                     Some(said) if said.starts_with("FAIL") => failed = Some(said.to_owned()),
                     _ if line.contains("Kernel panic") => failed = Some(line),
                     _ => {}

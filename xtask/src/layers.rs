@@ -1,7 +1,8 @@
 //! Checks which crate depends on which: every arrow points down (`docs/design.md`, "Layers").
 //!
-//! A crate that is not in [`LAYERS`] fails, as does an arrow that is not. Dependencies of tests are free. Products, the crates
-//! below `crates/`, depend on `bristlecone-pmem` without its feature for tools ([`TOOLS`]).
+//! A crate that is not in [`LAYERS`] fails, as does an arrow that is not. Dependencies of tests are
+//! free. Products, the crates below `crates/`, depend on `bristlecone-pmem` without its feature for
+//! tools ([`TOOLS`]).
 
 use serde_json::Value;
 use std::process::Command;
@@ -118,7 +119,7 @@ fn list<'v>(value: &'v Value, field: &str) -> Result<&'v Vec<Value>, String> {
         .ok_or_else(|| format!("cargo metadata: no list {field}"))
 }
 
-/// What is in the workspace and must not be.
+/// Finds what is in the workspace and must not be.
 fn wrong_arrows(workspace: &Value) -> Result<Vec<String>, String> {
     let mut wrong = Vec::new();
     let packages = list(workspace, "packages")?;

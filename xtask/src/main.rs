@@ -43,19 +43,23 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Runs the shell blocks of README.md and of the book's pages, with the built commands on the PATH.
+    /// Runs the shell blocks of README.md and of the book's pages, with the built commands on the
+    /// PATH.
     Readme {
         /// Only list what would run.
         #[arg(long)]
         list: bool,
-        /// Only these documents, as paths from the repository's root [default: README.md and every page].
+        /// Only these documents, as paths from the repository's root [default: README.md and every
+        /// page].
         documents: Vec<String>,
     },
     /// Checks that crates depend only on those below them.
     Layers,
-    /// Checks that links, file names and headings lead somewhere, and that the book lists every page.
+    /// Checks that links, file names and headings lead somewhere, and that the book lists every
+    /// page.
     References,
-    /// Compares the public API of the crate `bristlecone` with its listing, `crates/bristlecone/public-api.txt`.
+    /// Compares the public API of the crate `bristlecone` with its listing,
+    /// `crates/bristlecone/public-api.txt`.
     #[cfg(feature = "public-api")]
     PublicApi {
         /// Writes the listing instead.

@@ -1,8 +1,9 @@
-//! Unit tests under Miri, which interprets them and reports undefined behaviour: use of freed or foreign memory,
-//! misaligned or racing accesses, values that their types cannot have.
+//! Unit tests under Miri, which interprets them and reports undefined behaviour: use of freed or
+//! foreign memory, misaligned or racing accesses, values that their types cannot have.
 //!
-//! Miri knows neither persistent memory nor shared mappings, and is some thousand times slower. So the selection is
-//! small: codecs, cells on the `Dram` medium, inner nodes, version locks, separators. Proptest tries two cases.
+//! Miri knows neither persistent memory nor shared mappings, and is some thousand times slower. So
+//! the selection is small: codecs, cells on the `Dram` medium, inner nodes, version locks,
+//! separators. Proptest tries two cases.
 
 use crate::tools::{self, Outcome};
 use std::process::Command;
@@ -56,7 +57,8 @@ pub fn run(args: &[String]) -> Outcome {
             .env_remove("CARGO")
             .env_remove("RUSTUP_TOOLCHAIN")
             .env("PROPTEST_CASES", "2")
-            // Trees: crossbeam-epoch's lists are not made for stacked borrows. The epochs' garbage is left at the end.
+            // Trees: crossbeam-epoch's lists are not made for stacked borrows. The epochs' garbage
+            // is left at the end.
             .env(
                 "MIRIFLAGS",
                 "-Zmiri-disable-isolation -Zmiri-permissive-provenance -Zmiri-tree-borrows -Zmiri-ignore-leaks",

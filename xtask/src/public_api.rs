@@ -1,8 +1,10 @@
-//! The public API of the crate `bristlecone`, one line an item, in a file that is committed: a change of it shows in a review.
-//! Each of its types, traits and functions has an example in its documentation.
+//! The public API of the crate `bristlecone`, one line an item, in a file that is committed: a
+//! change of it shows in a review. Each of its types, traits and functions has an example in its
+//! documentation.
 //!
-//! Rustdoc describes the crate in JSON, which is unstable: so the listing is made by the version of the crate `public-api` that reads what
-//! this Rust writes ([`FORMAT`]). Only rustdoc is told to allow that. An environment variable for all of cargo would have build scripts run again.
+//! Rustdoc describes the crate in JSON, which is unstable: so the listing is made by the version of
+//! the crate `public-api` that reads what this Rust writes ([`FORMAT`]). Only rustdoc is told to
+//! allow that. An environment variable for all of cargo would have build scripts run again.
 
 use crate::tools::{Outcome, cargo, root, run, say, target_dir};
 use public_api::Builder;
@@ -169,7 +171,7 @@ fn lines_of(json: &Path) -> Outcome<String> {
     Ok(lines)
 }
 
-/// What is no longer there, and what is new.
+/// Items that are gone, and items that are new.
 fn changes(listed: &str, found: &str) -> String {
     let missing = |from: &str, of: &str, sign: &str| -> String {
         let of: Vec<&str> = of.lines().collect();

@@ -1,4 +1,5 @@
-//! Runs the shell blocks of the README and of the book's pages, so that what they tell people to type works.
+//! Runs the shell blocks of the README and of the book's pages, so that what they tell people to
+//! type works.
 //!
 //! The word after the fence decides:
 //!
@@ -98,7 +99,8 @@ struct Document {
     blocks: Vec<Block>,
 }
 
-/// The documents that have shell blocks: those that are named, or else the README and every page of the book.
+/// The documents that have shell blocks: those that are named, or else the README and every page of
+/// the book.
 fn documents(root: &Path, named: &[String]) -> Outcome<Vec<Document>> {
     let read = |name: &str| read(root, name);
     let names = if named.is_empty() {

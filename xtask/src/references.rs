@@ -15,7 +15,7 @@ use std::process::Command;
 
 /// Extensions of the files that are searched.
 const SEARCHED: [&str; 4] = ["rs", "md", "toml", "service"];
-/// What ends the name of a file, in backticks.
+/// Ends of the names of files, in backticks.
 const NAMED: [&str; 9] = [
     ".rs", ".md", ".toml", ".sh", ".py", ".csv", ".service", ".conf", ".json",
 ];

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a chore returns: nothing, or one message for a person.
+/// The result of a chore: nothing, or one message for a person.
 pub type Outcome<T = ()> = Result<T, String>;
 
 /// The repository's root.
@@ -29,8 +29,8 @@ pub fn cargo() -> Command {
     cargo
 }
 
-/// Takes away what cargo tells this chore of its own package: build scripts that look at it would run again, and what depends on
-/// them would be compiled again.
+/// Takes away what cargo tells this chore of its own package: build scripts that look at it would
+/// run again, and what depends on them would be compiled again.
 pub fn as_from_a_shell(command: &mut Command) -> &mut Command {
     let told = |name: &OsStr| {
         let name = name.to_string_lossy();

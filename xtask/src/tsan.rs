@@ -1,7 +1,8 @@
 //! Tests of threads under ThreadSanitizer, which reports accesses that race.
 //!
-//! The standard library is built with the sanitizer too (`-Zbuild-std`), or its own synchronisation would look
-//! like races. As for AddressSanitizer, `RUSTC_BOOTSTRAP` lets the stable compiler take the switches.
+//! The standard library is built with the sanitizer too (`-Zbuild-std`), or its own synchronisation
+//! would look like races. As for AddressSanitizer, `RUSTC_BOOTSTRAP` lets the stable compiler take
+//! the switches.
 //!
 //! Two things would be reported that are no races, and each has a switch instead of a suppression:
 //!

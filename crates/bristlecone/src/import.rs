@@ -7,7 +7,7 @@
 //! | LMDB, one database | [`lmdb_database`] | keys and values as they are stored |
 //! | LMDB | [`lmdb_databases`] | every named database, into the keyspace of its name |
 //!
-//! The source is only read. What is imported is durable when a function returns; entries that a
+//! The source is only read. Imported entries are durable when a function returns; those that a
 //! keyspace had before stay, unless an imported one has the same key. An import that fails has
 //! imported a part, and can be run again.
 //!

@@ -148,7 +148,8 @@ impl Ends {
         } else {
             (&mut self.high, &mut self.low)
         };
-        // What the other end has read is all that is left, the farthest from its end first.
+        // All that is left are the entries that the other end has read, the farthest from its end
+        // first.
         let next = own.entries.pop_front().or_else(|| other.entries.pop_back());
         next.map(Ok)
     }

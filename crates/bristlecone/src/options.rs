@@ -86,7 +86,7 @@ impl Options {
 
     /// Sets whether the database is opened for reading only; by default it is opened for writing,
     /// too. Any number of processes may read a database at one time, while none has it open for
-    /// writing. What recovery repairs stays in this process's memory.
+    /// writing. Repairs by recovery stay in this process's memory.
     ///
     /// # Examples
     /// ```

@@ -143,8 +143,8 @@ pub enum Event {
     },
     /// The subscriber read too slowly: so many changes before the next event are lost to it. A
     /// snapshot that is taken now has them; whoever reads that passes over events with a time stamp
-    /// at or below the snapshot's. Read through [`Database::watched`](crate::Database::watched): the
-    /// keyspace may have been cleared, after which an older handle reads nothing.
+    /// at or below the snapshot's. Read through [`Database::watched`](crate::Database::watched):
+    /// the keyspace may have been cleared, after which an older handle reads nothing.
     Lagged {
         /// How many changes were lost.
         missed: u64,

@@ -21,13 +21,13 @@ use std::path::PathBuf;
 
 /// An ordered key-value database on persistent memory or any disk.
 ///
-/// A database is one file with any number of keyspaces. Each keeps keys and values (byte strings) in
-/// key order, and every write that was acknowledged, whatever happens to the process. Programs open
-/// the same file with the library `bristlecone`; `serve` serves it to Redis clients.
+/// A database is one file with any number of keyspaces. Each keeps keys and values (byte strings)
+/// in key order, and every write that was acknowledged, whatever happens to the process. Programs
+/// open the same file with the library `bristlecone`; `serve` serves it to Redis clients.
 #[derive(Debug, Parser)]
 #[command(name = "bristlecone", version, max_term_width = 100, after_help = EXAMPLES)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -92,7 +92,8 @@ pub enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  bristlecone demo --dir /mnt/pmem")]
 pub struct Demo {
-    /// Where to put the demo's pools; they stay there [default: a new directory for temporary files]
+    /// Where to put the demo's pools; they stay there [default: a new directory for temporary
+    /// files]
     #[arg(long)]
     pub dir: Option<PathBuf>,
 }

@@ -9,7 +9,7 @@ const MAX_DEPTH: usize = 8;
 /// How long a reply may take. No server is that slow: what waits for it is not to wait for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a server answers.
+/// A server's reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// `+OK`

@@ -54,7 +54,8 @@ impl Contents {
         })
     }
 
-    /// Opens the keyspace that was asked for, or the usual one, for writing; it is made if it is not there.
+    /// Opens the keyspace that was asked for, or the usual one, for writing; it is made if it is
+    /// not there.
     ///
     /// # Errors
     /// The database cannot be opened, or the keyspace cannot be made.

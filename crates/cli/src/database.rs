@@ -6,8 +6,8 @@
 //! | `elements`, `expiries`, `garbage`, `databases` in a server's database | the server's bookkeeping | nothing but the server |
 //! | any other | bytes | the library |
 //!
-//! A command that names no keyspace works on `default` if it is there, else on a server's database 0,
-//! else on the only keyspace there is.
+//! A command that names no keyspace works on `default` if it is there, else on a server's database
+//! 0, else on the only keyspace there is.
 
 use bristlecone::{Database, Durability, ErrorKind, Keyspace, Options};
 use bristlecone_command::failure::{Failure, Outcome};
@@ -139,7 +139,8 @@ pub enum Place {
     Served(usize),
     /// A keyspace of a program's.
     Named(String),
-    /// One whose name is damaged, in a server's database: it is read as one of the numbered databases.
+    /// One whose name is damaged, in a server's database: it is read as one of the numbered
+    /// databases.
     Nameless(String),
 }
 
@@ -195,7 +196,8 @@ impl Place {
         }
     }
 
-    /// Returns the name of the keyspace that it has, by what a server keeps of the order of its databases.
+    /// Returns the name of the keyspace that it has, by what a server keeps of the order of its
+    /// databases.
     pub fn keyspace(&self, order: Option<&[u8]>) -> String {
         match self {
             Self::Served(number) => keyspace_of(order, *number).to_string(),
@@ -247,7 +249,8 @@ impl Place {
     }
 }
 
-/// Makes sure that a server's database is not written into a program's database, whose keyspaces of such names have no types.
+/// Makes sure that a server's database is not written into a program's database, whose keyspaces of
+/// such names have no types.
 ///
 /// # Errors
 /// There is a program's keyspace of a name that a server gives.

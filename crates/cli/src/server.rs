@@ -16,7 +16,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server on a free port, with more arguments of `serve`; returns when it can be connected to.
+    /// Starts a server on a free port, with more arguments of `serve`; returns when it can be
+    /// connected to.
     pub fn start(pool: &Path, arguments: &[&str]) -> Outcome<Self> {
         let mut child = Self::spawn(pool, arguments)?;
         let out = child.stdout.take();

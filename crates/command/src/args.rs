@@ -9,8 +9,8 @@ use std::time::Duration;
 /// The medium asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum MediumChoice {
-    /// The one that the pool was made on; for a new pool dax if the path allows it, mapped on tmpfs,
-    /// else journal
+    /// The one that the pool was made on; for a new pool dax if the path allows it, mapped on
+    /// tmpfs, else journal
     #[default]
     Auto,
     /// Persistent memory mapped with MAP_SYNC (an fsdax mount or a devdax device)
@@ -130,7 +130,8 @@ pub enum ScanFormat {
     /// KEY, tab, VALUE; control characters, \ and bytes that are not UTF-8 as \xNN
     #[default]
     Text,
-    /// One object per line: {"key":…,"value":…}; key_base64, value_base64 for bytes that are not UTF-8
+    /// One object per line: {"key":…,"value":…}; key_base64, value_base64 for bytes that are not
+    /// UTF-8
     Json,
     /// key,value with a header line; fields quoted where needed, bytes as they are
     Csv,

@@ -1,7 +1,7 @@
 //! `export`: a pool as a file that appears whole or not at all.
 //!
-//! All that is read is compared with its checksums first: a damaged value is never written as if it were one. With
-//! `--skip-damaged` it is left out, and said to be.
+//! All that is read is compared with its checksums first: a damaged value is never written as if it
+//! were one. With `--skip-damaged` it is left out, and said to be.
 
 use crate::args::ExportArgs;
 use crate::failure::{Failure, Outcome};
@@ -83,7 +83,8 @@ struct Report {
 /// Writes the records that `open` opens to a file.
 ///
 /// # Errors
-/// They cannot be opened or walked, or the file cannot be written. A file that was there is as it was.
+/// They cannot be opened or walked, or the file cannot be written. A file that was there is as it
+/// was.
 pub fn run(args: &ExportArgs, open: impl FnOnce() -> Outcome<Box<dyn Source>>) -> Outcome {
     let kind = kind_of(&args.file, "export")?;
     let target = &args.file;

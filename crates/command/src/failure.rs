@@ -10,7 +10,7 @@ pub enum Failure {
     Message(String),
     /// It was asked for something that makes no sense: exit status 2, with this message.
     Usage(String),
-    /// What it found is the bad news, and is printed already: exit status 1.
+    /// The bad news is its finding, which is printed already: exit status 1.
     Reported,
     /// It has done what it could, and what it had to skip is printed already: exit status 3.
     Skipped,
@@ -24,7 +24,7 @@ impl Failure {
         Self::Message(message.into())
     }
 
-    /// What the operating system answered while `doing` something to `path`.
+    /// The operating system's error while `doing` something to `path`.
     pub fn io(path: &Path, doing: &str, error: &io::Error) -> Self {
         Self::Message(format!("{}: {doing} failed: {error}", path.display()))
     }
@@ -47,7 +47,7 @@ impl Failure {
         }
     }
 
-    /// What to print, if anything.
+    /// The text to print, if any.
     pub fn message(&self) -> Option<&str> {
         match self {
             Self::Message(text) | Self::Usage(text) => Some(text),
@@ -56,5 +56,5 @@ impl Failure {
     }
 }
 
-/// What a command returns.
+/// A command's result.
 pub type Outcome<T = ()> = Result<T, Failure>;

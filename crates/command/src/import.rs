@@ -140,7 +140,7 @@ const BATCH_ROWS: usize = 1024;
 /// Bytes at which a batch is written whatever its rows.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// What an import did.
+/// The result of an import.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Rows stored.

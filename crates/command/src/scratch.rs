@@ -1,6 +1,8 @@
-//! Temporary pools: directories that end with the run that made them, and what killed runs have left.
+//! Temporary pools: directories that end with the run that made them, and what killed runs have
+//! left.
 //!
-//! On `/dev/shm` a pool is memory, so one that nobody removes is lost until the machine is started again.
+//! On `/dev/shm` a pool is memory, so one that nobody removes is lost until the machine is started
+//! again.
 //!
 //! ```text
 //! bristlecone-KIND-PID-RANDOM     a directory in use: whoever made it holds a lock on it (flock)
@@ -14,11 +16,12 @@
 //! | `SIGKILL`, a power cut on a disk | the next run in the same parent directory |
 //!
 //! # Invariants
-//! 1. A run removes what another one has left only if that belongs to the same user, its process is gone, and nobody holds
-//!    a lock on the directory or on a file in it. Pools are locked for as long as they are open, so one that a child of the
-//!    dead process still has open stays.
-//! 2. Whoever makes a directory looks, once it has the lock, whether the directory is still there. So a run that removes
-//!    leftovers, which holds the same lock meanwhile, never takes away what is being made.
+//! 1. A run removes what another one has left only if that belongs to the same user, its process is
+//!    gone, and nobody holds a lock on the directory or on a file in it. Pools are locked for as
+//!    long as they are open, so one that a child of the dead process still has open stays.
+//! 2. Whoever makes a directory looks, once it has the lock, whether the directory is still there.
+//!    So a run that removes leftovers, which holds the same lock meanwhile, never takes away what
+//!    is being made.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -37,14 +40,14 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// In the place of the process's number, in the name of a directory that is kept.
 const KEPT: &str = "kept";
 
-/// What is there and is to be removed before the process ends.
+/// The files and directories to be removed before the process ends.
 static LIVE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 fn live() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a directory is for. Its name says so.
+/// The purpose of a directory, which its name states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// `bench`
@@ -60,7 +63,8 @@ pub enum Purpose {
 impl Purpose {
     const ALL: [Self; 4] = [Self::Bench, Self::Demo, Self::Figure, Self::Torture];
 
-    /// Whether a later run removes a directory whose process is gone. A demo's pools are there to be looked at.
+    /// Whether a later run removes a directory whose process is gone. A demo's pools are there to
+    /// be looked at.
     fn is_swept(self) -> bool {
         self != Self::Demo
     }
@@ -81,7 +85,8 @@ pub struct Scratch {
     dir: Option<TempDir>,
     path: PathBuf,
     purpose: Purpose,
-    /// Locked, so that other runs see that the directory is in use. `None` where the file system has no locks.
+    /// Locked, so that other runs see that the directory is in use. `None` where the file system
+    /// has no locks.
     _lock: Option<File>,
 }
 
@@ -93,7 +98,8 @@ impl Scratch {
     pub fn new(parent: &Path, purpose: Purpose) -> io::Result<Self> {
         let prefix = format!("{}{}-", purpose.prefix(), std::process::id());
         let (dir, lock) = loop {
-            // Held from before the directory is made, so that no signal comes between that and its being noted.
+            // Held from before the directory is made, so that no signal comes between that and its
+            // being noted.
             let mut live = live();
             let dir = tempfile::Builder::new()
                 .prefix(&prefix)
@@ -122,8 +128,8 @@ impl Scratch {
         &self.path
     }
 
-    /// Keeps the directory. It gets a name that no later run takes for a leftover, except that of [`Purpose::Demo`], which none
-    /// does. Returns its path.
+    /// Keeps the directory. It gets a name that no later run takes for a leftover, except that of
+    /// [`Purpose::Demo`], which none does. Returns its path.
     #[must_use]
     pub fn keep(mut self) -> PathBuf {
         live().remove(&self.path);
@@ -146,14 +152,16 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Some(dir) = self.dir.take() {
-            // The directory may be gone already; where it cannot be removed, the next run tries again.
+            // The directory may be gone already; where it cannot be removed, the next run tries
+            // again.
             let _ = dir.close();
             live().remove(&self.path);
         }
     }
 }
 
-/// Files that are of no use until they are complete: removed when this is dropped, and by [`remove_all`].
+/// Files that are of no use until they are complete: removed when this is dropped, and by
+/// [`remove_all`].
 #[derive(Debug)]
 pub struct Unfinished {
     paths: Vec<PathBuf>,
@@ -191,9 +199,10 @@ impl Drop for Unfinished {
     }
 }
 
-/// Calls `stop`, which is to end what works on them, and removes every directory and file that is to end with this process.
-/// For a program that was told to end: from the beginning of the call on no [`Scratch`] can be made, kept or dropped.
-/// A thread that tries waits until the process has ended, so what it fails with because of `stop` is not reported.
+/// Calls `stop`, which is to end what works on them, and removes every directory and file that is
+/// to end with this process. For a program that was told to end: from the beginning of the call on
+/// no [`Scratch`] can be made, kept or dropped. A thread that tries waits until the process has
+/// ended, so what it fails with because of `stop` is not reported.
 pub fn remove_all(stop: impl FnOnce()) {
     let mut live = live();
     stop();
@@ -228,7 +237,7 @@ fn sweep(parent: &Path, own: &Path) {
     for entry in entries.flatten() {
         let name = entry.file_name();
         if name.to_str().is_some_and(was_left) {
-            // What cannot be removed now is tried again by the next run.
+            // The next run tries again to remove those that cannot be removed now.
             let _ = remove_leftover(&entry.path(), own.uid());
         }
     }

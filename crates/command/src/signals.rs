@@ -1,4 +1,5 @@
-//! Ending by a signal without leaving temporary files, which on `/dev/shm` are memory, or processes behind.
+//! Ending by a signal without leaving temporary files, which on `/dev/shm` are memory, or processes
+//! behind.
 
 use crate::failure::{Failure, Outcome};
 use crate::scratch;
@@ -7,9 +8,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-/// From here on SIGHUP, SIGINT and SIGTERM remove what is temporary, kill this process's children, which work on that,
-/// and then do what they do by default: the process ends, by that signal. Those that the process was started to ignore, as
-/// SIGHUP by `nohup`, it goes on ignoring.
+/// From here on SIGHUP, SIGINT and SIGTERM remove what is temporary, kill this process's children,
+/// which work on that, and then do what they do by default: the process ends, by that signal. Those
+/// that the process was started to ignore, as SIGHUP by `nohup`, it goes on ignoring.
 ///
 /// # Errors
 /// The system refuses; the signals do what they did before.
@@ -41,8 +42,8 @@ fn ignored() -> u64 {
     mask.unwrap_or(0)
 }
 
-/// Kills this process's children: servers and writers that it started. A child's number is not used again before this
-/// process has waited for it, so nobody else is hit.
+/// Kills this process's children: servers and writers that it started. A child's number is not used
+/// again before this process has waited for it, so nobody else is hit.
 fn kill_children() {
     let own = std::process::id();
     let Ok(processes) = std::fs::read_dir("/proc") else {

@@ -131,8 +131,8 @@ pub fn commit_inserts(
     }
 }
 
-/// Sorts items by an order. The order is behind a pointer, so that each type of items has one copy of
-/// the sort's code, which is long, instead of one for each design, medium and kind of keys.
+/// Sorts items by an order. The order is behind a pointer, so that each type of items has one copy
+/// of the sort's code, which is long, instead of one for each design, medium and kind of keys.
 pub fn sort_by<T>(items: &mut [T], order: &mut dyn FnMut(&T, &T) -> Ordering) {
     items.sort_unstable_by(order);
 }

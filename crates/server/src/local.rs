@@ -64,7 +64,7 @@ impl Local {
         Ok(Self { server, session })
     }
 
-    /// Executes a command, and returns the reply in RESP2. What it changed is durable after the
+    /// Executes a command, and returns the reply in RESP2. Its changes are durable after the
     /// next [`settle`](Self::settle).
     ///
     /// Commands that wait, as `BLPOP` does, or that concern connections, as `SUBSCRIBE`, are not

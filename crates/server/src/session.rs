@@ -30,7 +30,7 @@ const MANY_STEPS: usize = 100;
 const STEP_OVERHEAD: usize = 160;
 const ARGUMENT_OVERHEAD: usize = 56;
 
-/// What a connection does after a command.
+/// The next step of a connection after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// With the next command.

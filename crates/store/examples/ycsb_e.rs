@@ -10,7 +10,7 @@
 //! processor time, which other work on the machine affects less.
 
 use bristlecone_designs::engines::NVTREE;
-use bristlecone_pmem::media::Mapped;
+use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{EngineKind, Keyspace, LbEngine, Store, StoreOptions};
 use rand::rngs::SmallRng;
@@ -70,7 +70,7 @@ fn processor_time() -> Option<f64> {
     Some(nanoseconds as f64 / 1e9)
 }
 
-fn load(store: &Store<Mapped>, k: &Keyspace, records: u64) -> Result<(), Box<dyn Error>> {
+fn load(store: &Store<Auto>, k: &Keyspace, records: u64) -> Result<(), Box<dyn Error>> {
     for first in (0..records).step_by(256) {
         let keys: Vec<String> = (first..records.min(first + 256)).map(key).collect();
         let puts: Vec<(&[u8], [u8; VALUE])> = (keys.iter())
@@ -88,8 +88,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let design = args.next().unwrap_or_else(|| "lbtree".into());
     let records: u64 = args.next().map_or(Ok(1_000_000), |n| n.parse())?;
     let seconds: u64 = args.next().map_or(Ok(5), |n| n.parse())?;
-    let pool: Arc<Pool<Mapped>> = Pool::create(&path, &PoolOptions::default())?;
-    let kind: &dyn EngineKind<Mapped> = match design.as_str() {
+    let pool: Arc<Pool<Auto>> = Pool::create(&path, &PoolOptions::default())?;
+    let kind: &dyn EngineKind<Auto> = match design.as_str() {
         "lbtree" => &LbEngine,
         "nvtree" => &NVTREE,
         _ => return Err(format!("{design} is neither lbtree nor nvtree").into()),

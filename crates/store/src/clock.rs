@@ -131,8 +131,8 @@ impl Clock {
         (1..self.next.load(Ordering::Relaxed)).contains(&ts)
     }
 
-    /// Returns the latest timestamp that was taken. The caller holds the locks of all stripes, so no
-    /// commit of a change is under way.
+    /// Returns the latest timestamp that was taken. The caller holds the locks of all stripes, so
+    /// no commit of a change is under way.
     pub fn last_taken(&self) -> u64 {
         // ORDERING: Relaxed; the stripes' locks order it after the commits that held them.
         self.next.load(Ordering::Relaxed) - 1

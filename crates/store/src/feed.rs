@@ -18,7 +18,7 @@
 //!    not counted as missed: changes are queued before their time stamp is applied, and the durable
 //!    watermark never passes the applied one.
 //! 2. A queue is within its limits whenever its lock is free.
-//! 3. What was missed is older than all that is queued, but for changes of commits that were slower
+//! 3. Missed changes are older than all that are queued, but for those of commits that were slower
 //!    than a newer one.
 //!
 //! # Concurrency
@@ -127,7 +127,8 @@ struct Queue {
     missed_until: u64,
     /// When the keyspace was dropped.
     dropped: Option<u64>,
-    /// Events from here on are not given yet: the names in memory are older. `u64::MAX` if there are none.
+    /// Events from here on are not given yet: the names in memory are older. `u64::MAX` if there
+    /// are none.
     hidden_from: u64,
     /// Every change at or below it is durable.
     durable: u64,
@@ -368,7 +369,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Returns the number of the keyspace that it watches, which clearing changes, if it is a watch of this feed.
+    /// Returns the number of the keyspace that it watches, which clearing changes, if it is a watch
+    /// of this feed.
     pub(crate) fn number_in(&self, feed: &Arc<Feed>) -> Option<u32> {
         let number = lock(&self.subscriber.queue).keyspace;
         Arc::ptr_eq(&self.feed, feed).then_some(number)

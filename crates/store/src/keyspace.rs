@@ -134,7 +134,8 @@ impl<M: Media> Committer<M> {
     /// Gives a keyspace another name, in one commit.
     ///
     /// # Errors
-    /// [`WriteError::Exists`], [`WriteError::Dropped`], [`WriteError::BadName`], [`WriteError::OtherStore`], and those of a write.
+    /// [`WriteError::Exists`], [`WriteError::Dropped`], [`WriteError::BadName`],
+    /// [`WriteError::OtherStore`], and those of a write.
     pub(crate) fn rename_keyspace(
         &self,
         keyspace: &Keyspace,
@@ -169,7 +170,8 @@ impl<M: Media> Committer<M> {
         writes.sort_by(|(a, _), (b, _)| a.cmp(b));
         let ts = self.commit_many(&writes, None, None, Wait::Applied)?;
         let waited = self.wait_for(ts, Wait::Durable);
-        // The rename is applied, so it becomes durable with the next commit that does, even if this one did not.
+        // The rename is applied, so it becomes durable with the next commit that does, even if this
+        // one did not.
         let mut known = lock(&self.catalogue.known);
         known.by_name.remove(&from);
         known.by_name.insert(Arc::clone(&to), id);
@@ -178,7 +180,8 @@ impl<M: Media> Committer<M> {
         Ok(self.catalogue.handle(id, to))
     }
 
-    /// Drops a keyspace. With `empty`, its name becomes that of an empty keyspace with this number. Returns the name.
+    /// Drops a keyspace. With `empty`, its name becomes that of an empty keyspace with this number.
+    /// Returns the name.
     ///
     /// # Errors
     /// [`WriteError::Dropped`] if it was dropped before, [`WriteError::OtherStore`], and those of a

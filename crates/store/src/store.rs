@@ -484,12 +484,13 @@ impl<M: Media> Store<M> {
         Ok(self.shared.catalogue.handle(number, name))
     }
 
-    /// Gives a keyspace another name, by one commit: a crash leaves the old name or the new one. Nothing of its keys is written. The handle that is
-    /// returned says the new name; others are of the same keyspace, and say the one it had when they were given.
+    /// Gives a keyspace another name, by one commit: a crash leaves the old name or the new one.
+    /// Nothing of its keys is written. The handle that is returned says the new name; others are of
+    /// the same keyspace, and say the one it had when they were given.
     ///
     /// # Errors
-    /// [`WriteError::Exists`] if another keyspace has that name, [`WriteError::Dropped`], [`WriteError::BadName`]; those of a write.
-    /// After [`WriteError::Commit`] it has the new name.
+    /// [`WriteError::Exists`] if another keyspace has that name, [`WriteError::Dropped`],
+    /// [`WriteError::BadName`]; those of a write. After [`WriteError::Commit`] it has the new name.
     pub fn rename_keyspace(&self, keyspace: &Keyspace, to: &str) -> Result<Keyspace, WriteError> {
         self.shared.rename_keyspace(keyspace, to)
     }
@@ -544,14 +545,16 @@ impl<M: Media> Store<M> {
         self.shared.commit_many(&writes, None, None, self.wait)
     }
 
-    /// The changes of the keys of a keyspace that begin with `prefix`, from now on. A snapshot that is taken after this returns has all
-    /// that was changed before; what comes has a higher time stamp than that snapshot, or is in it. While somebody watches, each change of the
-    /// keyspace is copied into memory, and its committer takes a lock.
+    /// The changes of the keys of a keyspace that begin with `prefix`, from now on. A snapshot that
+    /// is taken after this returns has all that was changed before; what comes has a higher time
+    /// stamp than that snapshot, or is in it. While somebody watches, each change of the keyspace
+    /// is copied into memory, and its committer takes a lock.
     ///
     /// Subscribing makes all writers wait for some tens of microseconds.
     ///
     /// # Errors
-    /// [`WriteError::ReadOnly`], [`WriteError::Dropped`], [`WriteError::OtherStore`], [`WriteError::Commit`]
+    /// [`WriteError::ReadOnly`], [`WriteError::Dropped`], [`WriteError::OtherStore`],
+    /// [`WriteError::Commit`]
     pub fn watch(
         &self,
         keyspace: &Keyspace,
@@ -561,8 +564,9 @@ impl<M: Media> Store<M> {
         self.shared.watch(keyspace, prefix, limits)
     }
 
-    /// Returns the keyspace that a watch is of now: the empty one after it was cleared, under its present name. `None` if it was
-    /// dropped, if another thread is clearing it at this moment, or for a watch of another store.
+    /// Returns the keyspace that a watch is of now: the empty one after it was cleared, under its
+    /// present name. `None` if it was dropped, if another thread is clearing it at this moment, or
+    /// for a watch of another store.
     #[must_use]
     pub fn watched(&self, watch: &Watch) -> Option<Keyspace> {
         let number = watch.number_in(&self.shared.feed)?;

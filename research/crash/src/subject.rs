@@ -162,7 +162,8 @@ pub trait Subject: Send + Sync {
     /// Recovery refused the image.
     fn open(&self) -> Result<Opened, Fault>;
 
-    /// Returns true if observing may store. It is part of recovery then, for crashes that come into it.
+    /// Returns true if observing may store. It is part of recovery then, for crashes that come into
+    /// it.
     fn stores_when_observed(&self) -> bool {
         false
     }

@@ -309,8 +309,8 @@ pub struct Stores {
     /// Time of an operation's turn
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u32).range(10..=60_000))]
     pub slice_ms: u32,
-    /// Engines that take part, with commas between them: bristlecone, LMDB, redb, fjall [default:
-    /// all]
+    /// Engines that take part, with commas between them: bristlecone, tree, LMDB, redb, fjall
+    /// [default: all but `tree`, the clustered tree by itself]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = parsed::<bristlecone_lab::stores::Engine>)]
     pub engines: Vec<bristlecone_lab::stores::Engine>,
     /// Draw the result into this file (SVG), and write the numbers beside it (JSON)

@@ -239,9 +239,9 @@ impl Database {
         handles.map(with_db).collect()
     }
 
-    /// Returns the keyspace that a watch is of now. Clearing a keyspace makes a new one under its name, which a
-    /// watch follows and a handle does not. `None` if it was dropped, if another thread is clearing it at this
-    /// moment, or for a watch of another database.
+    /// Returns the keyspace that a watch is of now. Clearing a keyspace makes a new one under its
+    /// name, which a watch follows and a handle does not. `None` if it was dropped, if another
+    /// thread is clearing it at this moment, or for a watch of another database.
     ///
     /// # Examples
     /// ```

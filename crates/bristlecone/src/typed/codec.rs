@@ -80,7 +80,8 @@ pub trait Codec: Sized {
     /// Adds the bytes of this value to `bytes`.
     ///
     /// # Errors
-    /// [`CodecError`] if the value cannot be written. What was added to `bytes` is not used then.
+    /// [`CodecError`] if the value cannot be written. Bytes that were added to `bytes` are not used
+    /// then.
     ///
     /// # Examples
     /// ```

@@ -4,7 +4,7 @@ use bristlecone_command::args::{TortureMedium, count};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
-/// What clients do.
+/// The operations of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mix {
     /// 95 % reads, mostly of what is new, and 5 % new records
@@ -40,7 +40,7 @@ share of time that the server's process was at work tells whether it was the bot
 Example:
   bristlecone bench server --against redis --path /dev/shm --clients 1,32")]
 pub struct BenchServer {
-    /// What clients do, with commas between [default: all]
+    /// Operations of the clients, with commas between [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub mix: Vec<Mix>,
     /// Numbers of clients, with commas between

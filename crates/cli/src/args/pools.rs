@@ -1,5 +1,5 @@
-//! The command lines of what works on a whole keyspace or database: `scan`, `import`, `export`, `info`, `check`,
-//! `compact`, `backup`.
+//! The command lines of what works on a whole keyspace or database: `scan`, `import`, `export`,
+//! `info`, `check`, `compact`, `backup`.
 
 use bristlecone_command::args::{
     BackupArgs, CompactArgs, ExportArgs, ImportArgs, InspectArgs, MediumArgs, ScanArgs,
@@ -52,7 +52,8 @@ pub struct Import {
     /// The rows.
     #[command(flatten)]
     pub import: ImportArgs,
-    /// Keyspace, made if it is not there [default: `default`; of what `serve` wrote, database 0; else the only one]
+    /// Keyspace, made if it is not there [default: `default`; of what `serve` wrote, database 0;
+    /// else the only one]
     #[arg(long, value_name = "NAME")]
     pub keyspace: Option<String>,
 }

@@ -114,7 +114,7 @@ fn torturable(medium: bristlecone_pmem::MediumKind) -> &'static str {
     }
 }
 
-/// What goes if a signal ends the demo.
+/// The files that go if a signal ends the demo.
 enum Pools {
     /// Both are in a directory of their own.
     Directory(Scratch),
@@ -217,8 +217,8 @@ fn look_around(store: &Contents, out: &mut impl Write) -> Outcome {
     say!(out)
 }
 
-/// Starts the import once more, in another process on another pool, kills it on the way, and answers
-/// the keys that it had acknowledged.
+/// Starts the import once more, in another process on another pool, kills it on the way, and
+/// answers the keys that it had acknowledged.
 fn kill_a_writer(pool: &Path, total: u64, out: &mut impl Write) -> Outcome<Vec<Vec<u8>>> {
     close(pool, database::create(pool, How::durable(None))?)?;
     let mut child = spawn_self(|command| {
@@ -331,7 +331,8 @@ fn recover(pool: &Path, acknowledged: &[Vec<u8>], total: u64, out: &mut impl Wri
     )
 }
 
-/// The process that `demo` kills: imports and writes each key to standard output once it is durable.
+/// The process that `demo` kills: imports and writes each key to standard output once it is
+/// durable.
 pub fn writer(args: &DemoWriter) -> Outcome {
     let store = Contents::default_of(&args.pool, How::durable(None))?;
     let keys: Vec<Vec<u8>> = city_rows()?

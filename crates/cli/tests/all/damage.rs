@@ -1,5 +1,6 @@
-//! `check` ended at the first damage and advised `export`, which refused the pool or wrote the damaged values as if they
-//! were whole. Now `check` lists all damage, and `export --skip-damaged` saves the rest.
+//! `check` ended at the first damage and advised `export`, which refused the pool or wrote the
+//! damaged values as if they were whole. Now `check` lists all damage, and `export --skip-damaged`
+//! saves the rest.
 
 use crate::common::Bench;
 use crate::common::server::Server;
@@ -153,7 +154,8 @@ fn all_damage_of_a_store_is_listed_and_the_rest_is_saved() {
     for i in [3, 200, 499] {
         assert!(errors.contains(&key(i)), "{errors}");
     }
-    // A head that contradicts itself: its length and flags. The head has 24 bytes, the string's tag one.
+    // A head that contradicts itself: its length and flags. The head has 24 bytes, the string's tag
+    // one.
     change(&pool, |bytes| {
         let at = find(bytes, 100) - 25;
         bytes[at + 18..at + 20].fill(0xFF);

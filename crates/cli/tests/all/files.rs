@@ -165,7 +165,7 @@ fn what_cannot_be_imported_is_named() {
             .text()
             .starts_with("imported 0 rows")
     );
-    // What stood before the bad lines is there.
+    // The records before the bad lines are there.
     let keys: Vec<_> = b
         .content("p")
         .lines()

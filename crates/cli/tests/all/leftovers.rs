@@ -1,5 +1,6 @@
-//! A benchmark that was ended by SIGTERM left its pool on `/dev/shm`, which is memory, until the machine was started
-//! again; so did one that was killed. Now signals remove what is temporary, and a run removes what killed ones left.
+//! A benchmark that was ended by SIGTERM left its pool on `/dev/shm`, which is memory, until the
+//! machine was started again; so did one that was killed. Now signals remove what is temporary, and
+//! a run removes what killed ones left.
 
 use crate::common::Bench;
 use crate::common::processes::{found, is_in_use, start, start_and_wait, wait_for};

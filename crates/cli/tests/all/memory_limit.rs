@@ -1,8 +1,8 @@
 //! Under a limit of memory.
 //!
-//! Each root's table of chunks was as long as a pool can become, 128 MiB, and inner nodes reserved as much
-//! as the system granted: with `ulimit -d 600000` the process was aborted when it made or opened a store,
-//! and with lower limits whenever a pool's image grew.
+//! Each root's table of chunks was as long as a pool can become, 128 MiB, and inner nodes reserved
+//! as much as the system granted: with `ulimit -d 600000` the process was aborted when it made or
+//! opened a store, and with lower limits whenever a pool's image grew.
 
 use crate::common::Bench;
 use std::fmt::Write;
@@ -29,7 +29,8 @@ fn a_pool_is_made_used_and_opened_again_within_600_mb() {
     served.ok();
 }
 
-/// What does not fit is refused with an error that says what to do, and what was acknowledged is there.
+/// Data that does not fit is refused with an error that says what to do, and acknowledged data is
+/// there.
 #[test]
 fn data_beyond_the_limit_is_an_error_and_loses_nothing() {
     let bench = Bench::new();

@@ -1,5 +1,5 @@
-//! SAVE wrote a file that nothing could restore: the library could, and no command called it. Now `restore` makes a
-//! pool of it, which has all that the server had.
+//! SAVE wrote a file that nothing could restore: the library could, and no command called it. Now
+//! `restore` makes a pool of it, which has all that the server had.
 
 use crate::common::Bench;
 use crate::common::server::Server;
@@ -9,7 +9,8 @@ fn commands(lines: &[&str]) -> Vec<String> {
     lines.iter().map(|line| (*line).to_owned()).collect()
 }
 
-/// All types, small and large, with and without expiry, in several databases, two of which were swapped.
+/// All types, small and large, with and without expiry, in several databases, two of which were
+/// swapped.
 fn writes() -> Vec<String> {
     let mut all = commands(&[
         "SET text hello",

@@ -1,4 +1,5 @@
-//! `serve`: settings, signals, and a server that is killed. (That nothing acknowledged is lost while many write is a test of the server's crate.)
+//! `serve`: settings, signals, and a server that is killed. (That nothing acknowledged is lost
+//! while many write is a test of the server's crate.)
 
 use crate::common::Bench;
 use crate::common::server::Server;
@@ -74,8 +75,8 @@ fn wrong_settings_are_named_with_their_place() {
         .ends(2, &["--set", "maxmemory-clients", "101%"]);
 }
 
-/// A wrong address or certificate ended the server with status 1, and systemd, which is told not to start it again after
-/// status 2, started it again and again.
+/// A wrong address or certificate ended the server with status 1, and systemd, which is told not to
+/// start it again after status 2, started it again and again.
 #[test]
 fn settings_that_cannot_be_had_end_it_with_status_2() {
     let b = Bench::new();
@@ -120,8 +121,8 @@ fn settings_that_cannot_be_had_end_it_with_status_2() {
         .ends(2, &["bob"]);
 }
 
-/// Failed logins were logged by the threads that serve: 816 of them, and a pipe that nobody read, stopped the server for good, and
-/// SIGTERM with it.
+/// Failed logins were logged by the threads that serve: 816 of them, and a pipe that nobody read,
+/// stopped the server for good, and SIGTERM with it.
 #[test]
 fn a_standard_error_that_nobody_reads_holds_nobody_up() {
     let b = Bench::new();
@@ -181,7 +182,7 @@ fn a_hangup_begins_the_log_anew_and_lines_of_one_cause_are_limited() {
     ask(&mut stream, "AUTH secret\r\nPING\r\n", "+OK\r\n+PONG\r\n");
     server.signal(Signal::TERM);
     assert!(server.ends());
-    // What was left out is counted, when a period ends or the server does.
+    // Lines that were left out are counted, when a period ends or the server does.
     holds(&log, "lines=490");
     let written = holds(&old, "wrong password")
         .matches("wrong password")

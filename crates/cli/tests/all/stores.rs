@@ -1,5 +1,6 @@
-//! A pool that `serve` wrote could be served and nothing else: the other commands worked on a bare index, `serve` on a
-//! store, and one file could have both, of which `check` counted one. Now all of them work on databases.
+//! A pool that `serve` wrote could be served and nothing else: the other commands worked on a bare
+//! index, `serve` on a store, and one file could have both, of which `check` counted one. Now all
+//! of them work on databases.
 
 use crate::common::Bench;
 use crate::common::server::Server;
@@ -73,7 +74,8 @@ fn every_command_on_pools_takes_one_that_was_served() {
     server.stop();
 }
 
-/// `put`, `get` and `del` refused a pool that was served, and a server saw nothing of what `put` wrote.
+/// `put`, `get` and `del` refused a pool that was served, and a server saw nothing of what `put`
+/// wrote.
 #[test]
 fn what_the_command_writes_a_server_reads_and_the_other_way_round() {
     let b = Bench::new();
@@ -158,7 +160,8 @@ fn a_database_that_the_command_made_is_served_and_keeps_its_keyspaces() {
         .fails(&["bookkeeping"]);
 }
 
-/// Values that expire would have stayed so when an import had the same value, and not when it had another.
+/// Values that expire would have stayed so when an import had the same value, and not when it had
+/// another.
 #[test]
 fn imported_values_of_a_server_do_not_expire() {
     let b = Bench::new();

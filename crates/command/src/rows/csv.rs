@@ -358,7 +358,7 @@ pub fn write_record(out: &mut impl Write, fields: &[&[u8]]) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// What a pool looks like as a CSV file; made by showing it every record.
+/// The form of a pool as a CSV file; made by showing it every record.
 pub struct Survey {
     /// Columns that every value so far has, as its only fields, all strings.
     names: Option<Vec<String>>,

@@ -38,7 +38,7 @@ impl<'de> Deserialize<'de> for Fields<'de> {
 /// A key and its value.
 type KeyValue = (Vec<u8>, Vec<u8>);
 
-/// What serde says, without the "line 1" that would be taken for a line of the file.
+/// The message of serde, without the "line 1" that would be taken for a line of the file.
 fn malformed(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or(&text);

@@ -9,7 +9,7 @@
 //! In pairs, `key_base64` and `value_base64` stand in where the bytes are not UTF-8.
 //!
 //! # Invariant
-//! What a writer of this module writes, its reader reads back byte for byte. The writers make sure
+//! The reader of a format reads back byte for byte what its writer wrote. The writers make sure
 //! of it by asking the reader before they choose the shorter form.
 
 pub mod csv;
@@ -28,12 +28,12 @@ pub struct Row {
     pub value: Vec<u8>,
 }
 
-/// What is wrong with a row.
+/// A fault of a row.
 #[derive(Debug)]
 pub struct RowError {
     /// Line on which it starts.
     pub line: u64,
-    /// What is wrong, and where in the line.
+    /// The fault, and its place in the line.
     pub what: String,
 }
 

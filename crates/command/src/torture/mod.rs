@@ -1,12 +1,12 @@
 //! `torture`: kill a writer at random moments, reopen, and look for every acknowledged write.
 //!
-//! A round: start a writer process on the pool; collect its acknowledgements from a pipe; SIGKILL it
-//! at a random moment, now and then before it has opened the pool; read the pipe to its end; reopen
-//! the pool in this process; compare. The pool is the same all through.
+//! A round: start a writer process on the pool; collect its acknowledgements from a pipe; SIGKILL
+//! it at a random moment, now and then before it has opened the pool; read the pipe to its end;
+//! reopen the pool in this process; compare. The pool is the same all through.
 //!
-//! An acknowledgement goes through the pipe after the call has returned. Whatever is in the pipe when
-//! the writer dies is read to the end, so a call counts as under way only if its acknowledgement was
-//! never written.
+//! An acknowledgement goes through the pipe after the call has returned. Whatever is in the pipe
+//! when the writer dies is read to the end, so a call counts as under way only if its
+//! acknowledgement was never written.
 //!
 //! The rounds of `torture --server` are the product command's; report and tally are the same.
 
@@ -69,7 +69,8 @@ pub trait Victim: Records {
     /// As [`put`](Records::put).
     fn update(&self, key: &[u8], value: &[u8]) -> Outcome<bool>;
 
-    /// Inserts the pairs whose keys are not there, each wholly or not at all in a crash. Returns which were inserted.
+    /// Inserts the pairs whose keys are not there, each wholly or not at all in a crash. Returns
+    /// which were inserted.
     ///
     /// # Errors
     /// As [`put`](Records::put).
@@ -204,8 +205,8 @@ fn place(args: &TortureArgs) -> Outcome<Scratch> {
         .map_err(|e| Failure::io(&folder, "making a directory in it", &e))
 }
 
-/// Runs rounds of a writer process, which is this program with `torture-writer`, against a pool that
-/// `create` makes and `open` opens.
+/// Runs rounds of a writer process, which is this program with `torture-writer`, against a pool
+/// that `create` makes and `open` opens.
 ///
 /// # Errors
 /// A round failed.

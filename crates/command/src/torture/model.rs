@@ -1,4 +1,4 @@
-//! What must be in the pool after a kill, and how that compares with what is.
+//! The records that must be in the pool after a kill, compared with those that are.
 
 use super::Victim;
 use super::plan::{self, Ack, Action, KEYS_PER_THREAD, KeyId, Plan, Step};
@@ -20,7 +20,7 @@ pub struct Model {
     ids: HashMap<Vec<u8>, KeyId>,
 }
 
-/// What a round found.
+/// The findings of a round.
 #[derive(Debug, Default)]
 pub struct Findings {
     /// Operations acknowledged.

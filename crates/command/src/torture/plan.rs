@@ -1,5 +1,5 @@
-//! What a torture writer does: the same seed gives the same operations in writer and checker, so the
-//! writer need only tell how far it came.
+//! The operations of a torture writer: the same seed gives the same operations in writer and
+//! checker, so the writer need only tell how far it came.
 //!
 //! Each thread has keys of its own, so the operations on one key are in one thread's order, and at
 //! most one of them is under way when the writer dies.
@@ -21,7 +21,7 @@ pub const BATCH: usize = 8;
 /// Bytes of an acknowledgement.
 pub const ACK: usize = 16;
 const ACK_MARK: u8 = 0xA5;
-/// What a writer sends first, when it has opened the pool.
+/// The first message of a writer, when it has opened the pool.
 pub const READY: [u8; ACK] = [0x5A; ACK];
 
 /// A key, by number. Key `n` belongs to thread `n % threads`.
@@ -111,7 +111,8 @@ impl Plan {
     }
 
     fn key(&mut self) -> KeyId {
-        // Half of the work goes to a tenth of the keys, so that updates and removals find something.
+        // Half of the work goes to a tenth of the keys, so that updates and removals find
+        // something.
         let most = if self.random.random() {
             KEYS_PER_THREAD
         } else {

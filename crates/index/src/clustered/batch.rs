@@ -8,13 +8,19 @@
 //! Each page gets one group. Pages without room for theirs are consolidated or split before, which
 //! changes no entry; from the first group on nothing can refuse.
 
+use super::find::Found;
 use super::group::{self, Group, Record};
 use super::layout::{HEADER, MAX_GROUP, MAX_PAGE, Uniform};
-use super::page::{Found, key_word};
-use super::part::{Part, Place};
+use super::outer::Outer;
+use super::page::key_word;
+use super::part::Part;
+use super::place::Place;
 use super::read::TOGETHER;
-use super::replace::{Course, Cut, Entries, FULL, Old, separator_between};
+use super::replace::{Course, Cut, Entries, FULL, Old, Spec, Turnover, separator_between};
+use super::scan::NOW;
+use super::serial::Reads;
 use super::slots::stamp_word;
+use super::stored::{REFERENCE, Reference, Stored};
 use super::write::Expected;
 use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Located;
@@ -35,12 +41,16 @@ struct Change {
     key: Range<usize>,
     /// Its first eight bytes.
     word: u64,
+    /// An outer value is here until it is in a block of its own, and a reference after that.
     value: Option<Range<usize>>,
+    outer: Option<Outer>,
     expected: Expected,
     /// Its place in the batch as it was given.
     given: usize,
     hash: u32,
     was_there: bool,
+    /// Bytes of the outer value that it supersedes.
+    superseded: usize,
     refused: bool,
 }
 
@@ -53,15 +63,19 @@ impl Change {
 
 /// A batch of changes.
 #[derive(Debug)]
-pub(super) struct Batch<'b, K: ?Sized> {
+pub(super) struct Batch<'b, K: ToOwned + ?Sized> {
     /// As they were given.
     keys: Vec<&'b K>,
     bytes: Vec<u8>,
     changes: Vec<Change>,
     /// None of the keys may have changed at this time or later.
     unchanged_since: Option<u64>,
+    /// Nor these.
+    reads: Option<&'b Reads<K>>,
     /// One of them has.
     conflicts: bool,
+    /// Its changes have been made, but for those that are refused.
+    made: bool,
 }
 
 /// A page that a batch has locked, and its changes there.
@@ -77,13 +91,17 @@ impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
             bytes: Vec::new(),
             changes: Vec::new(),
             unchanged_since: None,
+            reads: None,
             conflicts: false,
+            made: false,
         }
     }
 
-    /// Makes no change if one of the keys has changed at `time` or later. Somebody reads at that time.
-    pub(super) fn if_unchanged_since(mut self, time: u64) -> Self {
+    /// Makes no change if one of the keys, or of `reads`, has changed at `time` or later. Somebody
+    /// reads at that time.
+    pub(super) fn if_unchanged_since(mut self, time: u64, reads: Option<&'b Reads<K>>) -> Self {
         self.unchanged_since = Some(time);
+        self.reads = reads;
         self
     }
 
@@ -106,10 +124,12 @@ impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
             key: key.with_bytes(&mut push),
             word: key.with_bytes(|key| key_word(key, 0)),
             value: value.map(|value| value.with_bytes(&mut push)),
+            outer: None,
             expected,
             given: self.changes.len(),
             hash: key.hash(),
             was_there: false,
+            superseded: 0,
             refused: false,
         };
         self.keys.push(key);
@@ -155,9 +175,38 @@ impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
     fn records(&self, changes: Range<usize>) -> impl Iterator<Item = Record<'_>> + Clone {
         let changes = self.changes[changes].iter();
         changes.filter(|change| change.is_made()).map(|change| {
-            let value = change.value.clone().map(|value| &self.bytes[value]);
+            let value = change.value.clone().map(|value| Stored {
+                bytes: &self.bytes[value],
+                outer: change.outer.is_some(),
+            });
             (&self.bytes[change.key.clone()], value)
         })
+    }
+
+    /// Writes the references of the outer values among some changes, which are appended in that
+    /// page, generation and place.
+    fn refer(
+        &mut self,
+        changes: Range<usize>,
+        (born_in, generation, place): (u32, u64, usize),
+        mut each: impl FnMut(&Reference),
+    ) {
+        for change in &mut self.changes[changes] {
+            if let (true, Some(outer), Some(value)) =
+                (change.is_made(), &change.outer, change.value.clone())
+            {
+                let reference = outer.reference(born_in, generation, place);
+                each(&reference);
+                self.bytes[value].copy_from_slice(&reference.encode());
+            }
+        }
+    }
+
+    /// The reference that change `i` has.
+    fn reference(&self, i: usize) -> Option<Reference> {
+        let change = &self.changes[i];
+        let value = change.value.clone().filter(|_| change.outer.is_some());
+        Reference::decode(&self.bytes[value?])
     }
 
     /// The place of each change in the batch as it was given, and whether it was refused.
@@ -173,9 +222,9 @@ where
     V: Repr + ?Sized,
     M: Media,
 {
-    /// Makes the changes of a batch, durably but for the commit: all or none of them if it is `atomic`,
-    /// and else each by itself, but for those that are refused. Of an atomic batch the last change of
-    /// a key counts, of another one the first.
+    /// Makes the changes of a batch, durably but for the commit: all or none of them if it is
+    /// `atomic`, and else each by itself, but for those that are refused. Of an atomic batch the
+    /// last change of a key counts, of another one the first.
     ///
     /// Persist cost: the lines of a group for each page; 1 fence, and for an atomic batch in more
     /// than one page 1 line and 1 fence more. Consolidations, splits and merges are extra.
@@ -195,11 +244,52 @@ where
         } else {
             batch.refuse_repeated();
         }
+        if !Self::OUTER {
+            return self.change_sorted(batch, atomic);
+        }
+        let changed = self.write_outers(batch);
+        let changed = changed.and_then(|()| self.change_sorted(batch, atomic));
+        // Those of changes that were refused, or have failed.
+        for change in &mut batch.changes {
+            if (changed.is_err() || !batch.made || !change.is_made())
+                && let Some(outer) = change.outer.take()
+            {
+                self.discard_outer(&outer);
+            }
+        }
+        changed
+    }
+
+    /// Puts the outer values of a batch in blocks of their own.
+    fn write_outers(&self, batch: &mut Batch<'_, K>) -> Result<(), ReadError> {
+        for change in &mut batch.changes {
+            let Some(value) = change
+                .value
+                .clone()
+                .filter(|value| self.is_outer(value.len()))
+            else {
+                continue;
+            };
+            let outer = loop {
+                match self.write_outer(&batch.bytes[value.clone()]) {
+                    // Blocks that were replaced are free now.
+                    Err(_) if self.retired.wait() => {}
+                    written => break written?,
+                }
+            };
+            change.value = Some(value.start..value.start + REFERENCE);
+            change.outer = Some(outer);
+        }
+        Ok(())
+    }
+
+    /// Makes the changes of a batch that is sorted.
+    fn change_sorted(&self, batch: &mut Batch<'_, K>, atomic: bool) -> Result<(), ReadError> {
         loop {
             let mut runs = Vec::new();
             let ready = self.prepare(batch, &mut runs);
             if ready.is_ok() {
-                for i in self.append_batch(batch, &runs, atomic) {
+                for i in self.append_batch(batch, &runs, atomic)? {
                     self.merge(batch.given(i));
                 }
                 return Ok(());
@@ -219,8 +309,8 @@ where
         }
     }
 
-    /// Locks the pages of all changes, looks at what they have, and makes room in them. The pages in
-    /// `runs` are locked also after an error.
+    /// Locks the pages of all changes, looks at what they have, and makes room in them. The pages
+    /// in `runs` are locked also after an error.
     fn prepare<'t>(
         &'t self,
         batch: &mut Batch<'_, K>,
@@ -262,11 +352,13 @@ where
             for i in from..next {
                 let key = &batch.bytes[batch.changes[i].key.clone()];
                 let change = &mut batch.changes[i];
-                change.was_there = page.find(part, key, change.hash) != Found::Absent;
+                let found = page.find(part, key, change.hash);
+                change.was_there = found != Found::Absent;
+                change.superseded = self.superseded_by(page, found);
                 if let Some(time) = batch.unchanged_since
                     && !planted!(self.pm(), "clustered-conflict-missed")
                 {
-                    batch.conflicts |= self.has_changed(part, key, change.hash, time)?;
+                    batch.conflicts |= self.has_changed(part, (key, change.hash), &(time..NOW))?;
                 }
                 change.refused |= match change.expected {
                     Expected::Present => !change.was_there,
@@ -292,8 +384,8 @@ where
 
     /// The part of the page that `key` belongs to, locked: at `at`, unless that has changed.
     ///
-    /// The caller holds locks of pages to the left. So this waits for the page that `key` belongs to now,
-    /// which is to their right, and never for a part that may be another page's by now.
+    /// The caller holds locks of pages to the left. So this waits for the page that `key` belongs
+    /// to now, which is to their right, and never for a part that may be another page's by now.
     fn lock_page(&self, key: &K, at: &Located, guard: &Guard) -> Result<&Part, ReadError> {
         let backoff = Backoff::new();
         let mut at = *at;
@@ -330,8 +422,8 @@ where
                 && run.part.end() + words <= page_words
     }
 
-    /// Replaces the page of `run` by a page or two that have more room, with the same entries. Returns
-    /// the right one, locked, with its changes.
+    /// Replaces the page of `run` by a page or two that have more room, with the same entries.
+    /// Returns the right one, locked, with its changes.
     fn make_room<'t>(
         &'t self,
         batch: &Batch<'_, K>,
@@ -340,14 +432,20 @@ where
         let guard = &epoch::pin();
         let part = run.part;
         let block = part.block();
-        let (old, entries) = self.content(part, None)?;
-        let (cut, room) = self.cut_for(batch, run, &old, &entries);
+        let (old, entries, dropped) = self.content(part, None)?;
+        let turnover = Turnover {
+            dropped,
+            ..Turnover::of(self.next_generation())
+        };
+        let (cut, room) = self.cut_for(batch, run, (&old, &turnover), &entries);
         let middle = cut.as_ref().map(|cut| {
             let below = |i: &usize| batch.key(*i) < &cut.separator[..];
             run.changes.start + run.changes.clone().take_while(below).count()
         });
-        let replaced = self.replace_as(&old, &entries, cut, Course::Making { room })?;
-        let right = self.become_replaced(part, replaced, None, true, guard);
+        let course = Course::Making { room };
+        let replaced = self.replace_as(&old, &entries, cut, course, &turnover)?;
+        let dropped = &turnover.dropped;
+        let right = self.become_replaced(part, replaced, None, dropped, true, guard);
         self.retire(block, guard);
         let Some((right, middle)) = right.zip(middle) else {
             return Ok(None);
@@ -360,19 +458,23 @@ where
         }))
     }
 
-    /// Where to split a page so that the changes of `run` find room, or the words that they need in a
-    /// page by itself.
+    /// Where to split a page so that the changes of `run` find room, or the words that they need in
+    /// a page by itself.
     fn cut_for(
         &self,
         batch: &Batch<'_, K>,
         run: &Run<'_>,
-        old: &Old<'_>,
+        (old, turnover): (&Old<'_>, &Turnover),
         entries: &Entries<'_>,
     ) -> (Option<Cut>, usize) {
         let most = self.most_records();
         let records = batch.records(run.changes.clone());
         let n = entries.len();
-        let header = self.spec(old).header(entries.part(0, n));
+        let spec = Spec {
+            dropped: &turnover.dropped,
+            ..self.spec(old)
+        };
+        let header = spec.header(entries.part(0, n));
         let words = group::words(header.form, records.clone());
         let unit = Uniform::group_unit(header.form);
         let whole = header.tail.next_multiple_of(unit) + words;
@@ -400,21 +502,45 @@ where
         (Some(cut), 0)
     }
 
-    /// Appends the groups of a batch whose pages are locked and have room, and unlocks them. Returns a
-    /// change in each page that is worth merging.
-    fn append_batch(&self, batch: &Batch<'_, K>, runs: &[Run<'_>], atomic: bool) -> Vec<usize> {
+    /// Appends the groups of a batch whose pages are locked and have room, and unlocks them.
+    /// Returns a change in each page that is worth merging.
+    ///
+    /// # Errors
+    /// [`ReadError`]: a page that was read is damaged. No entry has changed then.
+    fn append_batch(
+        &self,
+        batch: &mut Batch<'_, K>,
+        runs: &[Run<'_>],
+        atomic: bool,
+    ) -> Result<Vec<usize>, ReadError> {
         let refused =
             batch.conflicts || atomic && batch.changes.iter().any(|change| change.refused);
         let changes = |run: &&Run<'_>| batch.records(run.changes.clone()).next().is_some();
         let pages = runs.iter().filter(changes).count();
         if refused || pages == 0 {
             runs.iter().for_each(|run| run.part.writer.unlock());
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let pm = self.pm();
         let slot = (atomic && pages > 1).then(|| self.slots.take());
         // One for all: only now, as a stamp that is given is used.
         let stamp = self.next_stamp();
+        let holds = self.reads_hold(batch, stamp);
+        if !matches!(holds, Ok(true)) {
+            // Pages that were split for it give their space back.
+            let split = runs.iter().filter(|run| self.is_sparse(run.part));
+            let sparse: Vec<usize> = split.flat_map(|run| run.changes.clone().next()).collect();
+            runs.iter().for_each(|run| run.part.writer.unlock());
+            slot.into_iter().for_each(|slot| self.slots.release(slot));
+            // It never will be.
+            self.shown.show(stamp);
+            batch.conflicts |= holds.is_ok();
+            if holds.is_err() {
+                sparse.iter().for_each(|i| self.merge(batch.given(*i)));
+            }
+            return holds.map(|_| sparse);
+        }
+        batch.made = true;
         let mut places: Vec<Place> = Vec::with_capacity(batch.changes.len());
         let mut ends = Vec::with_capacity(runs.len());
         for run in runs {
@@ -429,7 +555,8 @@ where
             self.slots.commit(pm, slot, stamp);
             self.slots.release(slot);
         } else {
-            // PERSIST: all groups, which count by themselves, before they are shown and acknowledged.
+            // PERSIST: all groups, which count by themselves, before they are shown and
+            // acknowledged.
             pm.fence();
         }
         let mut places = places.into_iter();
@@ -440,25 +567,42 @@ where
                 let change = &batch.changes[*i];
                 change.value.is_none() && change.is_made()
             };
+            if self.holds_too_much(run.part, 0) {
+                // For want of space they stay until the next change.
+                let _ = self.renew(run.part);
+            }
             if self.is_sparse(run.part) {
                 sparse.extend(run.changes.clone().find(removes));
             }
             run.part.writer.unlock();
         }
         self.shown.show(stamp);
-        sparse
+        Ok(sparse)
     }
 
-    /// Writes the group of a run and flushes it. Adds the places of its records to `places`, and
-    /// returns the end of the tail.
+    /// Whether what the transaction of a batch has read is as it was, at that stamp.
+    fn reads_hold(&self, batch: &Batch<'_, K>, stamp: u64) -> Result<bool, ReadError> {
+        let (Some(reads), Some(since)) = (batch.reads, batch.unchanged_since) else {
+            return Ok(true);
+        };
+        self.shown.wait_for(stamp);
+        Ok(!self.have_changed(reads, &(since..stamp))?)
+    }
+
+    /// Writes the group of a run, with its outer values, and flushes it. Adds the places of its
+    /// records to `places`, and returns the end of the tail.
     fn append_run(
         &self,
-        batch: &Batch<'_, K>,
+        batch: &mut Batch<'_, K>,
         run: &Run<'_>,
         stamp_word: u64,
         places: &mut Vec<Place>,
     ) -> usize {
         let (part, at) = (run.part, run.part.end());
+        let birth = (part.id(), part.generation(), at);
+        if Self::OUTER {
+            batch.refer(run.changes.clone(), birth, |outer| self.bear_outer(outer));
+        }
         let records = batch.records(run.changes.clone());
         if records.clone().next().is_none() {
             return at;
@@ -489,6 +633,7 @@ where
             };
             part.add(count, change.hash as u8, place);
             count += 1;
+            part.add_superseded(change.superseded);
             match (change.was_there, change.value.is_some()) {
                 (false, true) => live += 1,
                 (true, false) => live -= 1,
@@ -498,5 +643,15 @@ where
         part.set_latest(stamp);
         part.publish(count, end);
         part.set_live(live);
+        let outers = if Self::OUTER {
+            run.changes.clone()
+        } else {
+            0..0
+        };
+        for i in outers.filter(|i| batch.changes[*i].is_made()) {
+            if let Some(reference) = batch.reference(i) {
+                self.settle_outer(&reference);
+            }
+        }
     }
 }

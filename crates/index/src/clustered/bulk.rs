@@ -5,8 +5,10 @@
 //! before that leaves the empty tree, and newborn words that opening clears.
 
 use super::image::{Entries, Spec};
+use super::outer::Outer;
 use super::replace::{Course, NewPage, child_value, separator_between};
 use super::scan::NOW;
+use super::stored::{Reference, Stored};
 use super::table::Table;
 use super::upper::Upper;
 use super::{ClusteredTree, Handle, ReadError};
@@ -15,10 +17,15 @@ use crate::inner::InnerIndex;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, POff, SpaceError};
+use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 
-/// A key and a value.
-type Pair = (Vec<u8>, Vec<u8>);
+/// A key, and a value or the reference to an outer one.
+struct Pair {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    outer: bool,
+}
 
 /// The pages of one level, on their way to the pool from left to right.
 struct Level {
@@ -58,6 +65,8 @@ where
     /// Words of a page that its header and entries may take.
     words: usize,
     born: Vec<NewPage>,
+    /// Outer values, born with the pages.
+    values: Vec<(Outer, Reference)>,
     reserved: Vec<u32>,
 }
 
@@ -68,22 +77,39 @@ where
     M: Media,
 {
     fn id(&mut self) -> Result<u32, SpaceError> {
-        let id = self.tree.table.reserve(self.tree.root(), &self.tree.heap)?;
+        let tree = self.tree;
+        let of_page = Some(self.generation);
+        let id = tree.table.reserve(tree.root(), &tree.heap, of_page)?;
         self.reserved.push(id);
         Ok(id)
+    }
+
+    /// The pair of a key and a value, which goes to a block of its own if it is long.
+    fn pair(&mut self, key: Vec<u8>, value: &[u8]) -> Result<Pair, SpaceError> {
+        let outer = self.tree.is_outer(value.len());
+        let value = if outer {
+            let outer = self.tree.write_outer(value)?;
+            let reference = outer.reference(Table::FIRST_ID, self.generation, 0);
+            self.tree.bear_outer(&reference);
+            self.values.push((outer, reference));
+            reference.encode().to_vec()
+        } else {
+            value.to_vec()
+        };
+        Ok(Pair { key, value, outer })
     }
 
     /// Adds a pair behind the others.
     fn add(&mut self, level: &mut Level, pair: Pair) -> Result<(), SpaceError> {
         // Lengths and an offset at most, besides key and value.
-        level.words += 2 + super::layout::words_of(pair.0.len() + pair.1.len());
+        level.words += 2 + super::layout::words_of(pair.key.len() + pair.value.len());
         level.pairs.push(pair);
         let n = level.pairs.len();
         if n < 2 || level.words + super::layout::HEADER <= self.words {
             return Ok(());
         }
         // The high fence is not known yet; it is about the last key.
-        let high = &level.pairs[n - 1].0;
+        let high = &level.pairs[n - 1].key;
         let spec = self.spec(level, level.id, Some(high), 0);
         level.words = spec.header(self.entries(level).part(0, n)).tail;
         if level.words <= self.words || n < 3 {
@@ -92,22 +118,26 @@ where
         let Some(last) = level.pairs.pop() else {
             return Ok(());
         };
-        let before = &level.pairs[n - 2].0;
+        let before = &level.pairs[n - 2].key;
         let whole = level.level > 0 || ClusteredTree::<K, V, M>::NUMBER_KEYS;
-        let high = separator_between(before, &last.0, whole);
+        let high = separator_between(before, &last.key, whole);
         let next = self.id()?;
         self.write(level, Some(&high), next)?;
         level.low = Some(high);
         level.id = next;
-        level.words = 2 + super::layout::words_of(last.0.len() + last.1.len());
+        level.words = 2 + super::layout::words_of(last.key.len() + last.value.len());
         level.pairs.push(last);
         Ok(())
     }
 
     fn entries<'l>(&self, level: &'l Level) -> Entries<'l> {
         let mut entries = Entries::default();
-        for (key, value) in &level.pairs {
-            entries.push(key, &[], value);
+        for pair in &level.pairs {
+            let value = Stored {
+                bytes: &pair.value,
+                outer: pair.outer,
+            };
+            entries.push(&pair.key, &[], value);
         }
         entries
     }
@@ -121,6 +151,7 @@ where
             next,
             low: level.low.as_deref(),
             high,
+            dropped: &[],
             words: self.tree.page_words,
             numbers: self.tree.are_numbers(level.level),
         }
@@ -138,7 +169,11 @@ where
         self.born.push(page);
         let low = level.low.take();
         let low = low.unwrap_or_else(|| ClusteredTree::<K, V, M>::lowest().to_vec());
-        level.pages.push((low, child_value(level.id).to_vec()));
+        level.pages.push(Pair {
+            key: low,
+            value: child_value(level.id).to_vec(),
+            outer: false,
+        });
         level.pairs.clear();
         level.words = 0;
         Ok(())
@@ -177,12 +212,18 @@ where
         for page in &self.born {
             self.tree.table.clear(pm, page.header.id);
         }
+        for (_, reference) in &self.values {
+            self.tree.table.clear(pm, reference.id());
+        }
         // PERSIST: cleared words, before their numbers and blocks are used again.
         pm.fence();
         for page in self.born {
             self.tree.heap.free(POff::new(page.block));
         }
-        self.tree.table.release(self.reserved);
+        for (outer, _) in &self.values {
+            self.tree.discard_outer(outer);
+        }
+        self.tree.release(self.reserved);
     }
 }
 
@@ -219,12 +260,14 @@ where
                 return Err(InsertError::KeyExists);
             }
         }
+        self.renew_root().map_err(Self::space_of)?;
         let old = self.root_block()?;
         let mut load = Load {
             tree: self,
             generation: self.next_generation(),
             words: fill.of(self.page_words),
             born: Vec::new(),
+            values: Vec::new(),
             reserved: Vec::new(),
         };
         if self.pm().tiny() {
@@ -254,7 +297,10 @@ where
         for page in &load.born {
             self.settle(page);
         }
-        self.table.release(unused);
+        for (_, reference) in &load.values {
+            self.settle_outer(reference);
+        }
+        self.release(unused);
         drop(load);
         self.heap.free(POff::new(old));
         self.forget_pages()?;
@@ -280,11 +326,26 @@ where
                 return Err(InsertError::KeyExists);
             }
             last = Some(key.clone());
-            load.add(&mut level, (key, value.with_bytes(<[u8]>::to_vec)))?;
+            let pair = value.with_bytes(|value| load.pair(key, value))?;
+            load.add(&mut level, pair)?;
             n += 1;
         }
         load.pages(level, root)?;
         Ok(n)
+    }
+
+    /// Writes the root anew, a leaf page without entries, if its records lead to outer values.
+    fn renew_root(&mut self) -> Result<(), ReadError> {
+        let at = self.inner.find_first(&epoch::pin());
+        let Handle::Part(slot) = Handle::decode(at.located.leaf) else {
+            return Ok(());
+        };
+        let part = self.part(slot);
+        let (_, _, dropped) = self.content(part, None)?;
+        if dropped.is_empty() {
+            return Ok(());
+        }
+        self.renew(part)
     }
 
     /// The block of the root, which is a leaf page.

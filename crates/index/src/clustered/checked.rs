@@ -16,7 +16,8 @@ use super::sum;
 
 /// Bits of a payload.
 pub(super) const PAYLOAD_BITS: u32 = 52;
-/// Two bits that mark the payload of a root word, so that no flipped bit turns an empty word into one.
+/// Two bits that mark the payload of a root word, so that no flipped bit turns an empty word into
+/// one.
 pub(super) const MARK: u64 = 0b11 << (PAYLOAD_BITS - 2);
 const CHECK_BITS: u32 = 64 - PAYLOAD_BITS;
 const CHECK_MASK: u64 = (1 << CHECK_BITS) - 1;

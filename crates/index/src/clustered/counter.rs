@@ -38,7 +38,7 @@ impl Counter {
 
     /// A number above all that were given before. `cell`: the root word of the ceiling.
     pub(super) fn next<M: Media>(&self, pm: &M, cell: &PWord) -> u64 {
-        // ORDERING: SeqCst; of stamps it pairs with that of `versions`. What is done with a number is
+        // ORDERING: SeqCst; of stamps it pairs with that of `versions`. The use of a number is
         // ordered by the lock of the page that it is for.
         let number = self.next.fetch_add(1, Ordering::SeqCst);
         // ORDERING: Acquire; pairs with the Release of `raise`: the ceiling is durable by then.

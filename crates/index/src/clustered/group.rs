@@ -1,11 +1,12 @@
 //! Building the group that a change appends to a page.
 
-use super::image;
+use super::image::{self};
 use super::layout::{Kind, Lengths, Seed, Uniform, words_of};
-use super::part::Place;
+use super::place::Place;
+use super::stored::Stored;
 
 /// A key, and its new value, or none if it goes.
-pub(super) type Record<'r> = (&'r [u8], Option<&'r [u8]>);
+pub(super) type Record<'r> = (&'r [u8], Option<Stored<'r>>);
 
 /// Words of a group that are kept without an allocation.
 const FEW: usize = 16;
@@ -21,8 +22,9 @@ pub(super) struct Group {
 fn lengths((key, value): Record<'_>) -> Lengths {
     Lengths {
         key: key.len(),
-        value: value.map_or(0, <[u8]>::len),
+        value: value.map_or(0, |value| value.bytes.len()),
         removed: value.is_none(),
+        outer: value.is_some_and(|value| value.outer),
     }
 }
 
@@ -36,7 +38,7 @@ fn measure<'r>(
     let uniform = form.filter(|form| {
         records.all(|(key, value)| {
             usize::from(form.key) == key.len()
-                && value.is_some_and(|value| value.len() == form.value.into())
+                && value.is_some_and(|value| value.bytes.len() == form.value.into() && !value.outer)
         })
     });
     let words = match uniform {
@@ -84,11 +86,11 @@ impl Group {
             });
             if let (Some(form), Some(value)) = (uniform, value) {
                 image::put(all, at, 0, key);
-                image::put(all, at + words_of(form.key.into()), 0, value);
+                image::put(all, at + words_of(form.key.into()), 0, value.bytes);
                 at += form.record_words();
             } else {
                 let lengths = lengths((key, value));
-                let value = value.unwrap_or(&[]);
+                let value = value.map_or(&[][..], |value| value.bytes);
                 all[at] = lengths.encode();
                 image::put(all, at + 1, 0, key);
                 image::put(all, at + 1, key.len(), value);

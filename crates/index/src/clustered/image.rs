@@ -1,15 +1,26 @@
 //! Building a page, in DRAM, before it is written to its block at once.
 
-use super::layout::{HEADER, Header, Lengths, SEAL, STRIPE, SUM, Seed, Uniform, words_of};
+use super::layout::{
+    DROPPED_WORDS, HEADER, Header, Lengths, SEAL, STRIPE, SUM, Seed, Uniform, words_of,
+};
+use super::stored::{Reference, Stored};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::cell::write_bytes;
+
+/// An entry on its way.
+#[derive(Clone, Copy, Debug)]
+struct Entry<'v> {
+    /// The end of its key in `keys`.
+    end: u32,
+    outer: bool,
+    value: &'v [u8],
+}
 
 /// Keys and values in key order, on their way from old pages to new ones.
 #[derive(Debug, Default)]
 pub(super) struct Entries<'v> {
     keys: Vec<u8>,
-    /// End of each key in `keys`, and its value.
-    entries: Vec<(usize, &'v [u8])>,
+    entries: Vec<Entry<'v>>,
 }
 
 impl<'v> Entries<'v> {
@@ -26,27 +37,38 @@ impl<'v> Entries<'v> {
     }
 
     /// Adds an entry whose key is `prefix` and then `rest`, above all keys so far.
-    pub(super) fn push(&mut self, prefix: &[u8], rest: &[u8], value: &'v [u8]) {
+    pub(super) fn push(&mut self, prefix: &[u8], rest: &[u8], value: Stored<'v>) {
         self.keys.extend_from_slice(prefix);
         self.keys.extend_from_slice(rest);
         debug_assert!(
             self.entries.is_empty() || self.key(self.len() - 1) < &self.keys[self.end()..],
             "keys ascend"
         );
-        self.entries.push((self.keys.len(), value));
+        self.entries.push(Entry {
+            // Those of two pages, with prefixes, at most.
+            end: self.keys.len() as u32,
+            outer: value.outer,
+            value: value.bytes,
+        });
     }
 
     fn end(&self) -> usize {
-        self.entries.last().map_or(0, |(end, _)| *end)
+        self.entries.last().map_or(0, |entry| entry.end as usize)
     }
 
     pub(super) fn key(&self, i: usize) -> &[u8] {
-        let from = i.checked_sub(1).map_or(0, |before| self.entries[before].0);
-        &self.keys[from..self.entries[i].0]
+        let from = i
+            .checked_sub(1)
+            .map_or(0, |before| self.entries[before].end);
+        &self.keys[from as usize..self.entries[i].end as usize]
     }
 
-    pub(super) fn value(&self, i: usize) -> &'v [u8] {
-        self.entries[i].1
+    pub(super) fn value(&self, i: usize) -> Stored<'v> {
+        let Entry { outer, value, .. } = self.entries[i];
+        Stored {
+            bytes: value,
+            outer,
+        }
     }
 
     /// The entries from `from` to `to`.
@@ -72,7 +94,7 @@ impl<'e, 'v> Part<'e, 'v> {
         self.to - self.from
     }
 
-    fn iter(self) -> impl Iterator<Item = (&'e [u8], &'v [u8])> {
+    fn iter(self) -> impl Iterator<Item = (&'e [u8], Stored<'v>)> {
         (self.from..self.to).map(move |i| (self.all.key(i), self.all.value(i)))
     }
 
@@ -81,10 +103,13 @@ impl<'e, 'v> Part<'e, 'v> {
         if numbers {
             return Some(Uniform::NUMBERS);
         }
-        let mut lengths = self.iter().map(|(key, value)| (key.len(), value.len()));
+        let mut lengths = self.iter().map(|(key, value)| {
+            let len = value.bytes.len();
+            (key.len(), if value.outer { usize::MAX } else { len })
+        });
         let (key, value) = lengths.next()?;
         // Entries without any byte would have no words.
-        if key + value == 0 {
+        if key == 0 && value == 0 {
             return None;
         }
         let uniform = Uniform {
@@ -107,6 +132,8 @@ pub(super) struct Spec<'s> {
     pub(super) next: u32,
     pub(super) low: Option<&'s [u8]>,
     pub(super) high: Option<&'s [u8]>,
+    /// Outer values that the page before had and no record leads to any more.
+    pub(super) dropped: &'s [Reference],
     /// Words of the page.
     pub(super) words: usize,
     /// Keys and values are numbers.
@@ -119,8 +146,8 @@ pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
 }
 
 impl Spec<'_> {
-    /// The header of a page with these entries; its tail begins beyond the page's end if they do not
-    /// fit.
+    /// The header of a page with these entries; its tail begins beyond the page's end if they do
+    /// not fit.
     pub(super) fn header(&self, entries: Part<'_, '_>) -> Header {
         let form = entries.uniform(self.numbers);
         let prefix = match (self.low, self.high) {
@@ -143,17 +170,19 @@ impl Spec<'_> {
             base: 0,
             tail: 0,
             form,
+            dropped: self.dropped.len(),
         };
         let base = match form {
             Some(form) => entries.len() * header.entry_words(form),
             None => {
-                let words =
-                    |(key, value): (&[u8], &[u8])| 1 + words_of(key.len() - prefix + value.len());
+                let words = |(key, value): (&[u8], Stored<'_>)| {
+                    1 + words_of(key.len() - prefix + value.bytes.len())
+                };
                 words_of(entries.len() * 2) + entries.iter().map(words).sum::<usize>()
             }
         };
         header.tail = base;
-        header.base = header.sums_at() + header.sums();
+        header.base = header.dropped_at() + header.dropped * DROPPED_WORDS;
         header.tail = header.base + base;
         header
     }
@@ -173,25 +202,30 @@ impl Spec<'_> {
         for (fence, at) in [(self.low, HEADER), (self.high, header.high_at())] {
             put(out, at, 0, fence.unwrap_or(&[]));
         }
+        let dropped = out[header.dropped_at()..].chunks_mut(DROPPED_WORDS);
+        for (words, one) in dropped.zip(self.dropped) {
+            words.copy_from_slice(&one.identity());
+        }
         let mut at = header.first_entry();
         for (i, (key, value)) in entries.iter().enumerate() {
             let rest = &key[header.prefix..];
             match header.form {
                 Some(form) => {
                     put(out, at, 0, rest);
-                    put(out, at + header.suffix_words(form), 0, value);
+                    put(out, at + header.suffix_words(form), 0, value.bytes);
                     at += header.entry_words(form);
                 }
                 None => {
                     put(out, header.base, i * 2, &(at as u16).to_le_bytes());
                     let lengths = Lengths {
                         key: rest.len(),
-                        value: value.len(),
+                        value: value.bytes.len(),
                         removed: false,
+                        outer: value.outer,
                     };
                     out[at] = lengths.encode();
                     put(out, at + 1, 0, rest);
-                    put(out, at + 1, rest.len(), value);
+                    put(out, at + 1, rest.len(), value.bytes);
                     at += lengths.record_words();
                 }
             }
@@ -240,8 +274,8 @@ fn bytes_of_mut(words: &mut [u64]) -> &mut [u8] {
 ///    it, but for searches that come too late and trust nothing that they read.
 pub(super) unsafe fn write<M: Media>(pm: &M, off: u64, words: &[u64]) {
     let at = pm.base().wrapping_add(off as usize);
-    // SAFETY: the caller's obligations are those of `write_bytes`: room, and nobody else. Blocks are
-    // aligned to words.
+    // SAFETY: the caller's obligations are those of `write_bytes`: room, and nobody else. Blocks
+    // are aligned to words.
     unsafe { write_bytes(pm, at, bytes_of(words)) };
     // PERSIST: the page, before the table's word leads to it.
     pm.flush(at, words.len() * 8);

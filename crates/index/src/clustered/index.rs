@@ -62,14 +62,15 @@ where
     V: Repr + ?Sized,
     M: Media,
 {
-    /// The result of a read of loaded pages. Opening loads all of them, and replacing pages loads
-    /// none, so there is nothing that a read could find damaged.
+    /// The result of a read of loaded pages. Opening loads all of them, and compares the sums of
+    /// their outer values, and replacing pages loads none, so there is nothing that a read could
+    /// find damaged.
     fn loaded<R>(result: Result<R, ReadError>) -> R {
         result.unwrap_or_else(|e| unreachable!("all pages are loaded: {e}"))
     }
 
     /// The lengths that a key or a value has and may have, if it is too long.
-    fn key_fits(key: &K) -> Result<(), (usize, usize)> {
+    pub(super) fn key_fits(key: &K) -> Result<(), (usize, usize)> {
         fits(key.bytes(), MAX_KEY, Self::NUMBER_KEYS)
     }
 
@@ -103,16 +104,16 @@ where
     V: Repr + ?Sized,
     M: Media,
 {
-    /// Makes all of the changes, or none of them: keys with their new values, or none to remove them.
-    /// Of several changes of a key the last one counts. Who reads at a [snapshot](Self::snapshot) sees all
-    /// of them or none; others may see some before the rest.
+    /// Makes all of the changes, or none of them: keys with their new values, or none to remove
+    /// them. Of several changes of a key the last one counts. Readers at a
+    /// [snapshot](Self::snapshot) see all of them or none; others may see some before the rest.
     ///
-    /// Persist cost: the lines of a group of records for each page; 1 fence, and 1 line and 1 fence more if
-    /// there are several pages. Consolidations, splits and merges are extra.
+    /// Persist cost: the lines of a group of records for each page; 1 fence, and 1 line and 1 fence
+    /// more if there are several pages. Consolidations, splits and merges are extra.
     ///
     /// # Errors
-    /// [`InsertError`], of the first change that is too long, or for want of space. No entry has changed
-    /// then, but where it is [`InsertError::Commit`]: then all of it, not durably.
+    /// [`InsertError`], of the first change that is too long, or for want of space. No entry has
+    /// changed then, but where it is [`InsertError::Commit`]: then all of it, not durably.
     pub fn write_batch<'c>(
         &self,
         changes: impl IntoIterator<Item = (&'c K, Option<&'c V>)>,

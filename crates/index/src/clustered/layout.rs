@@ -3,9 +3,10 @@
 //! ```text
 //! word 0..6   header: id 32 level 8 flags 24 | generation 48 page words 16 | born in 32 next 32 |
 //!             entries 16 prefix 16 low fence 16 high fence 16 | base 16 tail 16 key 16 value 16 |
-//!             spare | CRC-32C of header, fences and sums 32
+//!             dropped 16 | CRC-32C of header, fences, sums and dropped 32
 //! word 7      seal: end of the tail that is surely durable 16 generation 20 | check
-//! word 8..    low fence | high fence | CRC-32C of each 512 bytes of the base (32 bits each)
+//! word 8..    low fence | high fence | CRC-32C of each 512 bytes of the base (32 bits each) |
+//!             outer values that this page's replacement dropped (two words each)
 //! base        offsets, 16 bits each (general form only) | entries in key order
 //! tail        group | group | ...              appended one by one, each by one flush of its lines
 //! ```
@@ -27,13 +28,13 @@
 //! head        kind 4 words 12 tag 16 CRC-32C 32
 //! record      key | value, in whole words, of the base's lengths           kind UNIFORM
 //!             lengths | key, value, without a gap, in whole words          kind GENERAL
-//! lengths     present 1 removed 1 spare 14 | value 32 | key 16
+//! lengths     present 1 removed 1 outer 1 spare 13 | value 32 | key 16
 //! ```
 //!
-//! Tag and CRC are seeded with the tree's salt, the page's generation and the group's place. So what
-//! an earlier tenant of the block left, bytes of a user's, or a group of another place do not pass
-//! for a group. A group counts if it is whole, however many lines it has; one that a crash tore loses
-//! its head when the page is loaded.
+//! Tag and CRC are seeded with the tree's salt, the page's generation and the group's place. So
+//! what an earlier tenant of the block left, bytes of a user's, or a group of another place do not
+//! pass for a group. A group counts if it is whole, however many lines it has; one that a crash
+//! tore loses its head when the page is loaded.
 
 use super::checked;
 use super::sum;
@@ -120,7 +121,12 @@ pub(super) struct Header {
     pub(super) tail: usize,
     /// The form of the base, and of uniform records in the tail.
     pub(super) form: Option<Uniform>,
+    /// Outer values that the page before had and this one has not.
+    pub(super) dropped: usize,
 }
+
+/// Words of a dropped value.
+pub(super) const DROPPED_WORDS: usize = 2;
 
 impl Header {
     /// Words of the sums of the base.
@@ -131,6 +137,11 @@ impl Header {
     /// The first word of the sums of the base.
     pub(super) fn sums_at(&self) -> usize {
         HEADER + words_of(self.low.unwrap_or(0)) + words_of(self.high.unwrap_or(0))
+    }
+
+    /// The first word of the dropped values.
+    pub(super) fn dropped_at(&self) -> usize {
+        self.sums_at() + self.sums()
     }
 
     /// The first word of the base's first entry.
@@ -169,7 +180,7 @@ impl Header {
                 self.high.unwrap_or(0),
             ),
             four(self.base, self.tail, form.key.into(), form.value.into()),
-            0,
+            self.dropped as u64,
         ]
     }
 
@@ -196,6 +207,7 @@ impl Header {
                 key: key as u16,
                 value: value as u16,
             }),
+            dropped: words[5] as u16 as usize,
         };
         // The words say nothing else, such as another size.
         (header.encode() == *words && header.fits()).then_some(header)
@@ -213,7 +225,7 @@ impl Header {
         entries
             && self.base <= self.tail
             && self.tail <= self.words
-            && self.base == self.sums_at() + self.sums()
+            && self.base == self.dropped_at() + self.dropped * DROPPED_WORDS
             && self.prefix <= self.low.unwrap_or(0)
             && (self.level > 0 || self.id != 0)
     }
@@ -328,15 +340,19 @@ pub(super) struct Lengths {
     pub(super) key: usize,
     pub(super) value: usize,
     pub(super) removed: bool,
+    /// The value is a reference to an outer one.
+    pub(super) outer: bool,
 }
 
 const PRESENT: u64 = 1 << 63;
 const REMOVED: u64 = 1 << 62;
+const OUTER: u64 = 1 << 61;
 
 impl Lengths {
     pub(super) fn encode(self) -> u64 {
         let removed = if self.removed { REMOVED } else { 0 };
-        PRESENT | removed | (self.value as u64) << 16 | self.key as u64
+        let outer = if self.outer { OUTER } else { 0 };
+        PRESENT | removed | outer | (self.value as u64) << 16 | self.key as u64
     }
 
     /// `None` for padding.
@@ -345,6 +361,7 @@ impl Lengths {
             key: word as u16 as usize,
             value: (word >> 16) as u32 as usize,
             removed: word & REMOVED != 0,
+            outer: word & OUTER != 0,
         })
     }
 
@@ -375,6 +392,7 @@ mod tests {
             base: 8 + 3 + 1 + 1,
             tail: 13 + 12,
             form,
+            dropped: 0,
         }
     }
 
@@ -427,11 +445,17 @@ mod tests {
 
     #[test]
     fn lengths_are_read_as_they_were_written() {
-        for (key, value, removed) in [(0, 0, false), (65535, 1 << 20, false), (3, 0, true)] {
+        for (key, value, removed, outer) in [
+            (0, 0, false, false),
+            (65535, 1 << 20, false, false),
+            (3, 0, true, false),
+            (9, 32, false, true),
+        ] {
             let lengths = Lengths {
                 key,
                 value,
                 removed,
+                outer,
             };
             assert_eq!(Lengths::decode(lengths.encode()), Some(lengths));
         }

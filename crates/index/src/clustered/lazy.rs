@@ -1,7 +1,7 @@
 //! A tree whose pages are loaded as they are touched.
 
 use super::open::Loading;
-use super::{ClusteredOptions, ClusteredTree, ReadError, Snapshot};
+use super::{ClusteredOptions, ClusteredTree, Modification, ReadError, Snapshot};
 use crate::contract::{
     Direction, DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError,
     UpdateError, VerifyReport, Violation,
@@ -11,12 +11,12 @@ use bristlecone_pmem::{CommitError, Media, Pool};
 use std::ops::{ControlFlow, RangeBounds};
 use std::sync::Arc;
 
-/// A [`ClusteredTree`] that is opened without reading its pages: opening reads 8 bytes of each, from the
-/// page table, and at most 32 entries of sessions that crashes ended.
+/// A [`ClusteredTree`] that is opened without reading its pages: opening reads 8 bytes of each,
+/// from the page table, and at most 32 entries of sessions that crashes ended.
 ///
-/// A page is read, and its sums are checked, when it is first touched. So damage shows then, as an error
-/// of what touches it; everything else goes on. After a crash, damage of a page's last change is told from
-/// a change that the crash tore once the page has been loaded, and the tree closed.
+/// A page is read, and its sums are checked, when it is first touched. So damage shows then, as an
+/// error of what touches it; everything else goes on. After a crash, damage of a page's last change
+/// is told from a change that the crash tore once the page has been loaded, and the tree closed.
 ///
 /// # Examples
 /// ```
@@ -49,7 +49,8 @@ where
     V: Repr + ?Sized,
     M: Media,
 {
-    fn from(tree: ClusteredTree<K, V, M>) -> Self {
+    fn from(mut tree: ClusteredTree<K, V, M>) -> Self {
+        tree.sums_on_read = true;
         Self(tree)
     }
 }
@@ -62,11 +63,11 @@ where
 {
     /// Opens the tree in root `name`.
     ///
-    /// Persist cost: 1 line and 1 fence; after a crash 10 lines and 2 fences more, and those of newborn pages and
-    /// of a merge that it came into.
+    /// Persist cost: 1 line and 1 fence; after a crash 10 lines and 2 fences more, and those of
+    /// newborn pages and of a merge that it came into.
     ///
-    /// After 32 crashes in a row without all pages being loaded, it loads them. If one is damaged, the tree
-    /// is open for reading only.
+    /// After 32 crashes in a row without all pages being loaded, it loads them. If one is damaged,
+    /// the tree is open for reading only.
     ///
     /// # Errors
     /// As of [`DurableIndex::open`], but for damaged pages.
@@ -99,8 +100,8 @@ where
     /// Visits the entries of the range, in the order of their keys or down, until `visit` breaks.
     ///
     /// # Errors
-    /// [`ReadError`], at the first page of the range that cannot be read; what comes before has been
-    /// visited.
+    /// [`ReadError`], at the first page of the range that cannot be read; what comes before has
+    /// been visited.
     pub fn scan<R: RangeBounds<K>>(
         &self,
         range: R,
@@ -147,6 +148,18 @@ where
         self.0.remove(key)
     }
 
+    /// [`ClusteredTree::modify`]
+    ///
+    /// # Errors
+    /// As there, and of [`insert`](Self::insert).
+    pub fn modify(
+        &self,
+        key: &K,
+        decide: impl FnMut(Option<&V>) -> Modification<V::Owned>,
+    ) -> Result<bool, InsertError> {
+        self.0.modify(key, decide)
+    }
+
     /// [`ClusteredTree::write_batch`]
     ///
     /// # Errors
@@ -162,8 +175,8 @@ where
         self.0.write_batch(changes)
     }
 
-    /// Loads all pages that are not, and returns the number of entries. What opening kept of ended
-    /// sessions is given up then, durably if the tree is open for writing.
+    /// Loads all pages that are not, and returns the number of entries. Entries of ended
+    /// sessions are given up then, durably if the tree is open for writing.
     ///
     /// # Errors
     /// [`ReadError`], at the first page that cannot be read.
@@ -182,7 +195,8 @@ where
         self.0.verify()
     }
 
-    /// [`DurableIndex::recovery`]: of opening alone, so it counts entries only if that loaded all pages.
+    /// As [`DurableIndex::recovery`]: of opening alone, so it counts entries only if that loaded
+    /// all pages.
     pub fn recovery(&self) -> &RecoveryReport {
         self.0.recovery()
     }

@@ -8,9 +8,14 @@
 //! Loading is done under the lock of the inner pages, one page at a time.
 
 use super::layout::{Header, MAX_PAGE, MIN_PAGE, Seed};
-use super::page::{Page, SoundTail};
-use super::part::{Part, Place};
-use super::replace::NewPage;
+use super::outer;
+use super::page::Page;
+use super::part::Part;
+use super::place::Place;
+use super::replace::{NewPage, entries_at};
+use super::stored::{Reference, Stored};
+use super::table::Kind;
+use super::tail::{Seen, SoundTail};
 use super::upper::{Known, Upper, by_itself};
 use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Ranged;
@@ -100,6 +105,7 @@ where
     /// The page of that number: its word and header are sound and say the same.
     pub(super) fn sound(&self, id: u32) -> Result<Sound<'_, M>, String> {
         let word = self.table.read(self.pm(), id)?;
+        let word = word.filter(|word| word.kind == Kind::Page);
         let word = word.ok_or("the page table has no such page")?;
         let (page, header, seed) = self.checked_page(word.block)?;
         if header.id != id {
@@ -216,8 +222,34 @@ where
             ReadError::Damaged(what)
         })?;
         self.wipe(page, tail);
+        if !self.sums_on_read {
+            let checked = self.check_values(part, page, header);
+            checked.map_err(|what| {
+                self.parts.free(slot);
+                ReadError::Damaged(what)
+            })?;
+        }
+        if !self.read_only && !planted!(self.pm(), "clustered-outer-undropped") {
+            self.drop_again(page, header);
+        }
         let placed = self.put_in_place(header.id, Handle::Part(slot), low, guard);
         placed.inspect_err(|_| self.parts.free(slot))
+    }
+
+    /// Whether these are bytes of a value, or of a reference.
+    fn is_stored(value: Stored<'_>) -> bool {
+        if value.outer {
+            Self::OUTER && value.reference().is_some()
+        } else {
+            V::with_value_of(value.bytes, |_| ()).is_some()
+        }
+    }
+
+    /// Checks all outer values of a page.
+    fn check_values(&self, part: &Part, page: Page<'_, M>, header: &Header) -> Result<(), String> {
+        let places = (0..part.count()).map(|i| part.place(i));
+        let all = self.references(page, header, places);
+        all.iter().try_for_each(|one| self.check_outer(one))
     }
 
     /// Adds the records of the tail to a part that nobody else knows yet.
@@ -230,10 +262,10 @@ where
         let mut refused = false;
         let form = sound.header.form;
         let is_value = |place: Place| {
-            let value = sound.page.bytes(sound.page.record(form, place).1);
-            place.removed || V::with_value_of(value, |_| ()).is_some()
+            let value = sound.page.stored(sound.page.record(form, place).1);
+            place.removed || Self::is_stored(value)
         };
-        let counts = |stamp| self.counts(stamp);
+        let counts = |seen: &Seen| self.group_counts(sound.page, &sound.header, seen);
         let tail = (sound.page).tail(&sound.header, sound.seed, counts, |place, key| {
             let hash = K::with_value_of(key, |key| key.hash());
             let inside = low.is_none_or(|low| low <= key) && high.is_none_or(|high| key < high);
@@ -249,13 +281,18 @@ where
             return Err("the tail has records that no change adds".into());
         }
         part.publish(n, tail.end);
-        part.set_live(self.entries_of(part)? as usize);
+        let places = (0..n).map(|i| part.place(i));
+        let entries = entries_at(sound.page, &sound.header, places.clone());
+        part.set_live(entries.len());
+        let all = self.references(sound.page, &sound.header, places);
+        let superseded = outer::without(all, &entries);
+        part.add_superseded(superseded.iter().map(Reference::len).sum());
         Ok(tail)
     }
 
-    /// Takes the head off a group that a crash tore, or whose change it came before. Else a later group,
-    /// of which a crash leaves only the last lines, could make the first one whole; or a later commit
-    /// through its slot could make it count.
+    /// Takes the head off a group that a crash tore, or whose change it came before. Else a later
+    /// group, of which a crash leaves only the last lines, could make the first one whole; or a
+    /// later commit through its slot could make it count.
     fn wipe(&self, page: Page<'_, M>, tail: SoundTail) {
         let unwiped = self.read_only || planted!(self.pm(), "clustered-dead-unwiped");
         if tail.has_dead && !unwiped {

@@ -20,11 +20,14 @@
 //! | while it is armed | words in part | stored again when the tree is opened |
 
 use super::image::Entries;
+use super::outer;
 use super::page::Page;
 use super::part::Part;
 use super::replace::{Change, Course, NewPage, Old, Spec, entries_at};
+use super::stored::Reference;
 use super::sum;
-use super::table::{Table, Word};
+use super::table::{Kind, Table, Word};
+use super::tail::Seen;
 use super::upper::{Known, Upper, by_itself};
 use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Ranged;
@@ -49,6 +52,8 @@ struct Joined<'p> {
     left: Old<'p>,
     right: Old<'p>,
     entries: Entries<'p>,
+    /// Outer values that no record leads to any more.
+    dropped: Vec<Reference>,
 }
 
 impl<K, V, M> ClusteredTree<K, V, M>
@@ -57,8 +62,8 @@ where
     V: Repr + ?Sized,
     M: Media,
 {
-    /// Whether a leaf page whose lock the caller holds is worth merging: its keys would take little of
-    /// a page, at the words that its records have on average.
+    /// Whether a leaf page whose lock the caller holds is worth merging: its keys would take little
+    /// of a page, at the words that its records have on average.
     pub(super) fn is_sparse(&self, part: &Part) -> bool {
         if self.pm().tiny() {
             return part.live() < 2;
@@ -78,8 +83,8 @@ where
         }
     }
 
-    /// Merges the page of `key` with a neighbour, if that can be done now. Nothing but space depends
-    /// on it.
+    /// Merges the page of `key` with a neighbour, if that can be done now. Nothing but space
+    /// depends on it.
     pub(super) fn merge(&self, key: &K) {
         loop {
             match self.try_merge(key) {
@@ -137,8 +142,8 @@ where
     /// The part of the page that `boundary` belongs to, locked, for a thread that holds the lock of
     /// the part `left_slot`; `None` if that is the one, as after another thread's merge.
     ///
-    /// A thread that holds a lock waits for one to its right only. So it makes sure of the way there
-    /// before it waits: while the left page is locked, the page to its right stays there.
+    /// A thread that holds a lock waits for one to its right only. So it makes sure of the way
+    /// there before it waits: while the left page is locked, the page to its right stays there.
     fn lock_right(&self, left_slot: u32, boundary: &K, guard: &Guard) -> Option<(u32, &Part)> {
         loop {
             let at = self.inner.find(boundary, guard);
@@ -194,8 +199,8 @@ where
             }
         };
         drop(upper);
-        self.keep_superseded(left_part, None);
-        self.keep_superseded(right_part, None);
+        let mut kept = self.keep_superseded(left_part, None);
+        kept.extend(self.keep_superseded(right_part, None));
         let guard = epoch::pin();
         right_part.version.lock();
         let latest = left_part.latest().max(right_part.latest());
@@ -205,6 +210,7 @@ where
             debug_assert!(removed, "the locks keep the two where they are");
         });
         right_part.version.unlock();
+        self.drop_outers(&joined.dropped, &kept, &guard);
         for block in [blocks.0, blocks.1] {
             self.retire(block, &guard);
         }
@@ -215,8 +221,8 @@ where
     fn joined<'p>(
         &self,
         (left, right): (Page<'p, M>, Page<'p, M>),
-        left_tail: Vec<super::part::Place>,
-        right_tail: Vec<super::part::Place>,
+        left_tail: Vec<super::place::Place>,
+        right_tail: Vec<super::place::Place>,
     ) -> Result<Option<Joined<'p>>, ReadError> {
         let old = |page: Page<'p, M>| {
             let (header, _) = page.header(self.salt).map_err(ReadError::Damaged)?;
@@ -230,6 +236,8 @@ where
         if olds.0.header.next != olds.1.header.id {
             return Ok(None);
         }
+        let mut outers = self.references(left, &olds.0.header, left_tail.iter().copied());
+        outers.extend(self.references(right, &olds.1.header, right_tail.iter().copied()));
         let mut entries = entries_at(left, &olds.0.header, left_tail);
         let others = entries_at(right, &olds.1.header, right_tail);
         for i in 0..others.len() {
@@ -238,6 +246,7 @@ where
         let joined = Joined {
             left: olds.0,
             right: olds.1,
+            dropped: outer::without(outers, &entries),
             entries,
         };
         let header = self
@@ -249,10 +258,11 @@ where
         Ok(fits.then_some(joined))
     }
 
-    fn joined_spec<'o>(&self, joined: &Joined<'o>) -> Spec<'o> {
+    fn joined_spec<'o>(&self, joined: &'o Joined<'_>) -> Spec<'o> {
         Spec {
             next: joined.right.header.next,
             high: joined.right.high,
+            dropped: &joined.dropped,
             ..self.spec(&joined.left)
         }
     }
@@ -274,7 +284,7 @@ where
     /// Makes `new` count and page `gone` not, as one.
     fn exchange(&self, new: &NewPage, gone: u32) {
         let pm = self.pm();
-        let word = Word::new(new.block, new.header.generation, false);
+        let word = Word::new(Kind::Page, new.block, new.header.generation, false);
         let id = new.header.id;
         let mut slot = self.log().take();
         // Four words: armed by one fence.
@@ -287,7 +297,7 @@ where
         pm.fence();
         slot.disarm();
         drop(slot);
-        self.table.release([gone]);
+        self.release([gone]);
     }
 
     /// Stores again what an armed record says. The caller fences.
@@ -311,8 +321,9 @@ where
         Ok(())
     }
 
-    /// Removes a separator from the page of `level` that it belongs to, durably. Returns false, with
-    /// nothing done, if it is not there, or is the page's first; the parent may have been merged then.
+    /// Removes a separator from the page of `level` that it belongs to, durably. Returns false,
+    /// with nothing done, if it is not there, or is the page's first; the parent may have been
+    /// merged then.
     fn unpost(&self, upper: &mut Upper, level: u8, separator: &[u8]) -> Result<bool, ReadError> {
         let Some((low, known)) = Self::parent(upper, level, separator) else {
             return Ok(false);
@@ -352,8 +363,8 @@ where
         Some((low.clone(), *known))
     }
 
-    /// Merges the inner page whose low fence is `low` with the one to its left, if both are small and
-    /// have one parent.
+    /// Merges the inner page whose low fence is `low` with the one to its left, if both are small
+    /// and have one parent.
     fn merge_upper(&self, upper: &mut Upper, level: u8, low: &[u8]) -> Result<(), ReadError> {
         let pages = &upper.levels[usize::from(level) - 1];
         let below = (Bound::Unbounded, Bound::Excluded(low));
@@ -434,12 +445,14 @@ where
             };
             let child = self.sound(child).map_err(ReadError::Damaged)?;
             let mut places = Vec::new();
-            let counts = |stamp| self.counts(stamp);
+            let counts = |seen: &Seen| self.group_counts(child.page, &child.header, seen);
             let tail = (child.page).tail(&child.header, child.seed, counts, |place, _| {
                 places.push(place);
             });
             tail.map_err(ReadError::Damaged)?;
+            let outers = self.references(child.page, &child.header, places.iter().copied());
             let entries = entries_at(child.page, &child.header, places);
+            let dropped = outer::without(outers, &entries);
             let old = Old {
                 header: child.header,
                 low: None,
@@ -448,6 +461,7 @@ where
             let spec = Spec {
                 id,
                 generation: self.next_generation(),
+                dropped: &dropped,
                 ..self.spec(&old)
             };
             let n = entries.len();
@@ -455,6 +469,7 @@ where
             self.fence_pages();
             self.exchange(&new, child.header.id);
             let guard = epoch::pin();
+            self.drop_outers(&dropped, &[], &guard);
             for block in [root.block, child.block] {
                 self.retire(block, &guard);
             }

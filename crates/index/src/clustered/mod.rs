@@ -20,8 +20,9 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `index`, `open`, `verify`, `bulk` | the contract; making and opening; checking; loading sorted input |
-//! | `write`, `batch`, `group`, `read`, `scan` | operations on leaf pages |
-//! | `snapshot`, `versions`, `shown` | reading at a time; what is kept for that; which changes have been shown |
+//! | `write`, `modify`, `batch`, `group`, `read`, `scan` | operations on leaf pages |
+//! | `snapshot`, `serial` | reading at a time, and writing after that |
+//! | `versions`, `shown` | what is kept for readers at a time; which changes have been shown |
 //! | `load` | making a page known that is touched for the first time |
 //! | `upper` | inner pages |
 //! | `replace`, `merge` | consolidation, split, growth of the root; merging and its log |
@@ -29,7 +30,9 @@
 //! | `table`, `counter`, `root` | page table; generations and stamps; root words |
 //! | `slots`, `sessions` | commit slots; what they said when a crash ended a session |
 //! | `lazy` | a tree whose pages are loaded as they are touched |
-//! | `page`, `image`, `layout` | reading a page, building one, what it looks like |
+//! | `outer` | long values, in blocks of their own |
+//! | `page`, `tail`, `find`, `image` | reading a page, searching it, building one |
+//! | `layout`, `place`, `stored` | the layout of a page; places in it; values in it |
 //! | `checked`, `sum` | words with a check; CRC-32C |
 //!
 //! # Invariants
@@ -39,28 +42,29 @@
 //!    tail's last one, else the base's.
 //! 3. The root is page 1, always. A separator leads to the page whose low fence it is, one level
 //!    down. A page whose separator is missing is reached from the page to its left (B-link).
-//! 4. Ownership and birth of pages: `table`.
+//! 4. Ownership and birth of pages: `table`; of outer values: `outer`.
 //! 5. The inner index leads each key to the leaf page that the key belongs to, or to a page above
 //!    it which is not loaded.
 //!
 //! # Concurrency
-//! 1. *Readers* of pages that are loaded take no lock and store nothing that is persistent. They find the part through the
-//!    inner index, read its version, validate the inner index, search, and validate the version
-//!    (`part`, `inner`). Searches of numbers are not pinned; what they read is type-stable.
-//! 2. *Writers* look first, and take the part's writer's lock at the version at which they looked, or
-//!    look again under it. They hold it until the change is durable. So nobody acts on what a crash
-//!    can undo, and at most the last group of a page is in flight.
+//! 1. *Readers* of pages that are loaded take no lock and store nothing that is persistent. They
+//!    find the part through the inner index, read its version, validate the inner index, search,
+//!    and validate the version (`part`, `inner`). Searches of numbers are not pinned; what they
+//!    read is type-stable.
+//! 2. *Writers* look first, and take the part's writer's lock at the version at which they looked,
+//!    or look again under it. They hold it until the change is durable. So nobody acts on what a
+//!    crash can undo, and at most the last group of a page is in flight.
 //! 3. *Batches* and merges lock several pages, from left to right. A thread that holds a lock waits
 //!    only for the page that a key to the right of it belongs to now.
 //! 4. *Inner pages* are changed under one lock, `upper`, which is taken after a part's. Loading
-//!    is done under it too. Who holds it takes no stamp and waits for no page: those who have a
-//!    stamp that is not shown may wait for it.
+//!    is done under it too. Its holder takes no stamp and waits for no page: threads that have
+//!    a stamp that is not shown may wait for it.
 //! 5. The locks of `versions` come last: `times`, then `history`.
 //!
 //! # Crash states
-//! 1. *A group in flight*: nothing of it, a torn group, which its sum tells, or the group. Opening takes
-//!    the head off a torn group: else the next append, if it had the same last lines, could make it
-//!    whole again in another crash.
+//! 1. *A group in flight*: nothing of it, a torn group, which its sum tells, or the group. Opening
+//!    takes the head off a torn group: else the next append, if it had the same last lines, could
+//!    make it whole again in another crash.
 //! 2. *A replacement*, before its word is durable: blocks that no word names, newborn words
 //!    (`table`).
 //! 3. *A split*, before the separator is in the parent: a page that is found by going right. The
@@ -70,13 +74,14 @@
 //! 5. *Making the tree*: chunks of a root that is not published.
 //!
 //! Groups are judged by their sums and not by the order of stores, so x86-64, AArch64 and durable
-//! caches are alike here. What a power cut tears and what damage tears look alike in one place only:
-//! the last group of a page, behind its seal.
+//! caches are alike here. Torn groups and damaged ones look alike in one place only: at the
+//! end of a page, behind its seal.
 
 mod batch;
 mod bulk;
 mod checked;
 mod counter;
+mod find;
 mod group;
 mod image;
 mod index;
@@ -84,24 +89,36 @@ mod layout;
 mod lazy;
 mod load;
 mod merge;
+mod modify;
 mod open;
 mod order;
+mod outer;
 mod page;
 mod part;
+mod place;
 mod read;
 mod replace;
 mod root;
 mod scan;
+mod serial;
 mod sessions;
 mod shown;
 mod slots;
 mod snapshot;
+mod stored;
 mod sum;
 mod table;
+mod tail;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod tests_lazy;
+#[cfg(test)]
+mod tests_modify;
+#[cfg(test)]
+mod tests_outer;
+#[cfg(test)]
+mod tests_serial;
 #[cfg(test)]
 mod tests_snapshots;
 mod upper;
@@ -121,8 +138,10 @@ use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError, planted};
 use counter::Counter;
 use layout::Seed;
 pub use lazy::LazyTree;
+pub use modify::Modification;
 use page::Page;
 use part::Part;
+pub use serial::Reads;
 use sessions::Sessions;
 use shown::Shown;
 use slots::Slots;
@@ -142,8 +161,8 @@ pub const DEFAULT_PAGE_BYTES: u32 = 4096;
 /// Longest byte-string key in bytes. Three of them, and their values, fit the largest page.
 pub const MAX_KEY: usize = 2 << 10;
 
-/// Longest byte-string value in bytes.
-pub const MAX_VALUE: usize = 16 << 10;
+/// Longest byte-string value in bytes: 24 less than 64 MiB less 64 KiB.
+pub const MAX_VALUE: usize = outer::MAX_OUTER;
 
 /// How a clustered tree is made and opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,6 +201,9 @@ where
     versions: Versions,
     salt: u64,
     page_words: usize,
+    /// Whether the sums of outer values are compared when they are read: not if opening has
+    /// compared all of them.
+    sums_on_read: bool,
     read_only: bool,
     report: RecoveryReport,
     retired: Retired,
@@ -313,9 +335,9 @@ where
     /// says.
     #[inline(always)]
     fn page(&self, block: u64, words: usize) -> Page<'_, M> {
-        // SAFETY: only blocks of this tree's pages, checked when they were loaded or allocated here,
-        // come to be named by parts and known inner pages, with the words that they have; they are
-        // word-aligned and stay mapped.
+        // SAFETY: only blocks of this tree's pages, checked when they were loaded or allocated
+        // here, come to be named by parts and known inner pages, with the words that they have;
+        // they are word-aligned and stay mapped.
         unsafe { Page::new(self.pm(), block, words) }
     }
 
@@ -346,6 +368,11 @@ where
     fn next_generation(&self) -> u64 {
         let word = self.root().word(root::GENERATIONS);
         self.generations.next(self.pm(), word)
+    }
+
+    /// Takes numbers of pages or outer values back: no word names anything under them, durably.
+    fn release(&self, ids: impl IntoIterator<Item = u32>) {
+        self.table.release(ids, self.generations.coming());
     }
 
     /// A time stamp above all that were given before.

@@ -10,10 +10,10 @@ use super::merge;
 use super::sessions::{self, Sessions};
 use super::shown::Shown;
 use super::slots::{self, Slots};
-use super::table::{Table, Word};
+use super::table::{Kind, Table, Word};
 use super::upper::Upper;
 use super::versions::Versions;
-use super::{ClusteredOptions, ClusteredTree, Handle, Inner, PAGE_BYTES, ReadError, root};
+use super::{ClusteredOptions, ClusteredTree, Handle, Inner, PAGE_BYTES, ReadError, outer, root};
 use crate::arena::Arena;
 use crate::common::{self, check_node_bytes};
 use crate::contract::{RecoveryReport, TreeError};
@@ -92,6 +92,7 @@ where
             versions: Versions::new(),
             salt,
             page_words: options.page_bytes as usize / 8,
+            sums_on_read: false,
             read_only: pool.pm().read_only(),
             report: RecoveryReport::default(),
             retired: Retired::default(),
@@ -226,6 +227,7 @@ where
         let slots = Slots::at(root::required(&root, root::SLOTS).map_err(corrupt)? * 64);
         let ceilings = (generations, stamps);
         let mut tree = Self::assemble(root, heap, options, salt, ceilings, slots)?;
+        tree.sums_on_read = loading == Loading::WhenTouched;
         let opened = tree.recover(loading);
         if let Err(e) = opened {
             // Nothing of this tree may be changed at its end.
@@ -239,9 +241,10 @@ where
 
     fn recover(&mut self, loading: Loading) -> Result<(), TreeError> {
         let corrupt = TreeError::Corrupt;
-        let repaired = self.read_table(loading).map_err(corrupt)?;
+        let (repaired, values) = self.read_table(loading).map_err(corrupt)?;
         let full = self.sessions.read(self.root(), &self.slots);
         let full = full.map_err(corrupt)?;
+        self.decide_values(values, loading).map_err(corrupt)?;
         self.heap.finish_recovery();
         if !self.read_only {
             self.fill_spare();
@@ -273,8 +276,8 @@ where
         }
     }
 
-    /// Loads all pages that are not, and forgets what was kept until then. Returns the number of leaf
-    /// pages, and of entries.
+    /// Loads all pages that are not, and forgets what was kept until then. Returns the number of
+    /// leaf pages, and of entries.
     pub(super) fn load_rest(&self) -> Result<(u64, u64), ReadError> {
         let loaded = self.load_all()?;
         self.clear_unreadable();
@@ -285,10 +288,10 @@ where
     }
 
     /// Reads the page table: marks the blocks that it names, and decides about newborn pages.
-    /// Returns how many there were.
-    fn read_table(&mut self, loading: Loading) -> Result<u64, String> {
+    /// Returns how many there were, and the newborn values.
+    fn read_table(&mut self, loading: Loading) -> Result<(u64, Vec<(u32, Word)>), String> {
         let guard = epoch::pin();
-        let (mut newborn, mut pages) = (Vec::new(), Vec::new());
+        let (mut newborn, mut settled, mut values) = (Vec::new(), Vec::new(), Vec::new());
         self.table.attach(self.root(), |block, bytes| {
             self.heap.mark(block, bytes, &guard)
         })?;
@@ -305,16 +308,20 @@ where
         let merges = log.recover(|record| self.apply(record))?;
         self.log = Some(log);
         self.table.scan(self.pm(), |id, word| {
-            if word.newborn {
-                newborn.push((id, word));
-            } else {
-                pages.push((id, word));
+            match (word.kind, word.newborn) {
+                (_, false) => settled.push((id, word)),
+                (Kind::Page, true) => newborn.push((id, word)),
+                (Kind::Outer, true) => values.push((id, word)),
             }
             Ok(())
         })?;
-        for (id, word) in pages {
-            let marked = self.heap.mark(word.block, MIN_PAGE as u64, &guard);
-            marked.map_err(|e| format!("page {id}: {e}"))?;
+        for (id, word) in settled {
+            let (what, bytes) = match word.kind {
+                Kind::Page => ("page", MIN_PAGE as u64),
+                Kind::Outer => ("value", outer::MIN_BLOCK),
+            };
+            let marked = self.heap.mark(word.block, bytes, &guard);
+            marked.map_err(|e| format!("{what} {id}: {e}"))?;
         }
         let (mut cleared, mut unreadable) = (Vec::new(), Vec::new());
         let pm = self.pm();
@@ -343,13 +350,56 @@ where
             }
         }
         if !newborn.is_empty() {
-            // PERSIST: settled words, before the pages that they were born in change; cleared words,
-            // before their numbers and blocks are used again.
+            // PERSIST: settled words, before the pages that they were born in change; cleared
+            // words, before their numbers and blocks are used again.
             pm.fence();
         }
-        self.table.release(cleared);
+        self.release(cleared);
         *lock(&self.unreadable) = unreadable;
-        Ok(newborn.len() as u64 + merges)
+        Ok(((newborn.len() + values.len()) as u64 + merges, values))
+    }
+
+    /// Decides about newborn values: those about pages have been decided, and which stamps count is
+    /// known.
+    fn decide_values(&self, newborn: Vec<(u32, Word)>, loading: Loading) -> Result<(), String> {
+        let guard = epoch::pin();
+        let pm = self.pm();
+        let mut decided = Vec::with_capacity(newborn.len());
+        // None is marked before all are decided: groups count by what all of their values are.
+        for (id, word) in newborn {
+            let counts = self.outer_counts(id, word)?;
+            if counts.is_none() && loading == Loading::AtOnce {
+                let block = word.block;
+                return Err(format!(
+                    "newborn value {id} at {block:#x}: the page that it was born in is damaged"
+                ));
+            }
+            decided.push((id, word, counts));
+        }
+        let mut cleared = Vec::new();
+        for (id, word, counts) in &decided {
+            if *counts != Some(false) {
+                let marked = self.heap.mark(word.block, outer::MIN_BLOCK, &guard);
+                marked.map_err(|e| format!("value {id}: {e}"))?;
+            }
+            match counts {
+                Some(true) => self.table.settle(pm, *id, *word),
+                Some(false) if planted!(pm, "clustered-outer-uncleared") => {}
+                Some(false) => {
+                    self.table.clear(pm, *id);
+                    cleared.push(*id);
+                }
+                // It stays as it is: the next opening may find out.
+                None => {}
+            }
+        }
+        if !decided.is_empty() {
+            // PERSIST: settled words, before the pages that they were born in change; cleared
+            // words, before their numbers and blocks are used again.
+            pm.fence();
+        }
+        self.release(cleared);
+        Ok(())
     }
 
     /// Whether a newborn page counts: the page that it was born in was replaced by one of its
@@ -360,7 +410,8 @@ where
             return Ok(Birth::Unreadable);
         };
         let parent = header.born_in;
-        let Some(parent_word) = self.table.read(self.pm(), parent)? else {
+        let parent_word = self.table.read(self.pm(), parent)?;
+        let Some(parent_word) = parent_word.filter(|word| word.kind == Kind::Page) else {
             return Ok(Birth::Counts);
         };
         let Some(parent) = self.page_of_word(parent, parent_word) else {
@@ -401,7 +452,7 @@ where
         }
         for (id, block) in unreadable {
             self.heap.free(POff::new(block));
-            self.table.release([id]);
+            self.release([id]);
         }
     }
 

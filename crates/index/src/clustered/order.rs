@@ -4,18 +4,9 @@
 //! it. So a walk over the page compares no keys.
 
 use super::page::{Page, key_word, partition};
-use super::part::{Base, Place};
+use super::place::{Base, Place, Rank};
 use bristlecone_pmem::Media;
 use std::ops::{Bound, Range};
-
-/// Where a key is among the entries of a base.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Rank {
-    /// Entries below it.
-    pub(super) below: usize,
-    /// The next entry has this very key.
-    pub(super) equal: bool,
-}
 
 /// A record of the tail: place 16, whether the base has its key 1, entries of the base below it 15.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

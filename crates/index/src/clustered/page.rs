@@ -1,12 +1,10 @@
 //! Reading a page where it lies in the pool.
 
 use super::layout::{
-    HEADER, Header, Kind, LINE, Lengths, SEAL, STRIPE, SUM, Seed, Uniform, words_of,
+    DROPPED_WORDS, HEADER, Header, LINE, Lengths, STRIPE, SUM, Seed, Uniform, words_of,
 };
-use super::order::Rank;
-use super::part::{Base, Part, Place};
-use super::replace::base_of;
-use super::slots::split_word;
+use super::place::{Base, Place, Rank};
+use super::stored::{Reference, Stored};
 use bristlecone_pmem::media::cpu;
 use bristlecone_pmem::{Media, PWord};
 use std::cmp::Ordering as Order;
@@ -36,22 +34,23 @@ pub(super) struct Span {
     pub(super) len: usize,
 }
 
-/// A tail that was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SoundTail {
-    /// The word after the last group that counts.
-    pub(super) end: usize,
-    /// The head of a group follows there that a crash tore, or whose change was not committed.
-    pub(super) has_dead: bool,
+impl Span {
+    /// As the place of a value that is no outer one.
+    #[inline(always)]
+    fn here(self) -> ValueSpan {
+        ValueSpan {
+            span: self,
+            outer: false,
+        }
+    }
 }
 
-/// The result of a search in a page.
+/// A value in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// Its value.
-    Value(Span),
-    /// It is not there.
-    Absent,
+pub(super) struct ValueSpan {
+    /// The value, or a reference to an outer one.
+    pub(super) span: Span,
+    pub(super) outer: bool,
 }
 
 /// Eight bytes of a key from `prefix` on, as a number: zeros stand for bytes that it does not have.
@@ -67,9 +66,6 @@ pub(super) fn key_word(key: &[u8], prefix: usize) -> u64 {
         }
     }
 }
-
-/// Few enough to be compared one after the other.
-const FEW: usize = 16;
 
 impl<'p, M: Media> Page<'p, M> {
     /// The block at `off`.
@@ -90,8 +86,8 @@ impl<'p, M: Media> Page<'p, M> {
     /// The word at `i`, which is in the page.
     pub(super) fn cell(self, i: usize) -> &'p PWord {
         assert!(i < self.words, "a word of the page");
-        // SAFETY: 1. inside the block, which is in the pool and 8-aligned (`new`); 2. any bits are a
-        // valid word; 3. the mapping outlives the borrow of `pm`.
+        // SAFETY: 1. inside the block, which is in the pool and 8-aligned (`new`); 2. any bits are
+        // a valid word; 3. the mapping outlives the borrow of `pm`.
         unsafe { &*self.at.wrapping_add(i * 8).cast::<PWord>() }
     }
 
@@ -188,8 +184,8 @@ impl<'p, M: Media> Page<'p, M> {
         Ok(())
     }
 
-    /// Checks that the entries of the base ascend and are between the fences. `numbers`: whether all keys,
-    /// and all values, have eight bytes.
+    /// Checks that the entries of the base ascend and are between the fences. `numbers`: whether
+    /// all keys, and all values, have eight bytes.
     ///
     /// # Errors
     /// A message that says what is wrong.
@@ -198,7 +194,7 @@ impl<'p, M: Media> Page<'p, M> {
         header: &Header,
         numbers: (bool, bool),
     ) -> Result<(), String> {
-        let base = base_of(header);
+        let base = Base::of(header);
         let (low, high) = (self.low(header), self.high(header));
         let prefix = self.prefix(header.prefix);
         let cut = |fence: Option<&'p [u8]>| match fence.map(|fence| fence.strip_prefix(prefix)) {
@@ -214,16 +210,18 @@ impl<'p, M: Media> Page<'p, M> {
         let mut last: Option<&[u8]> = None;
         for i in 0..header.entries {
             let (key, value) = self.entry(&base, i);
-            let lengths_are_right =
-                (!numbers.0 || header.prefix + key.len == 8) && (!numbers.1 || value.len == 8);
+            let lengths_are_right = (!numbers.0 || header.prefix + key.len == 8)
+                && (!numbers.1 || value.span.len == 8 && !value.outer);
             // Under the sums of the base.
             let is_inside =
                 |span: Span| header.base * 8 <= span.at && span.at + span.len <= header.tail * 8;
-            let bytes = self.bytes(key);
+            let leads_somewhere = !value.outer || self.reference(value).is_some();
+            let (bytes, value) = (self.bytes(key), value.span);
             let ascends = last.is_none_or(|last| last < bytes)
                 && low.is_none_or(|low| low <= bytes)
                 && high.is_none_or(|high| bytes < high);
-            if !(lengths_are_right && is_inside(key) && is_inside(value) && ascends) {
+            let spans_are_right = is_inside(key) && is_inside(value) && leads_somewhere;
+            if !(lengths_are_right && spans_are_right && ascends) {
                 return Err(format!("entry {i} is out of order, or of another length"));
             }
             last = Some(bytes);
@@ -241,6 +239,12 @@ impl<'p, M: Media> Page<'p, M> {
         header.high.map(|len| self.bytes(Span { at, len }))
     }
 
+    /// Number and birth of each outer value that this page's replacement dropped.
+    pub(super) fn dropped(self, header: &Header) -> impl Iterator<Item = [u64; 2]> {
+        let at = header.dropped_at();
+        (0..header.dropped).map(move |i| [0, 1].map(|j| self.word(at + i * DROPPED_WORDS + j)))
+    }
+
     /// The first `len` bytes of the low fence, which all keys of the page begin with.
     pub(super) fn prefix(self, len: usize) -> &'p [u8] {
         self.bytes(Span {
@@ -249,121 +253,9 @@ impl<'p, M: Media> Page<'p, M> {
         })
     }
 
-    /// The words of the group at `at`, if there is a sound one, and its kind.
-    fn group(self, seed: Seed, at: usize, rest: &mut Vec<u64>) -> Option<(Kind, usize)> {
-        let head = self.word(at);
-        let (kind, words) = seed.headed(at, head)?;
-        if at + words > self.words {
-            return None;
-        }
-        self.copy(at + 1, at + words, rest);
-        seed.is_head(at, head, kind, rest).then_some((kind, words))
-    }
-
-    /// Calls `each` with every record of the tail that counts, oldest first, and with its key.
-    /// `counts`: whether a group with this stamp's word does.
-    ///
-    /// # Errors
-    /// A message that says what is wrong: a group that is not sound, although it had been durable.
-    pub(super) fn tail(
-        self,
-        header: &Header,
-        seed: Seed,
-        counts: impl Fn(u64) -> bool,
-        mut each: impl FnMut(Place, &'p [u8]),
-    ) -> Result<SoundTail, String> {
-        let unit = Uniform::group_unit(header.form);
-        let mut rest = Vec::new();
-        let mut has_dead = false;
-        let mut end = header.tail.next_multiple_of(unit);
-        while end < self.words {
-            let Some((kind, words)) = self.group(seed, end, &mut rest) else {
-                has_dead = seed.headed(end, self.word(end)).is_some();
-                break;
-            };
-            if rest.first().is_none_or(|stamp| !counts(*stamp)) {
-                has_dead = true;
-                break;
-            }
-            self.records(header.form, end, kind, words, &mut each)?;
-            end = (end + words).next_multiple_of(unit);
-        }
-        let sealed = seed
-            .sealed_end(self.word(SEAL))
-            .ok_or_else(|| "the seal fails its check".to_owned())?;
-        if sealed > end {
-            return Err(format!(
-                "the change at byte {} is damaged; changes up to byte {} had been durable",
-                end * 8,
-                sealed * 8
-            ));
-        }
-        // A power cut tears the last group only. A sound one further on says that this is damage.
-        let later = (end + unit..self.words)
-            .step_by(unit)
-            .find(|at| self.group(seed, *at, &mut rest).is_some());
-        if let Some(later) = later {
-            return Err(format!(
-                "the change at byte {} is damaged; there is a later one at byte {}",
-                end * 8,
-                later * 8
-            ));
-        }
-        Ok(SoundTail { end, has_dead })
-    }
-
-    fn records(
-        self,
-        form: Option<Uniform>,
-        at: usize,
-        kind: Kind,
-        words: usize,
-        each: &mut impl FnMut(Place, &'p [u8]),
-    ) -> Result<(), String> {
-        let mut word = at + 2;
-        match (kind, form) {
-            (Kind::Uniform { padded }, Some(form)) => {
-                let record = form.record_words();
-                let n = ((words - 2) / record.max(1)).saturating_sub(padded.into());
-                for _ in 0..n {
-                    let place = Place {
-                        word,
-                        general: false,
-                        removed: false,
-                    };
-                    let len = form.key.into();
-                    each(place, self.bytes(Span { at: word * 8, len }));
-                    word += record;
-                }
-            }
-            (Kind::General, _) => {
-                while word < at + words
-                    && let Some(lengths) = Lengths::decode(self.word(word))
-                {
-                    if word + lengths.record_words() > at + words {
-                        return Err(format!("the change at byte {} is too short", at * 8));
-                    }
-                    let place = Place {
-                        word,
-                        general: true,
-                        removed: lengths.removed,
-                    };
-                    let len = lengths.key;
-                    let at = (word + 1) * 8;
-                    each(place, self.bytes(Span { at, len }));
-                    word += lengths.record_words();
-                }
-            }
-            (Kind::Uniform { .. }, None) => {
-                return Err(format!("the change at byte {} has no lengths", at * 8));
-            }
-        }
-        Ok(())
-    }
-
     /// Key and value of a record of the tail.
     #[inline(always)]
-    pub(super) fn record(self, form: Option<Uniform>, place: Place) -> (Span, Span) {
+    pub(super) fn record(self, form: Option<Uniform>, place: Place) -> (Span, ValueSpan) {
         let at = place.word * 8;
         match form {
             Some(form) if !place.general => {
@@ -372,24 +264,47 @@ impl<'p, M: Media> Page<'p, M> {
                     at: at + words_of(len) * 8,
                     len: form.value.into(),
                 };
-                (Span { at, len }, value)
+                (Span { at, len }, value.here())
             }
-            _ => {
-                let lengths = Lengths::decode(self.word(place.word));
-                let (key, value) = lengths.map_or((0, 0), |l| (l.key, l.value));
-                let at = at + 8;
-                let value = Span {
-                    at: at + key,
-                    len: value,
-                };
-                (Span { at, len: key }, value)
-            }
+            _ => self.general(place.word),
         }
+    }
+
+    /// Key and value at `word`, where their lengths are.
+    #[inline(always)]
+    fn general(self, word: usize) -> (Span, ValueSpan) {
+        let lengths = Lengths::decode(self.word(word));
+        let (key, value, outer) = lengths.map_or((0, 0, false), |l| (l.key, l.value, l.outer));
+        let at = (word + 1) * 8;
+        let span = Span {
+            at: at + key,
+            len: value,
+        };
+        (Span { at, len: key }, ValueSpan { span, outer })
+    }
+
+    /// A value as the page has it.
+    ///
+    /// The caller is as of [`bytes`](Self::bytes).
+    #[inline(always)]
+    pub(super) fn stored(self, value: ValueSpan) -> Stored<'p> {
+        Stored {
+            bytes: self.bytes(value.span),
+            outer: value.outer,
+        }
+    }
+
+    /// The reference that the page has as a value; `None` if the value is here, or it is none.
+    pub(super) fn reference(self, value: ValueSpan) -> Option<Reference> {
+        value
+            .outer
+            .then(|| self.stored(value).reference())
+            .flatten()
     }
 
     /// Entry `i` of the base: key without the prefix, and value.
     #[inline(always)]
-    pub(super) fn entry(self, base: &Base, i: usize) -> (Span, Span) {
+    pub(super) fn entry(self, base: &Base, i: usize) -> (Span, ValueSpan) {
         match base.form {
             Some(form) => {
                 let at = (base.at + i * base.entry_words(form)) * 8;
@@ -401,19 +316,9 @@ impl<'p, M: Media> Page<'p, M> {
                     at: at + base.suffix_words(form) * 8,
                     len: form.value.into(),
                 };
-                (key, value)
+                (key, value.here())
             }
-            None => {
-                let at = (self.word(base.at + i / 4) >> (i % 4 * 16)) as u16 as usize;
-                let lengths = Lengths::decode(self.word(at));
-                let (key, value) = lengths.map_or((0, 0), |l| (l.key, l.value));
-                let at = (at + 1) * 8;
-                let value = Span {
-                    at: at + key,
-                    len: value,
-                };
-                (Span { at, len: key }, value)
-            }
+            None => self.general((self.word(base.at + i / 4) >> (i % 4 * 16)) as u16 as usize),
         }
     }
 
@@ -431,125 +336,8 @@ impl<'p, M: Media> Page<'p, M> {
 
     /// The word at `i` as the number whose bytes it has, the highest first.
     #[inline(always)]
-    fn number(self, i: usize) -> u64 {
+    pub(super) fn number(self, i: usize) -> u64 {
         u64::from_be(self.word(i))
-    }
-
-    /// Finds the newest record of `key`, whose hash is `hash`.
-    #[inline(always)]
-    pub(super) fn find(self, part: &Part, key: &[u8], hash: u32) -> Found {
-        self.find_among(part, key, hash, part.count())
-    }
-
-    /// As [`find`](Self::find), among the first `count` records of the tail, and the base.
-    #[inline(always)]
-    pub(super) fn find_among(self, part: &Part, key: &[u8], hash: u32, count: usize) -> Found {
-        let base = part.base();
-        let word = key_word(key, base.prefix);
-        let (from, to) = part.near(word, base.entries);
-        // It is in the tail or among these: both misses at once.
-        if let Some(form) = base.form {
-            let entry = base.entry_words(form);
-            self.prefetch(base.at + from * entry, (to - from) * entry);
-        }
-        if let Some((_, place)) = self.newest(part, base.form, (key, hash), count, |_| true) {
-            return if place.removed {
-                Found::Absent
-            } else {
-                Found::Value(self.record(base.form, place).1)
-            };
-        }
-        self.find_in_base(&base, key, word, from, to)
-    }
-
-    /// Finds the newest record of `key` among the first `count` of the tail for which `counts` holds:
-    /// returns its number and its place.
-    #[inline(always)]
-    pub(super) fn newest(
-        self,
-        part: &Part,
-        form: Option<Uniform>,
-        (key, hash): (&[u8], u32),
-        count: usize,
-        counts: impl Fn(usize) -> bool,
-    ) -> Option<(usize, Place)> {
-        let mut matches = part.matches(hash as u8, count);
-        while matches != 0 {
-            let i = 127 - matches.leading_zeros() as usize;
-            let place = part.place(i);
-            if counts(i) && self.is_key(self.record(form, place).0, key) {
-                return Some((i, place));
-            }
-            matches &= !(1 << i);
-        }
-        None
-    }
-
-    /// Returns the stamps of the first `count` records of the tail, oldest first; `None` if a group's head
-    /// is not one, because the page is changing or is damaged.
-    pub(super) fn stamps(self, part: &Part, seed: Seed, count: usize) -> Option<Vec<u64>> {
-        let unit = Uniform::group_unit(part.base().form);
-        let mut stamps = Vec::with_capacity(count);
-        // A group's head and stamp come before its first record.
-        let mut at = part.place(0).word.saturating_sub(2);
-        while stamps.len() < count {
-            if at + 2 > self.words {
-                return None;
-            }
-            let (_, words) = seed.headed(at, self.word(at))?;
-            let (stamp, _) = split_word(self.word(at + 1));
-            let before = stamps.len();
-            while stamps.len() < count && part.place(stamps.len()).word < at + words {
-                stamps.push(stamp);
-            }
-            if stamps.len() == before {
-                return None;
-            }
-            at = (at + words).next_multiple_of(unit);
-        }
-        Some(stamps)
-    }
-
-    #[inline(always)]
-    fn is_key(self, span: Span, key: &[u8]) -> bool {
-        if let Ok(eight) = <[u8; 8]>::try_from(key) {
-            return span.len == 8
-                && span.at.is_multiple_of(8)
-                && self.word(span.at / 8) == u64::from_le_bytes(eight);
-        }
-        span.len == key.len() && self.bytes(span) == key
-    }
-
-    #[inline(always)]
-    fn find_in_base(self, base: &Base, key: &[u8], word: u64, from: usize, to: usize) -> Found {
-        if let Some(form) = base.form
-            && form.key == 8
-            && base.prefix == 0
-        {
-            if key.len() != 8 {
-                return Found::Absent;
-            }
-            let entry = base.entry_words(form);
-            let at = |i: usize| self.number(base.at + i * entry);
-            let place = if to - from <= FEW {
-                from + (from..to).map(|i| usize::from(at(i) < word)).sum::<usize>()
-            } else {
-                from + partition(to - from, |i| at(from + i) < word)
-            };
-            if place < to && at(place) == word {
-                return Found::Value(self.entry(base, place).1);
-            }
-            return Found::Absent;
-        }
-        let place = from + partition(to - from, |i| self.compare(base, from + i, key).is_lt());
-        if place < to {
-            let (found, value) = self.entry(base, place);
-            let rest = key.get(base.prefix..).unwrap_or(&[]);
-            if self.bytes(found) == rest {
-                return Found::Value(value);
-            }
-        }
-        Found::Absent
     }
 
     /// Where `key`, any key, is among the entries of the base.
@@ -600,7 +388,7 @@ impl<'p, M: Media> Page<'p, M> {
 
     /// Order of the key of entry `i` against `key`, which has the page's prefix.
     #[inline(always)]
-    fn compare(self, base: &Base, i: usize, key: &[u8]) -> Order {
+    pub(super) fn compare(self, base: &Base, i: usize, key: &[u8]) -> Order {
         let rest = key.get(base.prefix..).unwrap_or(&[]);
         self.bytes(self.entry(base, i).0).cmp(rest)
     }

@@ -17,26 +17,28 @@
 //!
 //! # Concurrency
 //! 1. The *writer's lock* is held by the thread that changes the page. Readers do not look at it.
-//! 2. The *version* is locked while the page is replaced, so that all of the part changes at once for
-//!    readers. An append leaves it alone: it stores fingerprint and place, and then the count with
-//!    Release. A reader loads the count with Acquire, and finds all records below it whole.
+//! 2. The *version* is locked while the page is replaced, so that all of the part changes at once
+//!    for readers. An append leaves it alone: it stores fingerprint and place, and then the count
+//!    with Release. A reader loads the count with Acquire, and finds all records below it whole.
 //! 3. Every field is an atomic. A reader that gets a mixture of two states does not fault (places
 //!    are bounded by the page) and finds out when it validates the version.
-//! 4. The *order* of the tail is for scans, which bring it up to date under its own lock. A scan that
-//!    does not get the lock at once orders the tail for itself. While the lock is held the page is not
-//!    replaced.
-//! 5. The *latest stamp* of the page is stored before the count that shows its record. So who loads the
-//!    count and then the stamp finds it at least as late as all records below the count. Pages that were
-//!    loaded have none: their changes are older than any time at which somebody reads.
+//! 4. The *order* of the tail is for scans, which bring it up to date under its own lock. A scan
+//!    that does not get the lock at once orders the tail for itself. While the lock is held the
+//!    page is not replaced.
+//! 5. The *latest stamp* of the page is stored before the count that shows its record. So who loads
+//!    the count and then the stamp finds it at least as late as all records below the count. Pages
+//!    that were loaded have none: their changes are older than any time at which somebody reads.
 //! 6. Parts are type-stable: their memory always holds parts, and versions never go back.
 
-use super::layout::{Header, MAX_PAGE, Uniform, words_of};
+use super::layout::{Header, Uniform};
 use super::order::{Ranked, TailOrder};
 use super::page::Page;
+use super::place::{Base, Place};
 use super::slots::STAMP_BITS;
 use crate::arena::Node;
 use crate::version_lock::VersionWord;
 use bristlecone_pmem::Media;
+use bristlecone_pmem::media::LINE;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most records in a tail.
@@ -69,7 +71,6 @@ pub(super) struct Part {
 pub(super) const SEARCHED: usize = std::mem::offset_of!(Part, ordering).next_multiple_of(64);
 
 const _: () = assert!(size_of::<Part>() == 832 && TAIL.is_multiple_of(8));
-const _: () = assert!(MAX_PAGE / 8 <= PLACE as usize + 1);
 
 // SAFETY: 1. all zero is a valid part: two free locks and numbers; 2. every field is atomic; 3.
 // dropping does nothing.
@@ -80,10 +81,8 @@ const BLOCK_BITS: u32 = 48;
 const BLOCK: u64 = (1 << BLOCK_BITS) - 1;
 /// Bits of a word that are a generation.
 const GENERATION: u64 = (1 << 48) - 1;
-/// Bits of a place that are its word in the page.
-const PLACE: u16 = (1 << 13) - 1;
-const GENERAL: u16 = 1 << 13;
-const REMOVED: u16 = 1 << 14;
+/// Bits of a number of lines: key and value lengths come below, and the form's bit above.
+const SUPERSEDED: u64 = (1 << 31) - 1;
 /// Bits of a number of records.
 const COUNT_BITS: u32 = 7;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
@@ -93,60 +92,6 @@ const _: () = assert!(TAIL <= COUNT as usize && STAMP_BITS + 2 * COUNT_BITS <= u
 /// The word of the order: the latest stamp of the base, records looked at, and records in it.
 fn ordered(latest: u64, seen: u64, len: u64) -> u64 {
     latest << (2 * COUNT_BITS) | seen << COUNT_BITS | len
-}
-
-/// Where a record of the tail is, and of which kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) word: usize,
-    /// It has lengths of its own.
-    pub(super) general: bool,
-    /// It says that the key is not there.
-    pub(super) removed: bool,
-}
-
-impl Place {
-    /// The place in the page of what is there in a group at word `at`.
-    pub(super) fn within(self, at: usize) -> Self {
-        Self {
-            word: at + self.word,
-            ..self
-        }
-    }
-
-    pub(super) fn encode(self) -> u16 {
-        let flag = |set, flag| if set { flag } else { 0 };
-        self.word as u16 | flag(self.general, GENERAL) | flag(self.removed, REMOVED)
-    }
-
-    pub(super) fn decode(bits: u16) -> Self {
-        Self {
-            word: usize::from(bits & PLACE),
-            general: bits & GENERAL != 0,
-            removed: bits & REMOVED != 0,
-        }
-    }
-}
-
-/// The base of a page, as a search needs it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Base {
-    pub(super) entries: usize,
-    /// Word of the offsets (general form) or the first entry.
-    pub(super) at: usize,
-    /// Bytes of the prefix.
-    pub(super) prefix: usize,
-    pub(super) form: Option<Uniform>,
-}
-
-impl Base {
-    pub(super) fn suffix_words(&self, form: Uniform) -> usize {
-        words_of(usize::from(form.key).saturating_sub(self.prefix))
-    }
-
-    pub(super) fn entry_words(&self, form: Uniform) -> usize {
-        self.suffix_words(form) + words_of(form.value.into())
-    }
 }
 
 /// How words of keys become heads.
@@ -213,7 +158,8 @@ impl Part {
         load(&self.about) as u32
     }
 
-    /// The page's generation; of a page that may be changing, unless the caller holds the writer's lock.
+    /// The page's generation; of a page that may be changing, unless the caller holds the writer's
+    /// lock.
     pub(super) fn generation(&self) -> u64 {
         load(&self.generation) & GENERATION
     }
@@ -227,6 +173,21 @@ impl Part {
     pub(super) fn set_live(&self, live: usize) {
         let generation = load(&self.generation) & GENERATION;
         store(&self.generation, generation | (live as u64) << 48);
+    }
+
+    /// Bytes of outer values that a later record supersedes, as far as is known. The caller holds
+    /// the writer's lock.
+    pub(super) fn superseded(&self) -> usize {
+        (load(&self.lengths) >> 32 & SUPERSEDED) as usize * LINE
+    }
+
+    /// Adds to them. The caller holds the writer's lock.
+    pub(super) fn add_superseded(&self, bytes: usize) {
+        if bytes > 0 {
+            let lines = (self.superseded() + bytes).div_ceil(LINE) as u64;
+            let others = load(&self.lengths) & !(SUPERSEDED << 32);
+            store(&self.lengths, others | lines.min(SUPERSEDED) << 32);
+        }
     }
 
     #[inline(always)]
@@ -251,8 +212,8 @@ impl Part {
         (self.tail.load(Ordering::Acquire) as u32 as usize).min(TAIL)
     }
 
-    /// The word after the tail's last group; of a page that may be changing, unless the caller holds
-    /// the writer's lock.
+    /// The word after the tail's last group; of a page that may be changing, unless the caller
+    /// holds the writer's lock.
     pub(super) fn end(&self) -> usize {
         (load(&self.tail) >> 32) as usize
     }
@@ -296,8 +257,9 @@ impl Part {
         found & ((1 << count) - 1)
     }
 
-    /// Sets `order` to the order of the tail's records. Returns the latest stamp of the page, which is that of
-    /// the last of these records or a later one; `None` if the page is not the one of `version` any more.
+    /// Sets `order` to the order of the tail's records. Returns the latest stamp of the page, which
+    /// is that of the last of these records or a later one; `None` if the page is not the one of
+    /// `version` any more.
     ///
     /// The caller is pinned, or holds the writer's lock.
     pub(super) fn order<M: Media>(
@@ -386,8 +348,8 @@ impl Part {
         load(&self.latest)
     }
 
-    /// Notes the stamp of a change whose records [`publish`](Self::publish) makes visible next. The caller
-    /// holds the writer's lock.
+    /// Notes the stamp of a change whose records [`publish`](Self::publish) makes visible next. The
+    /// caller holds the writer's lock.
     #[inline(always)]
     pub(super) fn set_latest(&self, stamp: u64) {
         store(&self.latest, stamp);
@@ -398,8 +360,9 @@ impl Part {
         load(&self.ordered) >> (2 * COUNT_BITS)
     }
 
-    /// Makes this the part of the page with that header in that block: with an empty tail. `latest`: the
-    /// stamp of the latest change that is in it. `word`: the word of the key of an entry.
+    /// Makes this the part of the page with that header in that block: with an empty tail.
+    /// `latest`: the stamp of the latest change that is in it. `word`: the word of the key of an
+    /// entry.
     ///
     /// The caller holds the version locked, or is alone.
     pub(super) fn become_page(
@@ -475,6 +438,7 @@ mod tests {
             base: 12,
             tail: 12 + 2 * entries,
             form: Some(Uniform::NUMBERS),
+            dropped: 0,
         }
     }
 

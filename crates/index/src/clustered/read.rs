@@ -1,7 +1,9 @@
 //! Looking keys up.
 
-use super::page::{Found, Page};
+use super::find::Found;
+use super::page::Page;
 use super::part::{Part, SEARCHED};
+use super::stored::Stored;
 use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Located;
 use crate::repr::{KeyRepr, Repr};
@@ -22,15 +24,15 @@ where
     /// A guard for searching.
     ///
     /// Where keys and values are numbers no pin is needed, whose full barrier would keep the cache
-    /// misses of one search from overlapping with the next one's. What such a search reads is
-    /// type-stable: inner nodes, parts, and words of the pool, which stays mapped; and it uses
-    /// nothing before the version has been validated. Byte strings are handed out where they lie,
-    /// so their block must not be used again meanwhile.
+    /// misses of one search from overlapping with the next one's. Such a search reads type-stable
+    /// memory: inner nodes, parts, and words of the pool, which stays mapped; and it uses nothing
+    /// before the version has been validated. Byte strings are handed out where they lie, so their
+    /// block must not be used again meanwhile.
     #[inline(always)]
     pub(super) fn with_guard<R>(f: impl FnOnce(&Guard) -> R) -> R {
         if Self::NUMBERS {
-            // SAFETY: the guard is handed to searches alone, which neither defer nor follow pointers
-            // where keys are numbers.
+            // SAFETY: the guard is handed to searches alone, which neither defer nor follow
+            // pointers where keys are numbers.
             f(unsafe { epoch::unprotected() })
         } else {
             f(&epoch::pin())
@@ -40,7 +42,7 @@ where
     /// Calls `f` with the value of `key`, if there is one.
     ///
     /// # Errors
-    /// [`ReadError`], where the page of the key is damaged or cannot be loaded.
+    /// [`ReadError`], where the page of the key, or the value, is damaged, or cannot be loaded.
     #[inline]
     pub(super) fn find_value<R>(
         &self,
@@ -59,7 +61,7 @@ where
                         }
                     };
                     if let Some(found) = self.search(&at, slot, key, bytes) {
-                        return Ok(self.value(found, f));
+                        return self.value(found, f);
                     }
                 }
             })
@@ -97,22 +99,29 @@ where
         let page = self.page_of(part);
         let value = match page.find(part, bytes, key.hash()) {
             Found::Absent => None,
-            Found::Value(span) if Self::NUMBERS => Some(Value::Number(page.word(span.at / 8))),
-            Found::Value(span) => Some(Value::Bytes(page.bytes(span))),
+            Found::Value(value) if Self::NUMBERS => {
+                Some(Value::Number(page.word(value.span.at / 8)))
+            }
+            Found::Value(value) => Some(Value::Stored(page.stored(value))),
         };
         part.version.validate(version).then_some(value)
     }
 
     #[inline(always)]
-    fn value<R>(&self, found: Option<Value<'_>>, f: impl FnOnce(&V) -> R) -> Option<R> {
-        match found? {
-            Value::Number(word) => V::with_value_of(&word.to_le_bytes(), f),
-            Value::Bytes(bytes) => V::with_value_of(bytes, f),
-        }
+    fn value<R>(
+        &self,
+        found: Option<Value<'_>>,
+        f: impl FnOnce(&V) -> R,
+    ) -> Result<Option<R>, ReadError> {
+        Ok(match found {
+            None => None,
+            Some(Value::Number(word)) => V::with_value_of(&word.to_le_bytes(), f),
+            Some(Value::Stored(stored)) => V::with_value_of(self.resolve(stored)?, f),
+        })
     }
 
-    /// Finds where keys are, and prefetches what searches for them touch, and `also`: the cache misses
-    /// of many overlap.
+    /// Finds where keys are, and prefetches what searches for them touch, and `also`: the cache
+    /// misses of many overlap.
     pub(super) fn go_down<Q: Borrow<K>>(
         &self,
         keys: &[Q],
@@ -131,7 +140,7 @@ where
         for (key, at) in keys.iter().zip(&*located) {
             if let Some(part) = part_of(at) {
                 let (page, key) = (self.page_of(part), key.borrow());
-                key.with_bytes(|bytes| page.ask(part, bytes, key.hash()));
+                key.with_bytes(|bytes| page.prefetch_key(part, bytes, key.hash()));
                 also(page, part);
             }
         }
@@ -160,7 +169,7 @@ where
                     Handle::Unloaded(_) => None,
                 };
                 out.push(match found {
-                    Some(found) => self.value(found, ToOwned::to_owned),
+                    Some(found) => self.value(found, ToOwned::to_owned)?,
                     None => self.find_value(key, ToOwned::to_owned)?,
                 });
             }
@@ -174,14 +183,14 @@ where
 enum Value<'p> {
     /// A number, as the word that holds it.
     Number(u64),
-    /// Where it lies.
-    Bytes(&'p [u8]),
+    /// As the page has it.
+    Stored(Stored<'p>),
 }
 
 impl<M: Media> Page<'_, M> {
     /// Prefetches what a search for the key would touch.
     #[inline(always)]
-    fn ask(self, part: &Part, key: &[u8], hash: u32) {
+    fn prefetch_key(self, part: &Part, key: &[u8], hash: u32) {
         let matches = part.matches(hash as u8, part.count());
         if matches != 0 {
             let i = 127 - matches.leading_zeros() as usize;

@@ -12,11 +12,12 @@
 
 use super::image::{self, common_prefix};
 pub(super) use super::image::{Entries, Spec};
-use super::layout::{Header, MAX_PAGE};
+use super::layout::{DROPPED_WORDS, Header, MAX_PAGE};
 use super::order::{Step, TailOrder, Walk};
 use super::page::Page;
-use super::part::Place;
-use super::table::{Table, Word};
+use super::place::{Base, Place};
+use super::stored::{Reference, Stored};
+use super::table::{Kind, Table, Word};
 use super::{ClusteredTree, root};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::sync::lock;
@@ -102,18 +103,40 @@ pub(super) struct Cut {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Change<'c> {
     pub(super) key: &'c [u8],
-    pub(super) value: Option<&'c [u8]>,
+    pub(super) value: Option<Stored<'c>>,
 }
 
-/// The entries of a page, with those of `change`: what the newest record of each key says. `order`: of
-/// the records of the tail that count.
+/// The effects of a replacement, besides the pages.
+#[derive(Debug)]
+pub(super) struct Turnover {
+    /// Of the pages.
+    pub(super) generation: u64,
+    /// An outer value that is new.
+    pub(super) born: Option<Reference>,
+    /// Outer values that no record leads to any more.
+    pub(super) dropped: Vec<Reference>,
+}
+
+impl Turnover {
+    /// Nothing else.
+    pub(super) fn of(generation: u64) -> Self {
+        Self {
+            generation,
+            born: None,
+            dropped: Vec::new(),
+        }
+    }
+}
+
+/// The entries of a page, with those of `change`: what the newest record of each key says. `order`:
+/// of the records of the tail that count.
 pub(super) fn merged<'v, M: Media>(
     page: Page<'v, M>,
     header: &Header,
     order: &TailOrder,
     change: Option<Change<'v>>,
 ) -> Entries<'v> {
-    let base = base_of(header);
+    let base = Base::of(header);
     let prefix = page.prefix(header.prefix);
     let n = header.entries + order.records.len() + 1;
     let mut entries = Entries::with_room(n, (page.words() - header.base) * 8 + n * prefix.len());
@@ -122,11 +145,11 @@ pub(super) fn merged<'v, M: Media>(
             match step {
                 Step::Base(i) => {
                     let (rest, value) = page.entry(&base, i);
-                    entries.push(prefix, page.bytes(rest), page.bytes(value));
+                    entries.push(prefix, page.bytes(rest), page.stored(value));
                 }
                 Step::Tail(place) => {
                     let (key, value) = page.record(base.form, place);
-                    entries.push(&[], page.bytes(key), page.bytes(value));
+                    entries.push(&[], page.bytes(key), page.stored(value));
                 }
             }
         }
@@ -150,18 +173,8 @@ pub(super) fn entries_at<'v, M: Media>(
     header: &Header,
     places: impl IntoIterator<Item = Place>,
 ) -> Entries<'v> {
-    let order = TailOrder::of(page, &base_of(header), places.into_iter());
+    let order = TailOrder::of(page, &Base::of(header), places.into_iter());
     merged(page, header, &order, None)
-}
-
-/// The base of a page with that header.
-pub(super) fn base_of(header: &Header) -> super::part::Base {
-    super::part::Base {
-        entries: header.entries,
-        at: header.base,
-        prefix: header.prefix,
-        form: header.form,
-    }
 }
 
 /// The shortest key above `left` and not above `right`.
@@ -194,8 +207,10 @@ where
         old: &Old<'_>,
         entries: &Entries<'_>,
         course: Course,
+        turnover: &Turnover,
     ) -> Result<Replaced, SpaceError> {
         let n = entries.len();
+        // Of what stays: the next replacement does not have what this one drops.
         let tail = |n| self.spec(old).header(entries.part(0, n)).tail;
         let whole = tail(n);
         let ascending =
@@ -230,7 +245,7 @@ where
                 separator: self.separator(old, entries, at),
             }
         });
-        self.replace_as(old, entries, cut, course)
+        self.replace_as(old, entries, cut, course, turnover)
     }
 
     /// Replaces the page `old` by one page with `entries`, or by two.
@@ -243,41 +258,64 @@ where
         entries: &Entries<'_>,
         cut: Option<Cut>,
         course: Course,
+        turnover: &Turnover,
     ) -> Result<Replaced, SpaceError> {
         self.ensure_memory()?;
+        let spec = Spec {
+            generation: turnover.generation,
+            dropped: &turnover.dropped,
+            ..self.spec(old)
+        };
         let Some(cut) = cut else {
-            let spec = Spec {
-                generation: self.next_generation(),
-                ..self.spec(old)
-            };
             let full = match course {
                 Course::Removing => 100,
                 _ => FULL,
             };
             let all = (0, entries.len());
             let page = self.write_page_as(&spec, entries, all, full, course)?;
-            self.fence_pages();
-            self.name(&page);
+            self.install(&page, &[], turnover);
             return Ok(Replaced::One(page));
         };
         let grows = old.header.id == Table::FIRST_ID;
         let mut ids = Vec::new();
         for _ in 0..1 + usize::from(grows) {
-            match self.table.reserve(self.root(), &self.heap) {
+            let of_page = Some(turnover.generation);
+            match self.table.reserve(self.root(), &self.heap, of_page) {
                 Ok(id) => ids.push(id),
                 Err(e) => {
-                    self.table.release(ids);
+                    self.release(ids);
                     return Err(e);
                 }
             }
         }
-        let generation = self.next_generation();
         let replaced = if grows {
-            self.grow(old, entries, cut, generation, &ids)
+            self.grow(&spec, entries, cut, &ids, turnover)
         } else {
-            self.split(old, entries, cut, generation, &ids)
+            self.split(&spec, entries, cut, &ids, turnover)
         };
-        replaced.inspect_err(|_| self.table.release(ids))
+        replaced.inspect_err(|_| self.release(ids))
+    }
+
+    /// Makes `page` count, durably, and with it the pages and the value that are born in it.
+    fn install(&self, page: &NewPage, newborn: &[&NewPage], turnover: &Turnover) {
+        newborn.iter().for_each(|page| self.bear(page));
+        if let Some(born) = &turnover.born {
+            self.bear_outer(born);
+        }
+        if planted!(self.pm(), "clustered-outer-dropped-first") {
+            for one in &turnover.dropped {
+                self.table.clear(self.pm(), one.id());
+            }
+        }
+        if planted!(self.pm(), "clustered-split-first") && !newborn.is_empty() {
+            self.name(page);
+        }
+        self.fence_pages();
+        self.name(page);
+        newborn.iter().for_each(|page| self.settle(page));
+        if let Some(born) = &turnover.born {
+            self.settle_outer(born);
+        }
     }
 
     /// Returns the header of the page that replaces `old` by itself.
@@ -290,6 +328,7 @@ where
             next: old.header.next,
             low: old.low,
             high: old.high,
+            dropped: &[],
             words: self.page_words,
             numbers: self.are_numbers(old.header.level),
         }
@@ -324,13 +363,14 @@ where
         from
     }
 
+    /// `spec`: of the page as it would be by itself.
     fn split(
         &self,
-        old: &Old<'_>,
+        spec: &Spec<'_>,
         entries: &Entries<'_>,
         cut: Cut,
-        generation: u64,
         ids: &[u32],
+        turnover: &Turnover,
     ) -> Result<Replaced, SpaceError> {
         let right_id = ids[0];
         let Cut {
@@ -338,32 +378,23 @@ where
             left_full,
             separator,
         } = cut;
-        let spec = Spec {
-            generation,
-            ..self.spec(old)
-        };
         let left = Spec {
             high: Some(&separator),
             next: right_id,
-            ..spec
+            ..*spec
         };
         let right = Spec {
             id: right_id,
             low: Some(&separator),
-            born_in: old.header.id,
-            ..spec
+            born_in: spec.id,
+            dropped: &[],
+            ..*spec
         };
         let n = entries.len();
         let right = self.write_page(&right, entries, (at, n))?;
         let left = self.write_page_as(&left, entries, (0, at), left_full, Course::Any);
         let left = left.inspect_err(|_| self.discard(&right))?;
-        self.bear(&right);
-        if planted!(self.pm(), "clustered-split-first") {
-            self.name(&left);
-        }
-        self.fence_pages();
-        self.name(&left);
-        self.settle(&right);
+        self.install(&left, &[&right], turnover);
         Ok(Replaced::Two {
             left,
             right,
@@ -374,11 +405,11 @@ where
     /// As [`split`](Self::split), of the root: its content goes to two new pages.
     fn grow(
         &self,
-        old: &Old<'_>,
+        spec: &Spec<'_>,
         entries: &Entries<'_>,
         cut: Cut,
-        generation: u64,
         ids: &[u32],
+        turnover: &Turnover,
     ) -> Result<Replaced, SpaceError> {
         let [left_id, right_id] = [ids[0], ids[1]];
         let Cut {
@@ -387,9 +418,8 @@ where
             separator,
         } = cut;
         let spec = Spec {
-            generation,
-            born_in: old.header.id,
-            ..self.spec(old)
+            born_in: spec.id,
+            ..*spec
         };
         let left = Spec {
             id: left_id,
@@ -400,6 +430,7 @@ where
         let right = Spec {
             id: right_id,
             low: Some(&separator),
+            dropped: &[],
             ..spec
         };
         let n = entries.len();
@@ -408,10 +439,11 @@ where
         let right = right.inspect_err(|_| self.discard(&left))?;
         let (left_child, right_child) = (child_value(left_id), child_value(right_id));
         let mut children = Entries::default();
-        children.push(Self::lowest(), &[], &left_child);
-        children.push(&separator, &[], &right_child);
+        children.push(Self::lowest(), &[], Stored::here(&left_child));
+        children.push(&separator, &[], Stored::here(&right_child));
         let top = Spec {
-            level: old.header.level + 1,
+            level: spec.level + 1,
+            dropped: &[],
             numbers: self.are_numbers(1),
             ..spec
         };
@@ -419,12 +451,7 @@ where
             self.discard(&left);
             self.discard(&right);
         })?;
-        self.bear(&left);
-        self.bear(&right);
-        self.fence_pages();
-        self.name(&root);
-        self.settle(&left);
-        self.settle(&right);
+        self.install(&root, &[&left, &right], turnover);
         Ok(Replaced::Grown {
             left,
             right,
@@ -476,7 +503,8 @@ where
             _ => 0,
         };
         let is_full = |header: &Header| {
-            header.tail * 100 > header.words * full || header.tail + room > header.words
+            let stays = header.tail - header.dropped * DROPPED_WORDS;
+            stays * 100 > header.words * full || header.tail + room > header.words
         };
         while is_full(&header) && header.words < MAX_PAGE / 8 {
             header.words *= 2;
@@ -506,12 +534,20 @@ where
                 spare.flatten().ok_or(e)
             });
         }
-        // Space that has become free fills the reserve before others get any.
+        self.refill_spare()?;
+        alloc(words)
+    }
+
+    /// Space that has become free fills the reserve before others get any.
+    ///
+    /// # Errors
+    /// [`SpaceError`]: it is not full yet.
+    pub(super) fn refill_spare(&self) -> Result<(), SpaceError> {
         while lock(&self.spare).len() < SPARE {
-            let block = alloc(self.page_words)?;
+            let block = self.heap.alloc(self.page_words as u64 * 8)?.get();
             lock(&self.spare).push(block);
         }
-        alloc(words)
+        Ok(())
     }
 
     /// Fills the reserve of blocks, as far as there is space.
@@ -543,12 +579,13 @@ where
     }
 
     pub(super) fn fence_pages(&self) {
-        // PERSIST: new pages and newborn words, before the word that makes them count.
+        // PERSIST: new pages, a new value, and newborn words, before the word that makes them
+        // count.
         self.pm().fence();
     }
 
     fn word(page: &NewPage) -> Word {
-        Word::new(page.block, page.header.generation, false)
+        Word::new(Kind::Page, page.block, page.header.generation, false)
     }
 
     /// Makes the page count, and with it the pages that were born in it.
@@ -558,7 +595,7 @@ where
     }
 
     pub(super) fn bear(&self, page: &NewPage) {
-        let word = Word::new(page.block, page.header.generation, true);
+        let word = Word::new(Kind::Page, page.block, page.header.generation, true);
         self.table.bear(self.pm(), page.header.id, word);
     }
 
@@ -571,7 +608,7 @@ where
     /// stored and flushed, and the caller fences.
     pub(super) fn write_first(&self) -> Result<NewPage, SpaceError> {
         self.table.add_segment(self.root(), &self.heap, 0)?;
-        let id = self.table.reserve(self.root(), &self.heap)?;
+        let id = self.table.reserve(self.root(), &self.heap, None)?;
         debug_assert_eq!(id, Table::FIRST_ID);
         let spec = Spec {
             id,
@@ -581,6 +618,7 @@ where
             next: 0,
             low: None,
             high: None,
+            dropped: &[],
             words: self.page_words,
             numbers: Self::NUMBERS,
         };

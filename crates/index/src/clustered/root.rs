@@ -11,7 +11,8 @@
 //! | 7 | entries of ended sessions |
 //! | 8 to 95 | segments of the page table: block / 64, the first one first |
 //!
-//! Every word is [checked]; its place is its number. A word that counts has [`MARK`] in its payload.
+//! Every word is [checked]; its place is its number. A word that counts has [`MARK`] in its
+//! payload.
 
 use super::checked::{self, MARK};
 use super::sum;

@@ -1,11 +1,12 @@
 //! Scans in both directions, a snapshot of each page.
 //!
 //! A scan goes from page to page through the inner index, by the ends of their ranges, so both
-//! directions work alike. What is taken of a page is walked over where it lies.
+//! directions work alike. Pages are walked over where they lie.
 
 use super::order::{Step, TailOrder, Walk};
 use super::page::Page;
-use super::part::{Base, Part};
+use super::part::Part;
+use super::place::Base;
 use super::{ClusteredTree, Handle, ReadError};
 use crate::contract::Direction;
 use crate::inner::Ranged;
@@ -28,8 +29,8 @@ where
     V: Repr + ?Sized,
     M: Media,
 {
-    /// Visits the entries that `range` had at `time` in order until `visit` breaks. Somebody reads at
-    /// that time, or it is [`NOW`].
+    /// Visits the entries that `range` had at `time` in order until `visit` breaks. Somebody reads
+    /// at that time, or it is [`NOW`].
     ///
     /// # Errors
     /// [`ReadError`], at a page that is damaged or cannot be loaded.
@@ -70,7 +71,7 @@ where
                 let bounds = Bounds::of(range, direction, &at, reached.as_ref());
                 let visited = if latest < time {
                     let walk = bounds.walk(page, &base, &order);
-                    self.visit_page(page, &base, direction, walk, &mut visit)
+                    self.visit_page(page, &base, direction, walk, &mut visit)?
                 } else {
                     let visited =
                         self.visit_earlier((part, version), time, direction, &bounds, &mut visit)?;
@@ -95,7 +96,7 @@ where
     }
 
     /// The page to visit next.
-    fn next_page<R: RangeBounds<K>>(
+    pub(super) fn next_page<R: RangeBounds<K>>(
         &self,
         range: &R,
         direction: Direction,
@@ -146,6 +147,9 @@ where
     }
 
     /// Visits the entries of a walk over a page.
+    ///
+    /// # Errors
+    /// [`ReadError`], at a value that is damaged.
     pub(super) fn visit_page(
         &self,
         page: Page<'_, M>,
@@ -153,9 +157,10 @@ where
         direction: Direction,
         mut walk: Walk<'_>,
         visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
+    ) -> Result<ControlFlow<()>, ReadError> {
         let prefix = page.prefix(base.prefix);
         let mut whole = Vec::new();
+        let mut failed = Ok(());
         let mut one = |step| {
             let (key, value) = match step {
                 Step::Base(i) => page.entry(base, i),
@@ -168,16 +173,24 @@ where
                 whole.extend_from_slice(key);
                 key = &whole;
             }
+            let value = match self.resolve(page.stored(value)) {
+                Ok(value) => value,
+                Err(e) => {
+                    failed = Err(e);
+                    return ControlFlow::Break(());
+                }
+            };
             let visited = K::with_value_of(key, |key| {
-                V::with_value_of(page.bytes(value), |value| visit(key, value))
+                V::with_value_of(value, |value| visit(key, value))
             });
             // Bytes of keys and values of the tree are keys and values.
             visited.flatten().unwrap_or(ControlFlow::Continue(()))
         };
-        match direction {
+        let visited = match direction {
             Direction::Up => walk.try_for_each(&mut one),
             Direction::Down => walk.rev().try_for_each(&mut one),
-        }
+        };
+        failed.map(|()| visited)
     }
 }
 
@@ -188,13 +201,13 @@ pub(super) struct Bounds<'k, K: ?Sized> {
     /// Where the page begins and ends.
     page: (Option<&'k K>, Option<&'k K>),
     /// The scan ends in this page.
-    ends: bool,
+    pub(super) ends: bool,
 }
 
 impl<'k, K: KeyRepr + ?Sized> Bounds<'k, K> {
     /// `at`: the page, which may go beyond the range, and may have taken over another one where the
     /// scan has been.
-    fn of(
+    pub(super) fn of(
         range: &'k impl RangeBounds<K>,
         direction: Direction,
         at: &'k Ranged<K>,
@@ -222,8 +235,8 @@ impl<'k, K: KeyRepr + ?Sized> Bounds<'k, K> {
             (Bound::Excluded(key), Some(high)) => key <= high,
             (_, None) => true,
         };
-        // The page may have taken over the one behind `high` since: that is for the next step. Where it
-        // begins never changes.
+        // The page may have taken over the one behind `high` since: that is for the next step.
+        // Where it begins never changes.
         let page_end = match (direction, high) {
             (Direction::Up, Some(high)) => Bound::Excluded(high),
             _ => Bound::Unbounded,

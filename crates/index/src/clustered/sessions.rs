@@ -6,15 +6,15 @@
 //! entry               first stamp | stamp after the last | 64 words: what each slot says | sum |    9 lines, behind the slots
 //! ```
 //!
-//! A pending group counts if the slot that it names said its stamp or a later one when its session ended
-//! ([`slots`](super::slots)). The next session uses the slots again. So opening keeps what they say, until
-//! every page has been loaded: loading takes the heads off groups that do not count. In a session that was
-//! closed all groups count that are there.
+//! A pending group counts if the slot that it names said its stamp or a later one when its session
+//! ended ([`slots`](super::slots)). The next session uses the slots again. So opening keeps what
+//! they say, until every page has been loaded: loading takes the heads off groups that do not
+//! count. In a session that was closed all groups count that are there.
 //!
 //! # Crash states
-//! An entry counts by the word ENDED, which is stored when the entry is durable, and the session by the
-//! word SESSION, which is stored then. Between the two the entry is there already when the session is
-//! ended again: it ends where the stamps go on.
+//! An entry counts by the word ENDED, which is stored when the entry is durable, and the session by
+//! the word SESSION, which is stored then. Between the two the entry is there already when the
+//! session is ended again: it ends where the stamps go on.
 
 use super::slots::{SLOTS, Slots, split_word};
 use super::{root, sum};
@@ -87,8 +87,8 @@ impl Sessions {
         }
     }
 
-    /// Reads the entries, and adds the session that had the tree open when a crash came, if one did.
-    /// Returns true if there is no room for its entry, so that all pages have to be loaded.
+    /// Reads the entries, and adds the session that had the tree open when a crash came, if one
+    /// did. Returns true if there is no room for its entry, so that all pages have to be loaded.
     ///
     /// # Errors
     /// A message that says which word or entry is damaged.
@@ -114,7 +114,8 @@ impl Sessions {
             ended.push(entry.ok_or_else(|| format!("the entry of ended session {i} is damaged"))?);
         }
         let first = root::required(root, root::SESSION)?;
-        // A session whose stamps end where it began, or where the last entry ends, has used none since.
+        // A session whose stamps end where it began, or where the last entry ends, has used none
+        // since.
         let is_new = first != 0 && first.max(ended.last().map_or(0, |last| last.end)) < self.first;
         if is_new {
             let mut says = [0; SLOTS as usize];
@@ -143,9 +144,9 @@ impl Sessions {
     fn word<M: Media>(&self, pm: &M, entry: usize, word: usize) -> u64 {
         debug_assert!(entry < ENTRIES && word < WORDS);
         let at = self.address(pm, entry).cast::<PWord>();
-        // SAFETY: 1. inside the block, which was allocated or checked, of `BYTES` more bytes than the
-        // slots have; 2. blocks are aligned to lines; 3. any bits are a valid word; 4. the mapping
-        // outlives the borrow of `pm`.
+        // SAFETY: 1. inside the block, which was allocated or checked, of `BYTES` more bytes than
+        // the slots have; 2. blocks are aligned to lines; 3. any bits are a valid word; 4. the
+        // mapping outlives the borrow of `pm`.
         let cell = unsafe { &*at.wrapping_add(word) };
         // ORDERING: Relaxed; written by an earlier session, or by this thread.
         cell.load(pm, Ordering::Relaxed)
@@ -163,8 +164,8 @@ impl Sessions {
             return Ok(());
         }
         let words = entry.words(self.seed(n));
-        // SAFETY: 1. entry `n` is inside the block, and aligned: see `word`; 2. nobody else reads or
-        // writes entries while a tree is opened.
+        // SAFETY: 1. entry `n` is inside the block, and aligned: see `word`; 2. nobody else reads
+        // or writes entries while a tree is opened.
         unsafe { write_bytes(pm, self.address(pm, n), super::image::bytes_of(&words)) };
         // PERSIST: the entry, before the word that makes it count.
         pm.flush(self.address(pm, n), WORDS * 8);
@@ -196,7 +197,8 @@ impl Sessions {
     fn say<M: Media>(&self, root: &Root<M>, i: usize, value: u64) {
         let (cell, word) = (root.word(i), root::word(i, value));
         let pm = root.pool().pm();
-        // ORDERING: Relaxed; changed while a tree is opened or closed, or under the lock of `ended`.
+        // ORDERING: Relaxed; changed while a tree is opened or closed, or under the lock of
+        // `ended`.
         if cell.load(pm, Ordering::Relaxed) != word {
             // PERSIST: the word, before what rests on it.
             cell.publish(pm, word);

@@ -1,13 +1,13 @@
 //! The mark below which all changes have been shown to readers.
 //!
 //! A change takes its stamp once it holds the locks of its pages, and shows its records in one page
-//! after another. So stamps become visible out of their order. A ring of words says which have: the word
-//! of a stamp holds the last one, of all that share the word, whose change has been shown.
+//! after another. So stamps become visible out of their order. A ring of words says which have: the
+//! word of a stamp holds the last one, of all that share the word, whose change has been shown.
 //!
 //! # Concurrency
-//! A change whose word is still that of an older change in flight waits for it. Who has a stamp that is not
-//! shown has all its page locks, and waits for older ones, and for locks whose holders take no stamp and
-//! wait for no page.
+//! A change whose word is still that of an older change in flight waits for it. A thread that
+//! has a stamp which is not shown has all its page locks, and waits for older stamps, and for locks
+//! whose holders take no stamp and wait for no page.
 
 use crate::sync::{AtomicU64, wait};
 use crossbeam_utils::Backoff;
@@ -51,14 +51,14 @@ impl<const RING: u64> Shown<RING> {
     #[inline(always)]
     pub(super) fn show(&self, stamp: u64) {
         let cell = &self.next[Self::word(stamp)];
-        // ORDERING: Acquire; pairs with the Release below, of the older change of this word: who sees
-        // this stamp shown sees that one's records too.
+        // ORDERING: Acquire; pairs with the Release below, of the older change of this word: who
+        // sees this stamp shown sees that one's records too.
         if cell.load(Ordering::Acquire) != stamp {
             self.wait_until(cell, stamp);
         }
-        // ORDERING: Release; pairs with the Acquire of `wait_for`, which sees the change's records, and
-        // with that of the word's next change above: so who sees a stamp shown sees all older ones of its
-        // word.
+        // ORDERING: Release; pairs with the Acquire of `wait_for`, which sees the change's records,
+        // and with that of the word's next change above: so who sees a stamp shown sees all older
+        // ones of its word.
         cell.store(stamp + RING, Ordering::Release);
     }
 
@@ -75,15 +75,15 @@ impl<const RING: u64> Shown<RING> {
     pub(super) fn wait_for(&self, end: u64) {
         // ORDERING: Acquire; pairs with the Release below: what another thread has seen shown.
         let marked = self.mark.load(Ordering::Acquire);
-        // A word moves on only when all older stamps of that word have been shown, so the last lap of the
-        // ring tells about all of them.
+        // A word moves on only when all older stamps of that word have been shown, so the last lap
+        // of the ring tells about all of them.
         let from = marked.max(end.saturating_sub(RING));
         for stamp in from..end {
             self.wait_until(&self.next[Self::word(stamp)], stamp + 1);
         }
         if end > marked {
-            // ORDERING: Release; pairs with the Acquire above. A lower mark of another thread may be
-            // stored later, and costs time only.
+            // ORDERING: Release; pairs with the Acquire above. A lower mark of another thread may
+            // be stored later, and costs time only.
             self.mark.store(end, Ordering::Release);
         }
     }

@@ -4,14 +4,14 @@
 //! 64 lines    stamp 50, check 12 | the same again | unused       one line a slot
 //! ```
 //!
-//! The groups that such a change appends name a slot and the change's time stamp. They are *pending*
-//! until the slot says that stamp or a later one. Stamps through one slot rise, and each change has
-//! its slot for itself until it is committed; so a pending group counts if and only if its stamp is at
-//! most the slot's.
+//! The groups that such a change appends name a slot and the change's time stamp. They are
+//! *pending* until the slot says that stamp or a later one. Stamps through one slot rise, and each
+//! change has its slot for itself until it is committed; so a pending group counts if and only if
+//! its stamp is at most the slot's.
 //!
 //! # Crash states
-//! A change that was not committed leaves pending groups above their slot's stamp. What the slots say when
-//! a session ends is kept until loading has taken their heads off (`sessions`).
+//! A change that was not committed leaves pending groups above their slot's stamp. The slots'
+//! words at the end of a session are kept until loading has taken their heads off (`sessions`).
 
 use super::{checked, root, sessions};
 use bristlecone_pmem::media::LINE;
@@ -101,8 +101,9 @@ impl Slots {
         debug_assert!(slot < SLOTS && copy < 2);
         let at = self.block + slot * LINE as u64 + copy * 8;
         let at = pm.base().wrapping_add(at as usize);
-        // SAFETY: 1. inside the block of `BYTES` bytes, which was allocated or checked; 2. blocks are
-        // aligned to lines; 3. any bits are a valid word; 4. the mapping outlives the borrow of `pm`.
+        // SAFETY: 1. inside the block of `BYTES` bytes, which was allocated or checked; 2. blocks
+        // are aligned to lines; 3. any bits are a valid word; 4. the mapping outlives the borrow of
+        // `pm`.
         unsafe { &*at.cast::<PWord>() }
     }
 
@@ -130,14 +131,14 @@ impl Slots {
             self.cell(pm, slot.0, copy)
                 .store(pm, word, Ordering::Release);
         }
-        // PERSIST: the slot, before the change is shown to others and acknowledged. Both copies lie in
-        // one line.
+        // PERSIST: the slot, before the change is shown to others and acknowledged. Both copies lie
+        // in one line.
         pm.flush_of(self.cell(pm, slot.0, 0));
         pm.fence();
     }
 
-    /// The stamp of a slot: of its copies that are sound, the earlier one. So a commit counts once both
-    /// are there, and goes on counting whichever of them is damaged.
+    /// The stamp of a slot: of its copies that are sound, the earlier one. So a commit counts once
+    /// both are there, and goes on counting whichever of them is damaged.
     ///
     /// # Errors
     /// A message, if neither is sound.

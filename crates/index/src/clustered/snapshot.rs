@@ -8,27 +8,29 @@
 //!
 //! In the third case no record of the tail counts: they all came after those of the base.
 
+use super::find::Found;
 use super::order::{Step, TailOrder};
-use super::page::{Found, Page};
-use super::part::{Base, Part};
+use super::page::Page;
+use super::part::Part;
+use super::place::Base;
 use super::replace::Change;
 use super::scan::Bounds;
-use super::versions::{Past, Version};
+use super::serial::Reads;
+use super::versions::{Past, Version, Was};
 use super::{ClusteredTree, Handle, ReadError};
 use crate::contract::{Direction, InsertError};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::{Media, planted};
-use crossbeam_epoch as epoch;
-use std::borrow::Cow;
+use crossbeam_epoch::{self as epoch, Guard};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{ControlFlow, RangeBounds};
 
-/// A tree as it was when [`snapshot`](ClusteredTree::snapshot) was called: with all changes that had
-/// returned by then, and none that began later.
+/// A tree as it was when [`snapshot`](ClusteredTree::snapshot) was called: with all changes that
+/// had returned by then, and none that began later.
 ///
-/// As long as the snapshot exists, the old value of each key that changes is kept in DRAM, or a note that
-/// the key was absent. None of this is durable.
+/// As long as the snapshot exists, the old value of each key that changes is kept in DRAM, or a
+/// note that the key was absent. None of this is durable.
 ///
 /// # Examples
 /// ```
@@ -44,7 +46,7 @@ use std::ops::{ControlFlow, RangeBounds};
 /// tree.update(&1, &11)?;
 /// assert_eq!((before.get(&1)?, tree.get(&1)), (Some(10), Some(11)));
 ///
-/// // What rests on the old value is refused.
+/// // A change that rests on the old value is refused.
 /// let answer = before.write_batch([(&1, Some(&20))]);
 /// assert!(matches!(answer, Err(WriteError::Conflict)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -64,7 +66,8 @@ where
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// One of the keys has changed since. Nothing changed: read again, at a new snapshot.
+    /// One of the keys, or what was read, has changed since. Nothing changed: read again, at a new
+    /// snapshot.
     Conflict,
     /// As of [`ClusteredTree::write_batch`].
     Refused(InsertError),
@@ -114,7 +117,10 @@ where
     M: Media,
 {
     fn drop(&mut self) {
-        self.tree.versions.end(self.time);
+        let freed = self.tree.versions.end(self.time);
+        if !freed.is_empty() {
+            (self.tree).retire_outers(freed.into_iter(), &epoch::pin());
+        }
     }
 }
 
@@ -133,7 +139,8 @@ where
         self.tree.find_at(self.time, key)
     }
 
-    /// Visits the entries that the range had, in the order of their keys or down, until `visit` breaks.
+    /// Visits the entries that the range had, in the order of their keys or down, until `visit`
+    /// breaks.
     ///
     /// # Errors
     /// As of [`get`](Self::get); what comes before has been visited.
@@ -146,9 +153,9 @@ where
         (self.tree).scan_pages(&range, direction, self.time, visit)
     }
 
-    /// As [`ClusteredTree::write_batch`], unless one of the keys has changed since: by others, or by an
-    /// earlier batch of this snapshot. Keys that were read and are not written are not looked at: this is
-    /// snapshot isolation.
+    /// As [`ClusteredTree::write_batch`], unless one of the keys has changed since: by others, or
+    /// by an earlier batch of this snapshot. Keys that were read and are not written are not looked
+    /// at: this is snapshot isolation.
     ///
     /// # Errors
     /// [`WriteError`]; nothing has changed then, but where it is [`InsertError::Commit`].
@@ -160,8 +167,62 @@ where
         K: 'c,
         V: 'c,
     {
+        self.write_after(changes, None)
+    }
+
+    /// As [`write_batch`](Self::write_batch), unless one of the keys and ranges in `reads` has
+    /// changed since, too: this is serialisable isolation, among the transactions that are made so.
+    /// One that writes nothing is serialisable as it is.
+    ///
+    /// It waits for earlier changes to be shown, and looks at each page of `reads` that has
+    /// changed.
+    ///
+    /// # Errors
+    /// As of [`write_batch`](Self::write_batch).
+    ///
+    /// # Examples
+    /// ```
+    /// use bristlecone_index::clustered::{ClusteredOptions, ClusteredTree, Reads, WriteError};
+    /// use bristlecone_index::DurableIndex;
+    /// use bristlecone_pmem::media::Dram;
+    /// use bristlecone_pmem::{Pool, PoolOptions};
+    ///
+    /// let pool = Pool::<Dram>::create("example".as_ref(), &PoolOptions::default())?;
+    /// let options = ClusteredOptions::default();
+    /// let on_call = ClusteredTree::<u64, u64, Dram>::create(&pool, "index", &options)?;
+    /// on_call.write_batch([(&1, Some(&1)), (&2, Some(&1))])?;
+    /// // Each doctor sees that the other one is on call, and leaves.
+    /// let (first, second) = (on_call.snapshot(), on_call.snapshot());
+    /// let mut reads = Reads::new();
+    /// reads.range(..);
+    /// first.write_serializable([(&1, Some(&0))], &reads)?;
+    /// let answer = second.write_serializable([(&2, Some(&0))], &reads);
+    /// assert!(matches!(answer, Err(WriteError::Conflict)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn write_serializable<'c>(
+        &self,
+        changes: impl IntoIterator<Item = (&'c K, Option<&'c V>)>,
+        reads: &Reads<K>,
+    ) -> Result<(), WriteError>
+    where
+        K: 'c,
+        V: 'c,
+    {
+        self.write_after(changes, Some(reads))
+    }
+
+    fn write_after<'c>(
+        &self,
+        changes: impl IntoIterator<Item = (&'c K, Option<&'c V>)>,
+        reads: Option<&Reads<K>>,
+    ) -> Result<(), WriteError>
+    where
+        K: 'c,
+        V: 'c,
+    {
         let batch = self.tree.batch_of(changes)?;
-        let mut batch = batch.if_unchanged_since(self.time);
+        let mut batch = batch.if_unchanged_since(self.time, reads);
         let changed = self.tree.change_batch(&mut batch, true);
         changed.map_err(|e| InsertError::from(ClusteredTree::<K, V, M>::space_of(e)))?;
         if batch.conflicts() {
@@ -190,21 +251,27 @@ where
         Snapshot { tree: self, time }
     }
 
-    /// Saves the values that a replacement of the page drops and that a snapshot can still read. `change`,
-    /// with its stamp, is part of the new page. The caller holds the writer's lock.
-    pub(super) fn keep_superseded(&self, part: &Part, change: Option<(Change<'_>, u64)>) {
+    /// Saves the values that a replacement of the page drops and that a snapshot can still read.
+    /// `change`, with its stamp, is part of the new page. The caller holds the writer's lock.
+    ///
+    /// Returns the numbers of the outer values among them: history has their blocks.
+    pub(super) fn keep_superseded(
+        &self,
+        part: &Part,
+        change: Option<(Change<'_>, u64)>,
+    ) -> Vec<u32> {
         if !self.versions.is_read() || planted!(self.pm(), "clustered-history-dropped") {
-            return;
+            return Vec::new();
         }
         let (page, base, count) = (self.page_of(part), part.base(), part.count());
         let Some(stamps) = page.stamps(part, self.seed(part.generation()), count) else {
             self.versions.keep().lose();
-            return;
+            return Vec::new();
         };
         let record = |(i, stamp)| -> (&[u8], Version<'_>) {
             let place = part.place(i);
             let (key, value) = page.record(base.form, place);
-            let value = (!place.removed).then(|| page.bytes(value));
+            let value = (!place.removed).then(|| page.stored(value));
             (page.bytes(key), (stamp, value))
         };
         let mut records: Vec<_> = stamps.into_iter().enumerate().map(record).collect();
@@ -218,7 +285,7 @@ where
             let rank = page.rank(&base, key);
             let there = rank
                 .equal
-                .then(|| page.bytes(page.entry(&base, rank.below).1));
+                .then(|| page.stored(page.entry(&base, rank.below).1));
             (key, there, records)
         });
         // All of the page has been read when the lock is taken.
@@ -227,36 +294,32 @@ where
         for (key, there, records) in of_keys {
             keeping.add(key, there, records.iter().map(|(_, version)| *version));
         }
+        keeping.outers()
     }
 
     /// The stamps of a page that was what its part says when they were read.
-    fn known(stamps: Option<Vec<u64>>) -> Result<Vec<u64>, ReadError> {
+    pub(super) fn known(stamps: Option<Vec<u64>>) -> Result<Vec<u64>, ReadError> {
         let what = "a change in the tail of a page, which was sound, is damaged in memory";
         stamps.ok_or_else(|| ReadError::Damaged(what.into()))
     }
 
-    /// Whether `key` has changed at `time` or later. The caller holds the writer's lock, and somebody reads
-    /// at that time.
-    ///
-    /// # Errors
-    /// [`ReadError`]: the page is damaged.
-    pub(super) fn has_changed(
-        &self,
-        part: &Part,
-        key: &[u8],
-        hash: u32,
-        time: u64,
-    ) -> Result<bool, ReadError> {
-        if part.latest() < time {
-            return Ok(false);
+    /// The part of the page that `key` belongs to, and its version; `None` if the page is not
+    /// loaded.
+    pub(super) fn part_of_key(&self, key: &K, guard: &Guard) -> Option<(&Part, u64)> {
+        loop {
+            let at = self.inner.find(key, guard);
+            let part = match Handle::decode(at.leaf) {
+                Handle::Part(slot) if slot < self.parts.capacity() => self.part(slot),
+                Handle::Unloaded(_) if self.inner.validate(&at) => return None,
+                // It was read from a node in the middle of a change.
+                _ => continue,
+            };
+            self.pm().interleave();
+            let version = part.version.try_read();
+            if let Some(version) = version.filter(|_| self.inner.validate(&at)) {
+                return Some((part, version));
+            }
         }
-        let (page, count) = (self.page_of(part), part.count());
-        let form = part.base().form;
-        if let Some((i, _)) = page.newest(part, form, (key, hash), count, |_| true) {
-            let stamps = page.stamps(part, self.seed(part.generation()), count);
-            return Ok(Self::known(stamps)?[i] >= time);
-        }
-        Ok(part.latest_of_base() >= time && self.versions.at(time, key)?.is_some())
     }
 
     /// The value that `key` had at `time`.
@@ -264,43 +327,36 @@ where
         let guard = &epoch::pin();
         key.with_bytes(|bytes| {
             loop {
-                let at = self.inner.find(key, guard);
-                let part = match Handle::decode(at.leaf) {
-                    Handle::Part(slot) if slot < self.parts.capacity() => self.part(slot),
-                    // It was read from a node in the middle of a change.
-                    Handle::Part(_) => continue,
-                    Handle::Unloaded(_) => {
-                        self.load(key, guard)?;
-                        continue;
-                    }
-                };
-                self.pm().interleave();
-                let version = part.version.try_read();
-                let Some(version) = version.filter(|_| self.inner.validate(&at)) else {
+                let Some((part, version)) = self.part_of_key(key, guard) else {
+                    self.load(key, guard)?;
                     continue;
                 };
                 let found = self.look_at(part, time, (bytes, key.hash()));
                 self.pm().interleave();
                 if part.version.validate(version) {
-                    let owned = |value: Cow<'_, [u8]>| V::with_value_of(&value, ToOwned::to_owned);
-                    return Ok(found?.and_then(owned));
+                    let Some(past) = found? else {
+                        return Ok(None);
+                    };
+                    let value = self.resolve(past.stored())?;
+                    return Ok(V::with_value_of(value, ToOwned::to_owned));
                 }
             }
         })
     }
 
-    /// The value that a key had at `time`. If the page is changing, the answer, or the error, means nothing.
+    /// The value that a key had at `time`. If the page is changing, the answer, or the error, means
+    /// nothing.
     fn look_at(
         &self,
         part: &Part,
         time: u64,
         (key, hash): (&[u8], u32),
-    ) -> Result<Option<Cow<'_, [u8]>>, ReadError> {
+    ) -> Result<Option<Past<'_>>, ReadError> {
         let page = self.page_of(part);
         let count = part.count();
         let value = |found| match found {
             Found::Absent => None,
-            Found::Value(span) => Some(Cow::Borrowed(page.bytes(span))),
+            Found::Value(value) => Some(Past::of(page.stored(value))),
         };
         // Of all records below the count, or a later one.
         if part.latest() < time {
@@ -308,7 +364,7 @@ where
         }
         if part.latest_of_base() >= time {
             if let Some(kept) = self.versions.at(time, key)? {
-                return Ok(kept.map(Cow::Owned));
+                return Ok(kept);
             }
         } else {
             let stamps = page.stamps(part, self.seed(part.generation()), count);
@@ -317,14 +373,14 @@ where
             let form = part.base().form;
             if let Some((_, place)) = page.newest(part, form, (key, hash), count, is_earlier) {
                 let (_, value) = page.record(form, place);
-                return Ok((!place.removed).then(|| Cow::Borrowed(page.bytes(value))));
+                return Ok((!place.removed).then(|| Past::of(page.stored(value))));
             }
         }
         Ok(value(page.find_among(part, key, hash, 0)))
     }
 
-    /// Visits the entries that a page had at `time`, before later changes of it. Returns `None`, with
-    /// nothing visited, if the page is not the one of `version` any more.
+    /// Visits the entries that a page had at `time`, before later changes of it. Returns `None`,
+    /// with nothing visited, if the page is not the one of `version` any more.
     ///
     /// # Errors
     /// [`ReadError`]: the page is damaged.
@@ -343,7 +399,7 @@ where
                 return Ok(None);
             }
             self.pm().interleave();
-            let visited = self.visit_kept((page, &base), kept?, direction, bounds, visit);
+            let visited = self.visit_kept((page, &base), kept?, direction, bounds, visit)?;
             return Ok(Some(visited));
         }
         let count = part.count();
@@ -357,18 +413,19 @@ where
         let earlier = earlier.filter(|(_, stamp)| *stamp < time);
         let order = TailOrder::of(page, &base, earlier.map(|(place, _)| place));
         let walk = bounds.walk(page, &base, &order);
-        Ok(Some(self.visit_page(page, &base, direction, walk, visit)))
+        let visited = self.visit_page(page, &base, direction, walk, visit)?;
+        Ok(Some(visited))
     }
 
     /// Visits the entries of the base, with the old values in `kept` in place of the newer ones.
     fn visit_kept(
         &self,
         (page, base): (Page<'_, M>, &Base),
-        kept: Vec<(Vec<u8>, Past)>,
+        kept: Vec<(Vec<u8>, Was)>,
         direction: Direction,
         bounds: &Bounds<'_, K>,
         visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
+    ) -> Result<ControlFlow<()>, ReadError> {
         let prefix = page.prefix(base.prefix);
         let order = TailOrder::default();
         let entry = |step| {
@@ -377,21 +434,31 @@ where
             };
             let (rest, value) = page.entry(base, i);
             let key = [prefix, page.bytes(rest)].concat();
-            Some((key, Some(page.bytes(value).to_vec())))
+            Some((key, Some(Past::of(page.stored(value)))))
         };
         let mut entries: BTreeMap<_, _> =
             bounds.walk(page, base, &order).filter_map(entry).collect();
         entries.extend(kept);
-        let mut one = |(key, value): (Vec<u8>, Option<Vec<u8>>)| {
+        let mut failed = Ok(());
+        let mut one = |(key, past): (Vec<u8>, Option<Past<'_>>)| {
+            let value = match past.as_ref().map(|past| self.resolve(past.stored())) {
+                None => None,
+                Some(Ok(value)) => Some(value),
+                Some(Err(e)) => {
+                    failed = Err(e);
+                    return ControlFlow::Break(());
+                }
+            };
             let visited = K::with_value_of(&key, |key| {
-                V::with_value_of(&value?, |value| visit(key, value))
+                V::with_value_of(value?, |value| visit(key, value))
             });
             // Bytes of keys and values of the tree are keys and values.
             visited.flatten().unwrap_or(ControlFlow::Continue(()))
         };
-        match direction {
+        let visited = match direction {
             Direction::Up => entries.into_iter().try_for_each(&mut one),
             Direction::Down => entries.into_iter().rev().try_for_each(&mut one),
-        }
+        };
+        failed.map(|()| visited)
     }
 }

@@ -1,22 +1,23 @@
-//! The page table: from a page's number to its block, one word of 8 bytes a page.
+//! The page table: from a page's number, or an outer value's, to its block, one word of 8 bytes
+//! each.
 //!
 //! ```text
 //! segments   512 words | 1024 words | 2048 words | ... up to 4 Mi words each      zeroed and durable
 //!                                                                   before the root word names one
-//! word       generation, low bits 11 | kind 3 | block / 64 38 | check 12      0: no such page
+//! word       generation, low bits 11 | kind 3 | block / 64 38 | check 12      0: nothing has the number
 //! ```
 //!
-//! Parents and neighbours lead to a page by its number, so replacing a page, by a block with another
-//! content, is one NVM atomic write of its word.
+//! Parents and neighbours lead to a page by its number, so replacing a page, by a block with
+//! another content, is one NVM atomic write of its word.
 //!
 //! # Invariants
-//! 1. *Ownership.* A block of the tree is in use if and only if a word of the table, or of the root,
-//!    names it. So there is no leak and no double owner in any crash state, and the table alone says
-//!    what is free.
+//! 1. *Ownership.* A block of the tree is in use if and only if a word of the table, or of the
+//!    root, names it. So there is no leak and no double owner in any crash state, and the table
+//!    alone says what is free.
 //! 2. *Birth.* A page's first word says *newborn*. It is durable, with the page, before the
-//!    replacement that makes the page count: of the page that it was born in (its header says which),
-//!    by one of the same generation. A newborn page counts if and only if the page that it was born
-//!    in has that generation, a later one, or is gone.
+//!    replacement that makes the page count: of the page that it was born in (its header says
+//!    which), by one of the same generation. A newborn page counts if and only if the page that it
+//!    was born in has that generation, a later one, or is gone. An outer value likewise (`outer`).
 //!
 //! # Crash states
 //! | crash | leaves | mended by |
@@ -42,36 +43,48 @@ const SMALLER: usize = (LARGEST / FIRST).trailing_zeros() as usize;
 const KIND_SHIFT: u32 = 38;
 const GENERATION_SHIFT: u32 = 41;
 const GENERATION_MASK: u64 = (1 << (checked::PAYLOAD_BITS - GENERATION_SHIFT)) - 1;
-/// Kinds have two bits set, so that no flipped bit makes an empty word one.
+/// Kinds have two bits set or more, so that no flipped bit makes an empty word one.
 const PAGE: u64 = 0b011;
-const NEWBORN: u64 = 0b101;
+const NEWBORN_PAGE: u64 = 0b101;
+const OUTER: u64 = 0b110;
+const NEWBORN_OUTER: u64 = 0b111;
 
-/// What a word of the table says.
+/// The kind of thing that has a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Page,
+    /// An outer value.
+    Outer,
+}
+
+/// A word of the table, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Word {
     /// The block, an offset in the pool.
     pub(super) block: u64,
-    /// The low bits of the page's generation.
+    /// The low bits of the generation: of a page, or that which an outer value was born in.
     generation: u64,
+    pub(super) kind: Kind,
     pub(super) newborn: bool,
 }
 
 impl Word {
-    pub(super) fn new(block: u64, generation: u64, newborn: bool) -> Self {
+    pub(super) fn new(kind: Kind, block: u64, generation: u64, newborn: bool) -> Self {
         debug_assert!(block.is_multiple_of(64) && block / 64 < 1 << KIND_SHIFT);
         Self {
             block,
             generation: generation & GENERATION_MASK,
+            kind,
             newborn,
         }
     }
 
-    /// Whether it may name a page of that generation.
+    /// Whether it may name a page, or a value, of that generation.
     pub(super) fn is_of(self, generation: u64) -> bool {
         generation & GENERATION_MASK == self.generation
     }
 
-    /// As a page that counts.
+    /// As of a page or a value that counts.
     pub(super) fn settled(self) -> Self {
         Self {
             newborn: false,
@@ -80,7 +93,12 @@ impl Word {
     }
 
     pub(super) fn encode(self, id: u32) -> u64 {
-        let kind = if self.newborn { NEWBORN } else { PAGE };
+        let kind = match (self.kind, self.newborn) {
+            (Kind::Page, false) => PAGE,
+            (Kind::Page, true) => NEWBORN_PAGE,
+            (Kind::Outer, false) => OUTER,
+            (Kind::Outer, true) => NEWBORN_OUTER,
+        };
         let payload =
             (self.block / 64) | (kind << KIND_SHIFT) | (self.generation << GENERATION_SHIFT);
         checked::word(payload, id.into())
@@ -89,16 +107,19 @@ impl Word {
     /// `Ok(None)` of an empty word.
     pub(super) fn decode(word: u64, id: u32) -> Result<Option<Self>, String> {
         let payload = checked::payload(word, id.into());
-        let payload = payload.ok_or_else(|| format!("the word of page {id} fails its check"))?;
-        let newborn = match payload >> KIND_SHIFT & 7 {
+        let payload = payload.ok_or_else(|| format!("word {id} of the table fails its check"))?;
+        let (kind, newborn) = match payload >> KIND_SHIFT & 7 {
             0 if payload == 0 => return Ok(None),
-            PAGE => false,
-            NEWBORN => true,
-            other => return Err(format!("the word of page {id} is of no kind ({other})")),
+            PAGE => (Kind::Page, false),
+            NEWBORN_PAGE => (Kind::Page, true),
+            OUTER => (Kind::Outer, false),
+            NEWBORN_OUTER => (Kind::Outer, true),
+            other => return Err(format!("word {id} of the table is of no kind ({other})")),
         };
         Ok(Some(Self {
             block: (payload & ((1 << KIND_SHIFT) - 1)) * 64,
             generation: payload >> GENERATION_SHIFT,
+            kind,
             newborn,
         }))
     }
@@ -106,7 +127,8 @@ impl Word {
 
 #[derive(Debug, Default)]
 struct Ids {
-    free: Vec<u32>,
+    /// With the generation from which on each may be used again.
+    free: Vec<(u32, u64)>,
     /// The first number that was never used.
     next: u32,
 }
@@ -169,7 +191,7 @@ impl Table {
         Some(unsafe { &*at.cast::<PWord>() })
     }
 
-    /// What the word of a page says; `Ok(None)` if there is no such page.
+    /// The word of a page or an outer value; `Ok(None)` if there is none.
     ///
     /// # Errors
     /// A message, if the word is damaged.
@@ -181,7 +203,11 @@ impl Table {
         Word::decode(cell.load(pm, Ordering::Acquire), id)
     }
 
-    /// Reserves a number for a page, and makes room for its word.
+    /// Reserves a number for a page of that generation, or for an outer value, whose generation
+    /// does not matter, and makes room for its word.
+    ///
+    /// Births in a page are told from those in an earlier page of its number by the generation. So
+    /// that of a page is later than the generation of the page that had the number before.
     ///
     /// # Errors
     /// [`SpaceError`]
@@ -189,10 +215,12 @@ impl Table {
         &self,
         root: &Root<M>,
         heap: &Heap<M>,
+        generation: Option<u64>,
     ) -> Result<u32, SpaceError> {
         let mut ids = lock(&self.ids);
-        if let Some(id) = ids.free.pop() {
-            return Ok(id);
+        let is_fit = |(_, from): &(u32, u64)| generation.is_none_or(|of_page| *from <= of_page);
+        if let Some(at) = ids.free.iter().rposition(is_fit) {
+            return Ok(ids.free.swap_remove(at).0);
         }
         let id = ids.next;
         if u64::from(id) >= capacity() {
@@ -210,7 +238,9 @@ impl Table {
     }
 
     /// Takes numbers back that no word was stored for, or whose words were cleared durably.
-    pub(super) fn release(&self, ids: impl IntoIterator<Item = u32>) {
+    /// `generation`: the next one to be given.
+    pub(super) fn release(&self, ids: impl IntoIterator<Item = u32>, generation: u64) {
+        let ids = ids.into_iter().map(|id| (id, generation));
         lock(&self.ids).free.extend(ids);
     }
 
@@ -230,8 +260,8 @@ impl Table {
         let at = pm.base().wrapping_add(block.get() as usize);
         const ZEROS: [u8; 4096] = [0; 4096];
         for from in (0..bytes as usize).step_by(ZEROS.len()) {
-            // SAFETY: 1. the block has so many bytes, a multiple of 4096, and is word-aligned; 2. it
-            // was just allocated, so nobody else uses it.
+            // SAFETY: 1. the block has so many bytes, a multiple of 4096, and is word-aligned; 2.
+            // it was just allocated, so nobody else uses it.
             unsafe { bristlecone_pmem::cell::write_bytes(pm, at.wrapping_add(from), &ZEROS) };
         }
         // PERSIST: the empty words, before the root word names the segment.
@@ -246,23 +276,27 @@ impl Table {
         Ok(())
     }
 
-    /// Stores a newborn page's word and flushes it; the caller fences, with the page.
+    /// Stores a newborn page's word, or an outer value's, and flushes it; the caller fences, with
+    /// the block.
     pub(super) fn bear<M: Media>(&self, pm: &M, id: u32, word: Word) {
         let newborn = !planted!(pm, "clustered-born-settled");
         let word = Word { newborn, ..word };
         self.store(pm, id, Some(word));
         if let Some(cell) = self.cell(pm, id) {
-            // PERSIST: the newborn word, with the page: before the replacement that makes it count.
+            // PERSIST: the newborn word, with the block: before the replacement that makes it
+            // count, or together with the group that does.
             pm.flush_of(cell);
         }
     }
 
-    /// Stores the word of a page that is known to count, and flushes it. The thread's next fence will
-    /// do: while the word says newborn in a crash state, that is decided as it was decided here.
+    /// Stores the word of a page or a value that is known to count, and flushes it. The thread's
+    /// next fence will do: while the word says newborn in a crash state, that is decided as it was
+    /// decided here.
     pub(super) fn settle<M: Media>(&self, pm: &M, id: u32, word: Word) {
         self.store(pm, id, Some(word.settled()));
         if let Some(cell) = self.cell(pm, id) {
-            // PERSIST: the birth is decided: with the separator, if it has one, else some time later.
+            // PERSIST: the birth is decided: with the separator, if it has one, else some time
+            // later.
             pm.flush_of(cell);
         }
     }
@@ -287,8 +321,9 @@ impl Table {
     /// Replaces a page: its new block is durable.
     pub(super) fn publish<M: Media>(&self, pm: &M, id: u32, word: Word) {
         if let Some(cell) = self.cell(pm, id) {
-            // PERSIST: the page is that of the new block, and all pages that were born with it count,
-            // before the change that it holds is acknowledged and the old block is used again.
+            // PERSIST: the page is that of the new block, and all pages that were born with it
+            // count, before the change that it holds is acknowledged and the old block is used
+            // again.
             cell.publish(pm, word.encode(id));
         }
     }
@@ -322,7 +357,7 @@ impl Table {
         Ok(())
     }
 
-    /// Reads the table after opening: calls `each` with every page, newborn or not.
+    /// Reads the table after opening: calls `each` with every page and outer value, newborn or not.
     ///
     /// # Errors
     /// A message that says what is damaged.
@@ -335,7 +370,7 @@ impl Table {
         let words: u64 = self.blocks().map(|(_, bytes)| bytes / 8).sum();
         for id in Self::FIRST_ID..words as u32 {
             if let Some(word) = self.read(pm, id)? {
-                let free = ids.next..id;
+                let free = (ids.next..id).map(|id| (id, 0));
                 ids.free.extend(free);
                 ids.next = id + 1;
                 each(id, word)?;
@@ -344,8 +379,8 @@ impl Table {
         Ok(())
     }
 
-    /// Clears the word of a page that was never to count and flushes that; the caller fences before
-    /// the number or the block is used again, and releases the number then.
+    /// Clears the word of a page or a value that does not count and flushes that; the caller fences
+    /// before the number or the block is used again, and releases the number then.
     pub(super) fn clear<M: Media>(&self, pm: &M, id: u32) {
         self.store(pm, id, None);
         if let Some(cell) = self.cell(pm, id) {
@@ -390,8 +425,13 @@ mod tests {
 
     #[test]
     fn words_are_read_as_they_were_written_and_flips_are_found() {
-        for newborn in [false, true] {
-            let word = Word::new(0x0A34_5678_9AC0, 0xABCDEF, newborn);
+        for (kind, newborn) in [
+            (Kind::Page, false),
+            (Kind::Page, true),
+            (Kind::Outer, false),
+            (Kind::Outer, true),
+        ] {
+            let word = Word::new(kind, 0x0A34_5678_9AC0, 0xABCDEF, newborn);
             assert!(word.is_of(0xABCDEF) && !word.is_of(0xABCDEE));
             let encoded = word.encode(77);
             assert_eq!(Word::decode(encoded, 77), Ok(Some(word)));

@@ -1,21 +1,20 @@
 //! Trees whose pages are loaded as they are touched.
 
-use super::tests::{crash, part_of, pool, tree};
+use super::tests::{Medium, crash, part_of, pool, tree};
 use super::*;
 use crate::contract::{Direction, DurableIndex, InsertError, OrderedIndex, TreeError};
-use bristlecone_pmem::media::Dram;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 const OPTIONS: ClusteredOptions = ClusteredOptions { page_bytes: 512 };
 const KEYS: u64 = 2_000;
 
-fn open(pool: &Arc<Pool<Dram>>) -> LazyTree<u64, u64, Dram> {
+fn open(pool: &Arc<Pool<Medium>>) -> LazyTree<u64, u64, Medium> {
     LazyTree::open(pool, "t", &OPTIONS).unwrap()
 }
 
 /// Leaf pages that are loaded.
-fn loaded(tree: &LazyTree<u64, u64, Dram>) -> usize {
+fn loaded(tree: &LazyTree<u64, u64, Medium>) -> usize {
     let mut loaded = 0;
     tree.tree().inner.for_each_leaf(|_, handle| {
         loaded += usize::from(matches!(Handle::decode(handle), Handle::Part(_)));
@@ -23,7 +22,7 @@ fn loaded(tree: &LazyTree<u64, u64, Dram>) -> usize {
     loaded
 }
 
-fn keys(tree: &LazyTree<u64, u64, Dram>) -> (Vec<u64>, Result<(), ReadError>) {
+fn keys(tree: &LazyTree<u64, u64, Medium>) -> (Vec<u64>, Result<(), ReadError>) {
     let mut keys = Vec::new();
     let scanned = tree.scan(.., Direction::Up, |key, _| {
         keys.push(*key);
@@ -52,7 +51,7 @@ fn only_what_is_touched_is_loaded() {
     assert_eq!(tree.verify().unwrap().entries, KEYS - 1);
     tree.close().unwrap();
     // An eager opening finds the changes too.
-    let tree = ClusteredTree::<u64, u64, Dram>::open(&pool, "t", &OPTIONS).unwrap();
+    let tree = ClusteredTree::<u64, u64, Medium>::open(&pool, "t", &OPTIONS).unwrap();
     assert_eq!((tree.get(&(KEYS - 1)), tree.get(&0)), (Some(0), None));
 }
 
@@ -91,24 +90,25 @@ fn damage_is_an_error_of_what_touches_it_alone() {
     assert!(tree.load_rest().is_err());
     assert!(tree.verify().is_err());
     tree.close().unwrap();
-    let eager = ClusteredTree::<u64, u64, Dram>::open(&pool, "t", &OPTIONS);
+    let eager = ClusteredTree::<u64, u64, Medium>::open(&pool, "t", &OPTIONS);
     assert!(matches!(eager, Err(TreeError::Corrupt(_))));
     let rest = open(&pool).get(&(KEYS + 5));
     assert_eq!(rest.unwrap(), Some(8), "the rest is served on");
 }
 
-/// Crashes one after another, of sessions that read next to nothing. What each wrote is there, and their
-/// entries go when all pages have been read, or when there is no room for one more.
+/// Crashes one after another, of sessions that read next to nothing. The changes of each are there,
+/// and their entries go when all pages have been read, or when there is no room for one more.
 #[test]
 fn many_crashes_in_a_row_are_kept_apart() {
     let pool = pool(1 << 30);
-    let tree = ClusteredTree::<u64, u64, Dram>::create(&pool, "t", &OPTIONS).unwrap();
+    let tree = ClusteredTree::<u64, u64, Medium>::create(&pool, "t", &OPTIONS).unwrap();
     for key in 0..KEYS {
         tree.insert(&key, &0).unwrap();
     }
     crash(tree);
-    let entries =
-        |tree: &LazyTree<u64, u64, Dram>| root::required(tree.tree().root(), root::ENDED).unwrap();
+    let entries = |tree: &LazyTree<u64, u64, Medium>| {
+        root::required(tree.tree().root(), root::ENDED).unwrap()
+    };
     for session in 1..80 {
         let tree = open(&pool);
         // The 33rd finds no room for an entry, reads everything, and so leaves none.
@@ -131,17 +131,18 @@ fn many_crashes_in_a_row_are_kept_apart() {
     assert_eq!(entries(&open(&pool)), 0, "it was closed");
 }
 
-/// Then there is no room for an entry, so all pages have to be read: but for what is damaged, they are.
+/// Then there is no room for an entry, so all pages have to be read: but for what is damaged, they
+/// are.
 #[test]
 fn many_crashes_and_a_damaged_page_leave_the_rest_readable() {
     let pool = pool(1 << 30);
-    let tree = ClusteredTree::<u64, u64, Dram>::create(&pool, "t", &OPTIONS).unwrap();
+    let tree = ClusteredTree::<u64, u64, Medium>::create(&pool, "t", &OPTIONS).unwrap();
     for key in 0..KEYS {
         tree.insert(&key, &0).unwrap();
     }
     let hurt = KEYS / 2;
     let (block, words) = part_of(&tree, hurt).block_and_words();
-    let flip = |tree: &LazyTree<u64, u64, Dram>| {
+    let flip = |tree: &LazyTree<u64, u64, Medium>| {
         let cell = tree.tree().page(block, words).cell(20);
         let word = cell.load(pool.pm(), Ordering::Relaxed);
         cell.store(pool.pm(), word ^ 1 << 17, Ordering::Relaxed);

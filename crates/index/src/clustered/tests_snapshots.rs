@@ -1,9 +1,8 @@
 //! Reading at a time, against copies of a map.
 
-use super::tests::{borrowed, tree};
+use super::tests::{Medium, borrowed, tree};
 use super::*;
 use crate::contract::{Direction, DurableIndex, OrderedIndex};
-use bristlecone_pmem::media::Dram;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::borrow::Borrow;
@@ -15,7 +14,7 @@ type Model<K> = BTreeMap<<K as ToOwned>::Owned, <K as ToOwned>::Owned>;
 
 /// Returns the entries that a scan of a snapshot visits, in ascending order.
 fn scanned<K>(
-    snapshot: &Snapshot<'_, K, K, Dram>,
+    snapshot: &Snapshot<'_, K, K, Medium>,
     range: &(Bound<K::Owned>, Bound<K::Owned>),
     direction: Direction,
 ) -> Vec<(K::Owned, K::Owned)>
@@ -37,7 +36,7 @@ where
 
 /// A snapshot has, in `range` and at `key`, what the model has.
 fn agrees<K>(
-    snapshot: &Snapshot<'_, K, K, Dram>,
+    snapshot: &Snapshot<'_, K, K, Medium>,
     model: &Model<K>,
     range: &(Bound<K::Owned>, Bound<K::Owned>),
     key: &K::Owned,
@@ -76,8 +75,8 @@ fn agrees<K>(
     }
 }
 
-/// Changes a tree and a map, one by one and in batches, while snapshots come and go. `any` makes a key or
-/// a value of the first few.
+/// Changes a tree and a map, one by one and in batches, while snapshots come and go. `any` makes a
+/// key or a value of the first few.
 fn snapshots_agree_with_maps<K>(page_bytes: u32, mut any: impl FnMut(&mut StdRng, u64) -> K::Owned)
 where
     K: KeyRepr + ?Sized,
@@ -87,7 +86,7 @@ where
     let tree = tree::<K>(page_bytes);
     let empty = tree.stats().dram_bytes;
     let mut model: Model<K> = BTreeMap::new();
-    let mut snapshots: Vec<(Snapshot<'_, K, K, Dram>, Model<K>)> = Vec::new();
+    let mut snapshots: Vec<(Snapshot<'_, K, K, Medium>, Model<K>)> = Vec::new();
     for round in 0..500u64 {
         // Growing, shrinking to little, growing again.
         let removing = if round / 100 % 2 == 1 { 0.8 } else { 0.25 };
@@ -169,7 +168,7 @@ fn snapshots_of_strings_agree_with_maps() {
 }
 
 /// Fills the tail of the page of `key`, so that what is in it goes into the base.
-fn replace_page(tree: &ClusteredTree<u64, u64, Dram>, key: u64) {
+fn replace_page(tree: &ClusteredTree<u64, u64, Medium>, key: u64) {
     let block = tests::part_of(tree, key).block();
     for value in 0.. {
         tree.upsert(&key, &value).unwrap();
@@ -234,7 +233,7 @@ fn a_snapshot_of_a_reopened_tree_sees_all() {
     let pool = Arc::clone(tree.pool());
     tree.close().unwrap();
     let options = ClusteredOptions { page_bytes: 512 };
-    let tree = ClusteredTree::<u64, u64, Dram>::open(&pool, "t", &options).unwrap();
+    let tree = ClusteredTree::<u64, u64, Medium>::open(&pool, "t", &options).unwrap();
     let before = tree.snapshot();
     for key in 0..500 {
         tree.remove(&key).unwrap();
@@ -245,8 +244,8 @@ fn a_snapshot_of_a_reopened_tree_sees_all() {
     assert_eq!(scanned(&tree.snapshot(), &all, Direction::Up), []);
 }
 
-/// Threads move money between accounts, and change other keys of the same pages. A scan of a snapshot
-/// always finds the same sum, and a thread finds at a snapshot what it wrote before.
+/// Threads move money between accounts, and change other keys of the same pages. A scan of a
+/// snapshot always finds the same sum, and a thread finds at a snapshot what it wrote before.
 #[test]
 fn sums_of_snapshots_never_change() {
     const ACCOUNTS: u64 = 200;

@@ -7,11 +7,14 @@
 use super::image::Entries;
 use super::layout::Uniform;
 use super::order::TailOrder;
+use super::outer::Given;
 use super::page::Page;
-use super::part::Place;
+use super::place::{Base, Place};
 use super::replace::{
-    Change, Course, NewPage, Old, Replaced, base_of, child_of, child_value, entries_at, merged,
+    Change, Course, NewPage, Old, Replaced, Turnover, child_of, child_value, entries_at, merged,
 };
+use super::stored::Stored;
+use super::tail::Seen;
 use super::write::Tail;
 use super::{ClusteredTree, ReadError};
 use crate::repr::{KeyRepr, Repr};
@@ -21,9 +24,9 @@ use crossbeam_epoch as epoch;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// Whether a group with this stamp's word counts in an inner page: none is part of a larger change.
-pub(super) fn by_itself(stamp_word: u64) -> bool {
-    stamp_word >> super::slots::STAMP_BITS == 0
+/// Whether a group counts in an inner page: none is part of a larger change.
+pub(super) fn by_itself(seen: &Seen) -> bool {
+    seen.stamp_word >> super::slots::STAMP_BITS == 0
 }
 
 /// An inner page that is loaded.
@@ -56,8 +59,8 @@ impl Known {
     }
 }
 
-/// The inner pages that are loaded: of each level, from 1 up, by their low fences. That of the first
-/// page is empty.
+/// The inner pages that are loaded: of each level, from 1 up, by their low fences. That of the
+/// first page is empty.
 #[derive(Debug, Default)]
 pub(super) struct Upper {
     pub(super) levels: Vec<BTreeMap<Vec<u8>, Known>>,
@@ -109,7 +112,7 @@ where
         let value = child_value(child);
         let change = Change {
             key: separator,
-            value: Some(&value),
+            value: Some(Stored::here(&value)),
         };
         self.change_upper(upper, level, change)
     }
@@ -136,13 +139,15 @@ where
             count: known.count,
             end: known.end,
         };
-        let about = (known.generation, known.form);
-        // Nobody reads inner pages at a time: no stamp, but a number that none of their groups has had.
+        let about = (known.id, known.generation, known.form);
+        // Nobody reads inner pages at a time: no stamp, but a number that none of their groups has
+        // had.
         let number = || self.next_generation();
-        let record = (change.key, change.value);
-        if let Some((_, end, _)) = self.append(page, about, &tail, record, number) {
+        let value = change.value.map(|value| Given::Here(value.bytes));
+        let record = (change.key, value);
+        if let Some(appended) = self.append(page, about, &tail, record, number) {
             known.count += 1;
-            known.end = end;
+            known.end = appended.end;
             return Ok(());
         }
         let (low, known) = (low.clone(), *known);
@@ -162,7 +167,7 @@ where
         let mut places = Vec::new();
         page.tail(&header, seed, by_itself, |place, _| places.push(place))
             .map_err(ReadError::Damaged)?;
-        let order = TailOrder::of(page, &base_of(&header), places.into_iter());
+        let order = TailOrder::of(page, &Base::of(&header), places.into_iter());
         let entries = merged(page, &header, &order, Some(change));
         let course = match change.value {
             Some(_) => Course::Any,
@@ -173,7 +178,8 @@ where
             low: page.low(&header),
             high: page.high(&header),
         };
-        let replaced = self.replace(&old, &entries, course)?;
+        let turnover = Turnover::of(self.next_generation());
+        let replaced = self.replace(&old, &entries, course, &turnover)?;
         let pages = &mut upper.levels[usize::from(level) - 1];
         let posted = match &replaced {
             Replaced::One(new) => {
@@ -236,7 +242,7 @@ where
         let entries: Entries<'_> = entries_at(page, &header, places);
         (0..entries.len())
             .map(|i| {
-                let child = child_of(entries.value(i));
+                let child = child_of(entries.value(i).bytes);
                 let child = child.ok_or_else(|| format!("separator {i} leads to no page"))?;
                 Ok((entries.key(i).to_vec(), child))
             })

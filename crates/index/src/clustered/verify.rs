@@ -2,7 +2,10 @@
 
 use super::order::TailOrder;
 use super::part::Part;
-use super::table::Table;
+use super::place::Base;
+use super::stored::Reference;
+use super::table::{Kind, Table, Word};
+use super::tail::Seen;
 use super::upper::Known;
 use super::{ClusteredTree, Handle};
 use crate::contract::{IndexStats, VerifyReport, Violation};
@@ -12,6 +15,21 @@ use bristlecone_pmem::sync::lock;
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// A leaf page that is sound.
+struct CheckedLeaf {
+    entries: u64,
+    /// The page to the right, or 0.
+    next: u32,
+}
+
+/// The outer values that pages know of.
+#[derive(Default)]
+struct Values {
+    reached: BTreeMap<u32, Reference>,
+    /// Identities of those that a crash may have left.
+    dropped: BTreeSet<[u64; 2]>,
+}
 
 impl<K, V, M> ClusteredTree<K, V, M>
 where
@@ -26,8 +44,9 @@ where
         let mut report = VerifyReport::default();
         let mut reached = BTreeSet::new();
         // Pages below the inner pages, by their low fences: of each level.
+        let mut values = Values::default();
         let mut below: Vec<BTreeMap<Vec<u8>, u32>> =
-            vec![self.check_leaves(&mut report, &mut reached)?];
+            vec![self.check_leaves(&mut report, &mut reached, &mut values)?];
         let upper = lock(&self.upper);
         for (i, level) in upper.levels.iter().enumerate() {
             let mut pages = BTreeMap::new();
@@ -63,7 +82,7 @@ where
         if below.last().map(BTreeMap::len) != Some(1) || top != Some(Table::FIRST_ID) {
             return Err(broken(format!("the root is not page 1 alone: {top:?}")));
         }
-        self.check_table(&reached)?;
+        self.check_table(&reached, &values)?;
         Ok(report)
     }
 
@@ -72,6 +91,7 @@ where
         &self,
         report: &mut VerifyReport,
         reached: &mut BTreeSet<u32>,
+        values: &mut Values,
     ) -> Result<BTreeMap<Vec<u8>, u32>, Violation> {
         let guard = epoch::pin();
         let mut leaves = BTreeMap::new();
@@ -87,63 +107,22 @@ where
             if promised.is_some_and(|promised| promised != id) {
                 return Err(of_page(format!("the page before it leads to {promised:?}")));
             }
-            let page = self.page_of(part);
-            let (header, seed) = page.header(self.salt).map_err(of_page)?;
-            page.check_base(&header, seed).map_err(of_page)?;
             let fence = |key: &Option<K::Owned>| {
                 let key = key.as_ref().map(Borrow::borrow);
                 key.map(|key: &K| key.with_bytes(<[u8]>::to_vec))
             };
             let (low, high) = (fence(&at.low), fence(&at.high));
-            if page.low(&header) != low.as_deref() || page.high(&header) != high.as_deref() {
-                return Err(of_page(format!("its fences are not {low:?} and {high:?}")));
-            }
-            if part.live() as u64 != self.entries_of(part).map_err(of_page)? {
-                return Err(of_page(format!("its part counts {} keys", part.live())));
-            }
-            if header.id != id || header.level != 0 || header.generation != part.generation() {
-                return Err(of_page("its header and its part differ".into()));
-            }
-            let mut places = Vec::new();
-            let counts = |stamp| self.counts(stamp);
-            let tail = page.tail(&header, seed, counts, |place, _| places.push(place));
-            let tail = tail.map_err(of_page)?.end;
-            let known: Vec<_> = (0..part.count()).map(|i| part.place(i)).collect();
-            if places != known || tail != part.end() {
-                return Err(of_page(format!(
-                    "its tail has {} records and ends at {}, its part says {} and {}",
-                    places.len(),
-                    tail,
-                    known.len(),
-                    part.end()
-                )));
-            }
-            let base = super::replace::base_of(&header);
-            let expected = TailOrder::of(page, &base, places.iter().copied());
-            let mut order = TailOrder::default();
-            let ordered = part.order(page, part.version.read(), &mut order);
-            if ordered.is_none() || order.records != expected.records {
-                return Err(of_page("its part has the tail in another order".into()));
-            }
-            let entries = super::replace::entries_at(page, &header, places);
-            for i in 0..entries.len() {
-                let key = entries.key(i);
-                let ascends = i == 0 || entries.key(i - 1) < key;
-                let inside = low.as_deref().is_none_or(|low| low <= key)
-                    && high.as_deref().is_none_or(|high| key < high);
-                if !ascends || !inside {
-                    return Err(of_page(format!("key {key:?} is out of order")));
-                }
-            }
-            report.entries += entries.len() as u64;
+            let fences = (low.as_deref(), high.as_deref());
+            let checked = self.check_leaf(part, fences, values).map_err(of_page)?;
+            report.entries += checked.entries;
             if !Self::NUMBERS {
                 // Each lies under the sum of its group or of a part of the base.
-                report.records += entries.len() as u64;
+                report.records += checked.entries;
             }
             report.leaves += 1;
             reached.insert(id);
             leaves.insert(low.unwrap_or_default(), id);
-            promised = Some(header.next);
+            promised = Some(checked.next);
             let Some(high) = &at.high else {
                 break;
             };
@@ -155,6 +134,70 @@ where
             )));
         }
         Ok(leaves)
+    }
+
+    /// Checks a leaf page that the inner index has between these fences.
+    fn check_leaf(
+        &self,
+        part: &Part,
+        (low, high): (Option<&[u8]>, Option<&[u8]>),
+        values: &mut Values,
+    ) -> Result<CheckedLeaf, String> {
+        let page = self.page_of(part);
+        let (header, seed) = page.header(self.salt)?;
+        page.check_base(&header, seed)?;
+        if page.low(&header) != low || page.high(&header) != high {
+            return Err(format!("its fences are not {low:?} and {high:?}"));
+        }
+        if part.live() as u64 != self.entries_of(part)? {
+            return Err(format!("its part counts {} keys", part.live()));
+        }
+        let generation = part.generation();
+        if header.id != part.id() || header.level != 0 || header.generation != generation {
+            return Err("its header and its part differ".into());
+        }
+        let mut places = Vec::new();
+        let counts = |seen: &Seen| self.group_counts(page, &header, seen);
+        let tail = page.tail(&header, seed, counts, |place, _| places.push(place))?;
+        let known: Vec<_> = (0..part.count()).map(|i| part.place(i)).collect();
+        if places != known || tail.end != part.end() {
+            return Err(format!(
+                "its tail has {} records and ends at {}, its part says {} and {}",
+                places.len(),
+                tail.end,
+                known.len(),
+                part.end()
+            ));
+        }
+        let expected = TailOrder::of(page, &Base::of(&header), places.iter().copied());
+        let mut order = TailOrder::default();
+        let ordered = part.order(page, part.version.read(), &mut order);
+        if ordered.is_none() || order.records != expected.records {
+            return Err("its part has the tail in another order".into());
+        }
+        if self.read_only {
+            // Nothing is cleared then.
+            values.dropped.extend(page.dropped(&header));
+        }
+        for one in self.references(page, &header, places.iter().copied()) {
+            self.check_outer(&one)?;
+            if values.reached.insert(one.id(), one).is_some() {
+                return Err(format!("another record leads to value {}", one.id()));
+            }
+        }
+        let entries = super::replace::entries_at(page, &header, places);
+        for i in 0..entries.len() {
+            let key = entries.key(i);
+            let ascends = i == 0 || entries.key(i - 1) < key;
+            let inside = low.is_none_or(|low| low <= key) && high.is_none_or(|high| key < high);
+            if !ascends || !inside {
+                return Err(format!("key {key:?} is out of order"));
+            }
+        }
+        Ok(CheckedLeaf {
+            entries: entries.len() as u64,
+            next: header.next,
+        })
     }
 
     /// The children of an inner page.
@@ -178,9 +221,9 @@ where
         Ok(children)
     }
 
-    /// Checks that the table names the pages that were reached, and nothing else, and the heap their
-    /// blocks.
-    fn check_table(&self, reached: &BTreeSet<u32>) -> Result<(), Violation> {
+    /// Checks that the table names the pages and values that were reached, and nothing else, and
+    /// the heap their blocks.
+    fn check_table(&self, reached: &BTreeSet<u32>, values: &Values) -> Result<(), Violation> {
         let mut blocks: BTreeMap<u64, String> = BTreeMap::new();
         for (block, _) in self.table.blocks() {
             blocks.insert(block, "the page table".into());
@@ -192,6 +235,9 @@ where
         for block in lock(&self.spare).iter() {
             blocks.insert(*block, "the reserve".into());
         }
+        for block in self.versions.blocks() {
+            blocks.insert(block, "history".into());
+        }
         for id in Table::FIRST_ID..self.table.end() {
             let word = self.table.read(self.pm(), id).map_err(Violation::new)?;
             let Some(word) = word else {
@@ -200,15 +246,19 @@ where
                 }
                 continue;
             };
-            if !reached.contains(&id) {
-                return Err(Violation::leak(format!("nothing leads to page {id}")));
+            let (what, is_reached) = match word.kind {
+                Kind::Page => ("page", reached.contains(&id)),
+                Kind::Outer => ("value", self.is_known(id, word, values)),
+            };
+            if !is_reached {
+                return Err(Violation::leak(format!("nothing leads to {what} {id}")));
             }
             if word.newborn {
-                return Err(Violation::new(format!("page {id} is still newborn")));
+                return Err(Violation::new(format!("{what} {id} is still newborn")));
             }
-            if let Some(other) = blocks.insert(word.block, format!("page {id}")) {
+            if let Some(other) = blocks.insert(word.block, format!("{what} {id}")) {
                 return Err(Violation::leak(format!(
-                    "the block at {:#x} is page {id}'s and that of {other}",
+                    "the block at {:#x} is that of {what} {id} and that of {other}",
                     word.block
                 )));
             }
@@ -226,6 +276,10 @@ where
             )));
         }
         Ok(())
+    }
+
+    fn is_known(&self, id: u32, word: Word, values: &Values) -> bool {
+        values.reached.contains_key(&id) || values.dropped.contains(&self.identity_at(word.block))
     }
 
     /// Keys of a leaf page.

@@ -1,18 +1,20 @@
 //! The times of all snapshots, and the old values that they can still read.
 //!
-//! A base holds the newest value of each key, and no stamps. So a replacement adds the values that it drops
-//! to *history*, if the time of a snapshot lies between the change that wrote a value and the one that
-//! superseded it. None of this is durable, because no snapshot survives a crash.
+//! A base holds the newest value of each key, and no stamps. So a replacement adds the values that
+//! it drops to *history*, if the time of a snapshot lies between the change that wrote a value and
+//! the one that superseded it. None of this is durable, because no snapshot survives a crash.
 //!
 //! A *time* sees the changes whose stamps are below it.
 //!
 //! # Concurrency
-//! A snapshot registers before it looks at the stamp counter; a replacement takes its stamp before it looks
-//! for snapshots. So either the replacement finds the snapshot and keeps what it needs, or the snapshot's
-//! time is above the replacement's stamp.
+//! A snapshot registers before it looks at the stamp counter; a replacement takes its stamp before
+//! it looks for snapshots. So either the replacement finds the snapshot and keeps what it needs, or
+//! the snapshot's time is above the replacement's stamp.
 
 use super::ReadError;
+use super::stored::{Reference, Stored};
 use bristlecone_pmem::sync::lock;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +22,8 @@ use std::sync::{Mutex, MutexGuard};
 
 /// Entries of history that are not worth a sweep.
 const FEW: usize = 64;
+/// Likewise, bytes of outer values.
+const FEW_BYTES: usize = 1 << 20;
 
 /// How many read at each time.
 type Times = BTreeMap<u64, usize>;
@@ -40,8 +44,11 @@ struct History {
     keys: BTreeMap<Vec<u8>, Vec<Kept>>,
     bytes: usize,
     entries: usize,
-    /// Entries that the last sweep left.
+    /// Bytes of the outer values.
+    outer_bytes: usize,
+    /// Entries that the last sweep left, and bytes of outer values.
     swept: usize,
+    swept_bytes: usize,
     /// Snapshots of this time or an earlier one get errors: a page with their values was damaged.
     lost: u64,
 }
@@ -53,8 +60,8 @@ struct Kept {
     since: u64,
     /// The stamp that superseded it.
     until: u64,
-    /// `None`: the key was not there.
-    value: Option<Vec<u8>>,
+    /// `None`: the key was not there. History has the block of an outer one.
+    value: Was,
 }
 
 impl Kept {
@@ -63,15 +70,56 @@ impl Kept {
     }
 
     fn bytes(&self) -> usize {
-        self.value.as_ref().map_or(0, Vec::len) + size_of::<Self>()
+        self.value.as_ref().map_or(0, |past| past.bytes.len()) + size_of::<Self>()
+    }
+
+    fn outer_bytes(&self) -> usize {
+        self.block().map_or(0, |(_, bytes)| bytes)
+    }
+
+    /// The block that it has, and the bytes of the value there.
+    fn block(&self) -> Option<(u64, usize)> {
+        let past = self.value.as_ref()?;
+        let reference = past.stored().reference()?;
+        Some((reference.block, reference.len()))
     }
 }
 
-/// The value that a key had, or none if it was not there.
-pub(super) type Past = Option<Vec<u8>>;
+/// A value that a key had, or a reference to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Past<'p> {
+    bytes: Cow<'p, [u8]>,
+    outer: bool,
+}
+
+impl<'p> Past<'p> {
+    pub(super) fn of(stored: Stored<'p>) -> Self {
+        Self {
+            bytes: Cow::Borrowed(stored.bytes),
+            outer: stored.outer,
+        }
+    }
+
+    fn kept(stored: Stored<'_>) -> Past<'static> {
+        Past {
+            bytes: Cow::Owned(stored.bytes.to_vec()),
+            outer: stored.outer,
+        }
+    }
+
+    pub(super) fn stored(&self) -> Stored<'_> {
+        Stored {
+            bytes: &self.bytes,
+            outer: self.outer,
+        }
+    }
+}
+
+/// The state of a key: its value, or none if it was not there.
+pub(super) type Was = Option<Past<'static>>;
 
 /// A record of a key: the stamp of its change, and the value, or none if the key went.
-pub(super) type Version<'v> = (u64, Option<&'v [u8]>);
+pub(super) type Version<'v> = (u64, Option<Stored<'v>>);
 
 impl Versions {
     pub(super) fn new() -> Self {
@@ -85,16 +133,17 @@ impl Versions {
     /// Begins to read at the present time: `next_stamp` returns the next stamp to be given.
     pub(super) fn begin(&self, next_stamp: impl FnOnce() -> u64) -> u64 {
         let mut times = lock(&self.times);
-        // ORDERING: SeqCst; pairs with that of `is_read`: a replacement that finds nobody here took its
-        // stamp before `next_stamp` looks.
+        // ORDERING: SeqCst; pairs with that of `is_read`: a replacement that finds nobody here took
+        // its stamp before `next_stamp` looks.
         self.read.store(true, Ordering::SeqCst);
         let time = next_stamp();
         *times.entry(time).or_default() += 1;
         time
     }
 
-    /// Ends one reading at `time`, which [`begin`](Self::begin) returned.
-    pub(super) fn end(&self, time: u64) {
+    /// Ends one reading at `time`, which [`begin`](Self::begin) returned. Returns the blocks of
+    /// outer values that nobody reads any more, and their bytes.
+    pub(super) fn end(&self, time: u64) -> Vec<(u64, usize)> {
         let mut times = lock(&self.times);
         let was_oldest = times
             .first_key_value()
@@ -106,31 +155,42 @@ impl Versions {
             }
         }
         let mut history = lock(&self.history);
-        let mut gone = History::default();
+        let (mut gone, mut freed) = (History::default(), Vec::new());
         if times.is_empty() {
             // ORDERING: SeqCst; as in `begin`.
             self.read.store(false, Ordering::SeqCst);
             std::mem::swap(&mut *history, &mut gone);
-        } else if was_oldest && history.entries > FEW || history.entries > 2 * history.swept + FEW {
-            history.sweep(&times);
+        } else if history.is_worth_a_sweep(was_oldest) {
+            history.sweep(&times, &mut freed);
         }
         // Nobody need wait while it is freed.
         drop((history, times));
+        freed.extend(gone.blocks());
+        freed
     }
 
-    /// Whether somebody reads at a time. Who asks has all the stamps that matter.
+    /// The blocks of outer values that history has.
+    pub(super) fn blocks(&self) -> Vec<u64> {
+        lock(&self.history)
+            .blocks()
+            .map(|(block, _)| block)
+            .collect()
+    }
+
+    /// Whether somebody reads at a time. The caller has all the stamps that matter.
     pub(super) fn is_read(&self) -> bool {
         // ORDERING: SeqCst; pairs with that of `begin`.
         self.read.load(Ordering::SeqCst)
     }
 
-    /// Keeps what a replacement of a page takes out of it, for those who read before. The page's writer's
-    /// lock is held, and all stamps that the new page will have have been given.
+    /// Keeps what a replacement of a page takes out of it, for those who read before. The page's
+    /// writer's lock is held, and all stamps that the new page will have have been given.
     pub(super) fn keep(&self) -> Keeping<'_> {
         let times = lock(&self.times);
         Keeping {
             history: lock(&self.history),
             times,
+            outers: Vec::new(),
         }
     }
 
@@ -138,14 +198,15 @@ impl Versions {
     ///
     /// # Errors
     /// [`ReadError`]: a page was damaged that would say.
-    pub(super) fn at(&self, time: u64, key: &[u8]) -> Result<Option<Past>, ReadError> {
+    pub(super) fn at(&self, time: u64, key: &[u8]) -> Result<Option<Was>, ReadError> {
         let history = lock(&self.history);
         history.check(time)?;
         let of_key = history.keys.get(key);
         Ok(of_key.and_then(|of_key| Some(past(of_key, time)?.value.clone())))
     }
 
-    /// Returns the values at `time`, in key order, of the keys of a range whose later changes are in a base.
+    /// Returns the values at `time`, in key order, of the keys of a range whose later changes are
+    /// in a base.
     ///
     /// # Errors
     /// As of [`at`](Self::at).
@@ -154,7 +215,7 @@ impl Versions {
         time: u64,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
-    ) -> Result<Vec<(Vec<u8>, Past)>, ReadError> {
+    ) -> Result<Vec<(Vec<u8>, Was)>, ReadError> {
         let history = lock(&self.history);
         history.check(time)?;
         let is_below = |key: &[u8]| match to {
@@ -186,15 +247,17 @@ fn past(of_key: &[Kept], time: u64) -> Option<&Kept> {
 pub(super) struct Keeping<'v> {
     times: MutexGuard<'v, Times>,
     history: MutexGuard<'v, History>,
+    /// Numbers of the outer values that were added.
+    outers: Vec<u32>,
 }
 
 impl Keeping<'_> {
-    /// Keeps what the records of a key, oldest first, superseded, the last of them excepted. `base`: the
-    /// value in the base.
+    /// Keeps what the records of a key, oldest first, superseded, the last of them excepted.
+    /// `base`: the value in the base.
     pub(super) fn add<'v>(
         &mut self,
         key: &[u8],
-        base: Option<&'v [u8]>,
+        base: Option<Stored<'v>>,
         records: impl Iterator<Item = Version<'v>>,
     ) {
         let known = self.history.keys.get(key).and_then(|of_key| of_key.last());
@@ -204,7 +267,9 @@ impl Keeping<'_> {
             let until = record.0;
             // Somebody reads after the one and before the other.
             if since < until && self.times.range(since + 1..=until).next().is_some() {
-                let value = value.map(<[u8]>::to_vec);
+                let outer = value.and_then(Stored::reference);
+                self.outers.extend(outer.as_ref().map(Reference::id));
+                let value = value.map(Past::kept);
                 self.history.add(
                     key,
                     Kept {
@@ -216,6 +281,11 @@ impl Keeping<'_> {
             }
             last = record;
         }
+    }
+
+    /// Returns the numbers of the outer values that were added.
+    pub(super) fn outers(self) -> Vec<u32> {
+        self.outers
     }
 
     /// Says that what those who read now would need is lost: a page is damaged.
@@ -243,23 +313,41 @@ impl History {
             }
         };
         self.bytes += kept.bytes();
+        self.outer_bytes += kept.outer_bytes();
         self.entries += 1;
         of_key.push(kept);
     }
 
-    /// Drops what nobody can read any more.
-    fn sweep(&mut self, times: &Times) {
-        let (mut bytes, mut entries) = (0, 0);
+    /// Whether nobody may read much of it any more.
+    fn is_worth_a_sweep(&self, was_oldest: bool) -> bool {
+        was_oldest && (self.entries > FEW || self.outer_bytes > FEW_BYTES)
+            || self.entries > 2 * self.swept + FEW
+            || self.outer_bytes > 2 * self.swept_bytes + FEW_BYTES
+    }
+
+    fn blocks(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.keys.values().flatten().filter_map(Kept::block)
+    }
+
+    /// Drops what nobody can read any more, and adds the blocks of outer values to `freed`.
+    fn sweep(&mut self, times: &Times, freed: &mut Vec<(u64, usize)>) {
+        let (mut bytes, mut entries, mut outer_bytes) = (0, 0, 0);
         self.keys.retain(|key, of_key| {
-            of_key.retain(|kept| kept.is_read(times));
+            of_key.retain(|kept| {
+                let is_read = kept.is_read(times);
+                freed.extend(kept.block().filter(|_| !is_read));
+                is_read
+            });
             if !of_key.is_empty() {
                 bytes += key.len() + size_of::<(Vec<u8>, Vec<Kept>)>();
                 bytes += of_key.iter().map(Kept::bytes).sum::<usize>();
                 entries += of_key.len();
+                outer_bytes += of_key.iter().map(Kept::outer_bytes).sum::<usize>();
             }
             !of_key.is_empty()
         });
         (self.bytes, self.entries, self.swept) = (bytes, entries, entries);
+        (self.outer_bytes, self.swept_bytes) = (outer_bytes, outer_bytes);
     }
 }
 
@@ -267,13 +355,21 @@ impl History {
 mod tests {
     use super::*;
 
-    fn keep(versions: &Versions, key: &[u8], base: Option<&[u8]>, records: &[Version<'_>]) {
+    type Record = (u64, Option<&'static [u8]>);
+
+    fn keep(versions: &Versions, key: &[u8], base: Option<&[u8]>, records: &[Record]) {
         if versions.is_read() {
-            versions.keep().add(key, base, records.iter().copied());
+            let records = records.iter();
+            let records = records.map(|(stamp, value)| (*stamp, value.map(Stored::here)));
+            versions.keep().add(key, base.map(Stored::here), records);
         }
     }
 
-    fn at(versions: &Versions, time: u64, key: &[u8]) -> Option<Past> {
+    fn past(bytes: &[u8]) -> Option<Past<'static>> {
+        Some(Past::kept(Stored::here(bytes)))
+    }
+
+    fn at(versions: &Versions, time: u64, key: &[u8]) -> Option<Option<Past<'static>>> {
         versions.at(time, key).unwrap()
     }
 
@@ -290,7 +386,7 @@ mod tests {
             Some(b"0"),
             &[(11, Some(b"1")), (12, None), (13, Some(b"3"))],
         );
-        assert_eq!(at(&versions, ten, b"k"), Some(Some(b"0".to_vec())));
+        assert_eq!(at(&versions, ten, b"k"), Some(past(b"0")));
         assert_eq!(
             lock(&versions.history).entries,
             1,
@@ -310,11 +406,11 @@ mod tests {
         keep(&versions, b"k", None, &[(25, Some(b"4"))]);
         keep(&versions, b"l", Some(b"x"), &[(26, Some(b"y"))]);
         assert_eq!(at(&versions, ten, b"k"), Some(None));
-        assert_eq!(at(&versions, twelve, b"k"), Some(Some(b"1".to_vec())));
+        assert_eq!(at(&versions, twelve, b"k"), Some(past(b"1")));
         assert_eq!(at(&versions, late, b"k"), Some(None));
         assert_eq!(at(&versions, 30, b"k"), None, "the base has it");
         assert_eq!(at(&versions, late, b"j"), None);
-        let l = || (b"l".to_vec(), Some(b"x".to_vec()));
+        let l = || (b"l".to_vec(), past(b"x"));
         let range = |time| {
             let range = versions.between(time, Bound::Excluded(b"a"), Bound::Unbounded);
             range.unwrap()
@@ -326,8 +422,8 @@ mod tests {
         let none = versions.between(ten, Bound::Included(b"z"), Bound::Excluded(b"l"));
         assert!(none.unwrap().is_empty());
         versions.end(ten);
-        lock(&versions.history).sweep(&lock(&versions.times));
-        assert_eq!(at(&versions, twelve, b"k"), Some(Some(b"1".to_vec())));
+        lock(&versions.history).sweep(&lock(&versions.times), &mut Vec::new());
+        assert_eq!(at(&versions, twelve, b"k"), Some(past(b"1")));
         assert_eq!(lock(&versions.history).entries, 3, "what 10 read is gone");
         for time in [twelve, late] {
             versions.end(time);

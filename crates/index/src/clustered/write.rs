@@ -4,13 +4,17 @@
 //! find the part | look | lock | group's words, flush, fence | count | unlock | commit
 //! ```
 
+use super::find::Found;
 use super::group::Group;
 use super::layout::{Header, MAX_GROUP, Uniform};
 use super::order::TailOrder;
-use super::page::{Found, Page};
-use super::part::{Part, Place, SEARCHED, TAIL};
-use super::replace::{Change, Course, Entries, NewPage, Old, Replaced, base_of, merged};
+use super::outer::{self, Given};
+use super::page::Page;
+use super::part::{Part, SEARCHED, TAIL};
+use super::place::{Base, Place};
+use super::replace::{Change, Course, Entries, NewPage, Old, Replaced, Turnover, merged};
 use super::slots::stamp_word;
+use super::stored::{REFERENCE, Reference};
 use super::{ClusteredTree, Handle, ReadError, image};
 use crate::inner::Located;
 use crate::repr::{KeyRepr, Repr};
@@ -20,7 +24,7 @@ use bristlecone_pmem::sync::{PATIENT_TURNS, lock, pause};
 use bristlecone_pmem::{Media, SpaceError, planted};
 use crossbeam_epoch::{self as epoch, Guard};
 
-/// What a change takes to be so of its key.
+/// The state of a key that a change expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
     Present,
@@ -46,6 +50,16 @@ const TINY_TAIL: usize = 3;
 /// Removals from a sparse page between two attempts to merge it, but for its last so many keys.
 const MERGE_EVERY: usize = 8;
 
+/// A record that was appended.
+pub(super) struct Appended {
+    pub(super) place: Place,
+    /// Where the tail ends now.
+    pub(super) end: usize,
+    pub(super) stamp: u64,
+    /// The reference to its outer value.
+    pub(super) outer: Option<Reference>,
+}
+
 /// The tail of a page that a group is appended to.
 pub(super) struct Tail {
     /// Its records.
@@ -66,23 +80,25 @@ where
         if self.pm().tiny() { TINY_TAIL } else { TAIL }
     }
 
-    /// Appends a record to a page whose lock the caller holds, durably. Returns where it is, where the
-    /// tail ends now, and its stamp, which `stamp` gives; `None`, with nothing done, if there is no room.
+    /// Appends a record to a page whose lock the caller holds, durably; `stamp` gives its stamp.
+    /// Returns `None`, with nothing done, if there is no room. The caller settles an outer value.
     #[inline(always)]
     pub(super) fn append(
         &self,
         page: Page<'_, M>,
-        (generation, form): (u64, Option<Uniform>),
+        (id, generation, form): (u32, u64, Option<Uniform>),
         tail: &Tail,
-        (key, value): (&[u8], Option<&[u8]>),
+        (key, value): (&[u8], Option<Given<'_>>),
         stamp: impl FnOnce() -> u64,
-    ) -> Option<(Place, usize, u64)> {
+    ) -> Option<Appended> {
         // A page that is larger than others is written anew, lest it stays large by what is gone.
         if tail.count >= self.most_records() || page.words() > self.page_words {
             return None;
         }
         let mut place = None;
-        let record = std::iter::once((key, value));
+        let mut room = [0; REFERENCE];
+        let stored = value.map(|value| value.stored((id, generation, tail.end), &mut room));
+        let record = std::iter::once((key, stored));
         let mut group = Group::of(form, record, |at| place = Some(at));
         let (at, end) = (tail.end, tail.end + group.words());
         if end > page.words() || group.words() > MAX_GROUP {
@@ -91,20 +107,31 @@ where
         let place = place?.within(at);
         // Only now: a stamp that is given is used.
         let stamp = stamp();
+        let outer = stored.and_then(|stored| stored.reference());
+        if let Some(outer) = &outer {
+            self.bear_outer(outer);
+        }
         let words = group.finish(self.seed(generation), at, stamp_word(stamp, None));
         self.write_group(page, at, words);
+        // PERSIST: the group and its outer value, before the count shows it to readers and the
+        // change is acknowledged.
         self.pm().fence();
-        Some((place, end, stamp))
+        Some(Appended {
+            place,
+            end,
+            stamp,
+            outer,
+        })
     }
 
-    /// Writes a group's words to word `at` of a page whose lock the caller holds, and flushes them; the
-    /// caller fences. They are inside the page, behind its last group.
+    /// Writes a group's words to word `at` of a page whose lock the caller holds, and flushes them;
+    /// the caller fences. They are inside the page, behind its last group.
     #[inline(always)]
     pub(super) fn write_group(&self, page: Page<'_, M>, at: usize, words: &[u64]) {
         let pm = self.pm();
         debug_assert!(at + words.len() <= page.words());
-        // SAFETY: 1. the group's words are inside the page, and pages are word-aligned; 2. the page's
-        // lock keeps other writers out, and readers go by the count, which leaves them out.
+        // SAFETY: 1. the group's words are inside the page, and pages are word-aligned; 2. the
+        // page's lock keeps other writers out, and readers go by the count, which leaves them out.
         unsafe { write_bytes(pm, page.address(at), image::bytes_of(words)) };
         if !planted!(pm, "clustered-group-line") {
             // PERSIST: the group, which counts by its sum, before the count shows it to readers and
@@ -113,13 +140,19 @@ where
         }
     }
 
-    /// The part of the page that `key` belongs to, with its writer's lock held, and whether the key is
-    /// there. The lock keeps both so, and the page where it is: nobody needs a pin who holds it.
+    /// The part of the page that `key` belongs to, with its writer's lock held, and what the page
+    /// has of the key. The lock keeps both so, and the page where it is: nobody needs a pin who
+    /// holds it.
     ///
     /// The search comes first. A locked instruction waits until what this thread flushed before is
     /// written back; the cache misses of a search need not.
     #[inline(always)]
-    fn locate(&self, key: &K, bytes: &[u8], guard: &Guard) -> Result<(&Part, bool), ReadError> {
+    pub(super) fn locate(
+        &self,
+        key: &K,
+        bytes: &[u8],
+        guard: &Guard,
+    ) -> Result<(&Part, Found), ReadError> {
         loop {
             let at = self.inner.find(key, guard);
             let slot = match Handle::decode(at.leaf) {
@@ -134,13 +167,13 @@ where
             let part = self.part(slot);
             cpu::prefetch(std::ptr::from_ref(part).cast(), SEARCHED);
             self.pm().interleave();
-            let is_there = |part: &Part| {
+            let find = |part: &Part| {
                 let page = self.page_of(part);
                 page.prefetch(part.end(), 1);
-                page.find(part, bytes, key.hash()) != Found::Absent
+                page.find(part, bytes, key.hash())
             };
             if let Some(version) = part.writer.try_read() {
-                let found = is_there(part);
+                let found = find(part);
                 self.pm().interleave();
                 // Nobody has changed the page since: what was found is so.
                 if part.writer.try_lock_at(version) {
@@ -152,7 +185,7 @@ where
                 }
             }
             if let Some(part) = self.try_lock(&at, slot) {
-                return Ok((part, is_there(part)));
+                return Ok((part, find(part)));
             }
         }
     }
@@ -186,23 +219,59 @@ where
     ) -> Result<Changed, ReadError> {
         let mut turn = 0;
         loop {
-            match self.try_change(key, value, expected) {
+            let changed = match value {
+                Some(value) if self.is_outer(value.len()) => {
+                    self.try_change_outer(key, value, expected)
+                }
+                value => self.try_change(key, value.map(Given::Here), expected),
+            };
+            match changed {
                 Ok((changed, sparse)) => {
                     if sparse {
                         self.merge(key);
                     }
                     return Ok(changed);
                 }
-                // Pages that were replaced are free now.
-                Err(ReadError::Space(_)) if self.retired.wait() => {}
-                // A removal can count on those that it replaces itself, once readers have left them.
-                Err(ReadError::Space(_)) if value.is_none() && turn < PATIENT_TURNS => {
-                    pause(turn);
-                    turn += 1;
-                }
+                Err(e) if self.may_find_space(&e, value.is_none(), &mut turn) => {}
                 Err(e) => return Err(e),
             }
         }
+    }
+
+    /// Whether a change that was refused may find space now: if it was for want of it, and after
+    /// waiting. `turn`: how often a removal has waited.
+    pub(super) fn may_find_space(&self, e: &ReadError, removes: bool, turn: &mut usize) -> bool {
+        if !matches!(e, ReadError::Space(_)) {
+            return false;
+        }
+        // Pages that were replaced are free now.
+        if self.retired.wait() {
+            return true;
+        }
+        // A removal can count on those that it replaces itself, once readers have left them.
+        let waits = removes && *turn < PATIENT_TURNS;
+        if waits {
+            pause(*turn);
+            *turn += 1;
+        }
+        waits
+    }
+
+    /// As [`try_change`](Self::try_change), of an outer value.
+    #[cold]
+    fn try_change_outer(
+        &self,
+        key: &K,
+        value: &[u8],
+        expected: Expected,
+    ) -> Result<(Changed, bool), ReadError> {
+        // Before the lock: it may be long.
+        let outer = self.write_outer(value)?;
+        let changed = self.try_change(key, Some(Given::Outer(&outer)), expected);
+        if !matches!(changed, Ok((Changed::Done { .. }, _))) {
+            self.discard_outer(&outer);
+        }
+        changed
     }
 
     /// Returns, with how the change ended, whether the page is worth merging.
@@ -210,75 +279,120 @@ where
     fn try_change(
         &self,
         key: &K,
-        value: Option<&[u8]>,
+        value: Option<Given<'_>>,
         expected: Expected,
     ) -> Result<(Changed, bool), ReadError> {
         key.with_bytes(|bytes| {
-            let (part, was_there) = Self::with_guard(|guard| self.locate(key, bytes, guard))?;
-            let about = (bytes, key.hash() as u8, was_there);
-            let (changed, stamp) = self.change_locked(part, about, value, expected);
-            // Not after each removal: where the neighbours are too full it would be in vain.
-            let live = part.live();
-            let turn = live < MERGE_EVERY || live.is_multiple_of(MERGE_EVERY);
-            let due = value.is_none() && turn || part.count() == 0 || self.pm().tiny();
-            let done = matches!(changed, Ok(Changed::Done { .. }));
-            let sparse = due && done && self.is_sparse(part);
-            part.writer.unlock();
-            if let Some(stamp) = stamp {
-                // Whether it has been made or not.
-                self.shown.show(stamp);
+            let (part, found) = Self::with_guard(|guard| self.locate(key, bytes, guard))?;
+            let was_there = found != Found::Absent;
+            let refused = match expected {
+                Expected::Present => !was_there,
+                Expected::Absent => was_there,
+                Expected::Either => false,
+            };
+            if refused {
+                part.writer.unlock_unchanged();
+                return Ok((Changed::Refused, false));
             }
+            let about = (bytes, key.hash() as u8, found);
+            let (changed, sparse) = self.change_and_unlock(part, about, value);
             Ok((changed?, sparse))
         })
     }
 
-    /// Returns how it ended, and the stamp that it took, which the caller shows when the lock is free.
+    /// Changes a key of a page whose writer's lock the caller holds, and lets go of the lock.
+    /// Returns how that ended, and whether the page is worth merging.
+    #[inline(always)]
+    pub(super) fn change_and_unlock(
+        &self,
+        part: &Part,
+        about: (&[u8], u8, Found),
+        value: Option<Given<'_>>,
+    ) -> (Result<Changed, ReadError>, bool) {
+        let (changed, stamp) = self.change_locked(part, about, value);
+        // Not after each removal: where the neighbours are too full it would be in vain.
+        let live = part.live();
+        let turn = live < MERGE_EVERY || live.is_multiple_of(MERGE_EVERY);
+        let due = value.is_none() && turn || part.count() == 0 || self.pm().tiny();
+        let sparse = due && changed.is_ok() && self.is_sparse(part);
+        part.writer.unlock();
+        // Whether it has been made or not.
+        self.shown.show(stamp);
+        (changed, sparse)
+    }
+
+    /// Returns how it ended, and the stamp that it took, which the caller shows when the lock is
+    /// free.
     #[inline(always)]
     fn change_locked(
         &self,
         part: &Part,
-        (key, fingerprint, was_there): (&[u8], u8, bool),
-        value: Option<&[u8]>,
-        expected: Expected,
-    ) -> (Result<Changed, ReadError>, Option<u64>) {
-        let refused = match expected {
-            Expected::Present => !was_there,
-            Expected::Absent => was_there,
-            Expected::Either => false,
-        };
-        if refused {
-            return (Ok(Changed::Refused), None);
-        }
+        (key, fingerprint, found): (&[u8], u8, Found),
+        value: Option<Given<'_>>,
+    ) -> (Result<Changed, ReadError>, u64) {
+        let was_there = found != Found::Absent;
         let done = Changed::Done { was_there };
-        let about = (part.generation(), part.base().form);
+        let about = (part.id(), part.generation(), part.base().form);
         let tail = Tail {
             count: part.count(),
             end: part.end(),
         };
         let page = self.page_of(part);
-        let appended = self.append(page, about, &tail, (key, value), || self.next_stamp());
-        if let Some((place, end, stamp)) = appended {
-            part.add(tail.count, fingerprint, place);
+        let superseded = self.superseded_by(page, found);
+        let show = |appended: Appended| {
+            part.add_superseded(superseded);
+            let stamp = appended.stamp;
+            part.add(tail.count, fingerprint, appended.place);
             part.set_latest(stamp);
-            part.publish(tail.count + 1, end);
+            part.publish(tail.count + 1, appended.end);
+            if let Some(outer) = &appended.outer {
+                self.settle_outer(outer);
+            }
             let live = part.live() + usize::from(value.is_some() && !was_there);
             part.set_live(live - usize::from(value.is_none() && was_there));
-            return (Ok(done), Some(stamp));
+            (Ok(done), stamp)
+        };
+        let holds_too_much = self.holds_too_much(part, superseded);
+        if !holds_too_much {
+            let appended = self.append(page, about, &tail, (key, value), || self.next_stamp());
+            if let Some(appended) = appended {
+                return show(appended);
+            }
         }
-        let change = Change { key, value };
         let stamp = self.next_stamp();
-        let replaced = self.replace_leaf(part, change, stamp);
-        (replaced.map(|()| done), Some(stamp))
+        let replaced = self.replace_leaf(part, (key, value), stamp);
+        if holds_too_much && matches!(replaced, Err(ReadError::Space(_))) {
+            // Without space for another page, it may hold more.
+            let appended = self.append(page, about, &tail, (key, value), || stamp);
+            if let Some(appended) = appended {
+                return show(appended);
+            }
+        }
+        (replaced.map(|()| done), stamp)
     }
 
-    /// Replaces a leaf page whose part's writer's lock the caller holds, with `change`, which has that
-    /// stamp.
+    /// Replaces a leaf page whose part's writer's lock the caller holds, with `change`, which has
+    /// that stamp.
     #[cold]
-    fn replace_leaf(&self, part: &Part, change: Change<'_>, stamp: u64) -> Result<(), ReadError> {
+    fn replace_leaf(
+        &self,
+        part: &Part,
+        (key, value): (&[u8], Option<Given<'_>>),
+        stamp: u64,
+    ) -> Result<(), ReadError> {
         let guard = &epoch::pin();
         let block = part.block();
         let page = self.page_of(part);
-        let (old, entries) = self.content(part, Some(change))?;
+        let generation = self.next_generation();
+        let mut room = [0; REFERENCE];
+        let value = value.map(|value| value.stored((part.id(), generation, 0), &mut room));
+        let change = Change { key, value };
+        let (old, entries, dropped) = self.content(part, Some(change))?;
+        let turnover = Turnover {
+            generation,
+            born: value.and_then(|value| value.reference()),
+            dropped,
+        };
         let ascending = change.value.is_some()
             && entries.len() > 0
             && entries.key(entries.len() - 1) == change.key
@@ -288,18 +402,35 @@ where
             Some(_) if ascending => Course::Ascending,
             Some(_) => Course::Any,
         };
-        let replaced = self.replace(&old, &entries, course)?;
-        self.become_replaced(part, replaced, Some((change, stamp)), false, guard);
+        let replaced = self.replace(&old, &entries, course, &turnover)?;
+        let dropped = &turnover.dropped;
+        self.become_replaced(part, replaced, Some((change, stamp)), dropped, false, guard);
         self.retire(block, guard);
         Ok(())
     }
 
-    /// The page of a part whose writer's lock the caller holds, and its entries with those of `change`.
+    /// Replaces a leaf page whose part's writer's lock the caller holds by one with the same
+    /// entries, which drops the outer values that are superseded.
+    pub(super) fn renew(&self, part: &Part) -> Result<(), ReadError> {
+        let (block, guard) = (part.block(), &epoch::pin());
+        let (old, entries, dropped) = self.content(part, None)?;
+        let turnover = Turnover {
+            dropped,
+            ..Turnover::of(self.next_generation())
+        };
+        let replaced = self.replace_as(&old, &entries, None, Course::Removing, &turnover)?;
+        self.become_replaced(part, replaced, None, &turnover.dropped, false, guard);
+        self.retire(block, guard);
+        Ok(())
+    }
+
+    /// The page of a part whose writer's lock the caller holds, its entries with those of `change`,
+    /// and the outer values that none of these leads to.
     pub(super) fn content<'c>(
         &'c self,
         part: &Part,
         change: Option<Change<'c>>,
-    ) -> Result<(Old<'c>, Entries<'c>), ReadError> {
+    ) -> Result<(Old<'c>, Entries<'c>, Vec<Reference>), ReadError> {
         let page = self.page_of(part);
         page.prefetch(0, part.end());
         let (header, _) = page.header(self.salt).map_err(ReadError::Damaged)?;
@@ -311,13 +442,32 @@ where
             low: page.low(&header),
             high: page.high(&header),
         };
-        Ok((old, merged(page, &header, &order, change)))
+        let entries = merged(page, &header, &order, change);
+        let places = (0..part.count()).map(|i| part.place(i));
+        let dropped = outer::without(self.references(page, &header, places), &entries);
+        Ok((old, entries, dropped))
     }
 
-    /// Makes `part` that of the page, or the left one, that replaces its page, with `change`, which has that
-    /// stamp. The caller holds the writer's lock. Returns the right page's part, whose writer's lock is held
-    /// if `locked`.
+    /// Makes `part` that of the page, or the left one, that replaces its page, with `change`, which
+    /// has that stamp, and drops outer values. The caller holds the writer's lock. Returns the
+    /// right page's part, whose writer's lock is held if `locked`.
     pub(super) fn become_replaced(
+        &self,
+        part: &Part,
+        replaced: Replaced,
+        change: Option<(Change<'_>, u64)>,
+        dropped: &[Reference],
+        locked: bool,
+        guard: &Guard,
+    ) -> Option<&Part> {
+        let kept = self.keep_superseded(part, change);
+        let right = self.become_pages(part, replaced, change, locked, guard);
+        // Nobody comes to the page before any more.
+        self.drop_outers(dropped, &kept, guard);
+        right
+    }
+
+    fn become_pages(
         &self,
         part: &Part,
         replaced: Replaced,
@@ -325,7 +475,6 @@ where
         locked: bool,
         guard: &Guard,
     ) -> Option<&Part> {
-        self.keep_superseded(part, change);
         let latest = change.map_or_else(|| part.latest(), |(_, stamp)| stamp);
         let (left, right, separator, root) = match replaced {
             Replaced::One(new) => {
@@ -365,7 +514,8 @@ where
         });
         if upper.is_none() {
             // Under the lock, so that the right page is not merged away before. Without room the
-            // separator is left out: the page is found from this one, when the tree is opened again.
+            // separator is left out: the page is found from this one, when the tree is opened
+            // again.
             let _ = self.post_leaf(&separator, right.header.id);
         }
         Some(right_part)
@@ -378,8 +528,8 @@ where
         part.count() > 1 && keys.is_sorted_by(|a, b| a < b)
     }
 
-    /// Makes `part` that of `page`, for readers at once with what `then` does. `latest`: the stamp of the
-    /// page's latest change.
+    /// Makes `part` that of `page`, for readers at once with what `then` does. `latest`: the stamp
+    /// of the page's latest change.
     pub(super) fn become_page(
         &self,
         part: &Part,
@@ -393,11 +543,11 @@ where
         part.version.unlock();
     }
 
-    /// Makes `part` that of the page with that header, whose tail is empty, with changes up to the stamp
-    /// `latest`. Readers are kept out.
+    /// Makes `part` that of the page with that header, whose tail is empty, with changes up to the
+    /// stamp `latest`. Readers are kept out.
     pub(super) fn fill(&self, part: &Part, header: &Header, block: u64, latest: u64) {
         let page = self.page(block, header.words);
-        let base = base_of(header);
+        let base = Base::of(header);
         let unit = Uniform::group_unit(header.form);
         part.become_page(header, block, latest, |i| page.entry_word(&base, i));
         part.publish(0, header.tail.next_multiple_of(unit));

@@ -210,8 +210,8 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
     /// Takes `right` out, which `key` is routed to, and gives its range to the leaf just before it,
     /// wherever that is. The caller holds the locks of both.
     ///
-    /// False, with nothing changed, if `key` is not routed to `right`, or if there is no leaf before
-    /// it.
+    /// False, with nothing changed, if `key` is not routed to `right`, or if there is no leaf
+    /// before it.
     pub fn remove_to_left(&self, right: u32, key: &S, guard: &Guard) -> bool {
         Self::check_guard(guard);
         Self::retry(|| self.try_remove_to_left(right, key, guard))

@@ -8,8 +8,8 @@
 //! If words lead to records, the scan prefetches these, since it would otherwise wait for each in
 //! turn: with each visited entry, a value of the next leaf, and a key of the one after that, since
 //! keys are needed first, for sorting. It prefetches one at a time, because a processor has some
-//! ten or twenty lines under way and stalls on more. What it knows of the next leaves is a hint,
-//! read without their versions.
+//! ten or twenty lines under way and stalls on more. Its knowledge of the next leaves is a
+//! hint, read without their versions.
 
 use super::order::{FEW, WORD, number_after, shared_words, sort_by_number};
 use super::{FEW_ENTRIES, LeafDesign, LeafTree};

@@ -2,10 +2,11 @@
 //!
 //! A pool stays on the medium that its superblock names. A new one is put on [`Dax`] where the file
 //! system accepts `MAP_SYNC` (or the path is a devdax device), on [`Mapped`] on tmpfs, and on
-//! [`Journal`] everywhere else. Memory without a file, which counts the instructions issued to it, is
-//! used where [`MediumKind::Dram`] is asked for.
+//! [`Journal`] everywhere else. Memory without a file, which counts the instructions issued to it,
+//! is used where [`MediumKind::Dram`] is asked for.
 
 use super::counting::{Counting, PersistCounts};
+use super::journal::JournalStats;
 use super::mapping::is_tmpfs;
 use super::{
     Access, Dax, Dram, Durability, Journal, Mapped, Media, MediaOptions, MediaRecovery, MediumKind,
@@ -85,12 +86,22 @@ impl Auto {
         }
     }
 
-    /// Returns the instructions that were issued so far, by all threads, or `None` if the medium is not
+    /// Returns the instructions that were issued so far, by all threads, or `None` if the medium is
+    /// not
     /// [`MediumKind::Dram`]: no other counts them.
     #[must_use]
     pub fn counts(&self) -> Option<PersistCounts> {
         match &self.chosen {
             Chosen::Dram(memory) => Some(memory.counts()),
+            _ => None,
+        }
+    }
+
+    /// Returns what the journal has written since it was opened, or `None` if the medium has none.
+    #[must_use]
+    pub fn journal_stats(&self) -> Option<JournalStats> {
+        match &self.chosen {
+            Chosen::Journal(journal) => Some(journal.stats()),
             _ => None,
         }
     }

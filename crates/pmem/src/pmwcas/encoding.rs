@@ -145,7 +145,7 @@ pub(super) struct Entry {
     pub(super) new: u64,
 }
 
-/// What happens to the blocks that a word's old and new values lead to. A value of 0 leads nowhere.
+/// The fate of the blocks that a word's old and new values lead to. A value of 0 leads nowhere.
 /// The two policies that would free a new block also [activate](crate::heap::Recycle::activate) it;
 /// with the others it is the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

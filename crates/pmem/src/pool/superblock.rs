@@ -10,7 +10,7 @@
 //! torn.
 //!
 //! The torn copy stays as it is until an opening for writing writes over it, and that may crash
-//! too. What is there then is made of both, but it is never the whole copy of a change that was
+//! too. The copy is made of both then, but it is never the whole copy of a change that was
 //! given up:
 //!
 //! 1. Contents that differ have different generations: a change takes the next one, an opening one

@@ -232,7 +232,7 @@ impl Session {
             return Flow::Close;
         }
         if overflowed {
-            // The end of the reply is missing. What the command wrote stays written.
+            // The end of the reply is missing. The command's changes stay written.
             let client = &client.address;
             tracing::warn!(client = %client, "disconnected: its replies are longer than 1 GiB");
             out.truncate(mark);

@@ -143,7 +143,7 @@ fn a_restore_that_was_cut_short_cannot_be_opened_only_removed() {
     };
     let (restored, _) = Store::restore(&pool, "r", &f.options, &mut halfway).unwrap();
     restored.check().unwrap();
-    let killed: std::sync::Arc<bristlecone_pmem::Pool<bristlecone_pmem::media::Mapped>> =
+    let killed: std::sync::Arc<bristlecone_pmem::Pool<bristlecone_pmem::media::Auto>> =
         bristlecone_pmem::Pool::open(&pool.path().with_extension("killed"), &Default::default())
             .unwrap();
     let error = crate::common::open(&killed, "r", &f.options).unwrap_err();

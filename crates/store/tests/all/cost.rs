@@ -1,21 +1,15 @@
 //! Persist cost of operations: lines, fences, the index's own, and one commit of the medium each.
 
-use bristlecone_pmem::media::{Counting, Dram, PersistCounts};
-use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
+use crate::common;
+use bristlecone_pmem::Pool;
+use bristlecone_pmem::media::{Auto, MediumKind, PersistCounts};
 use bristlecone_store::{Batch, Keyspace, Store, StoreOptions, TransactionOptions};
 
-type Medium = Counting<Dram>;
-
-fn store(design: &str) -> (Store<Medium>, Keyspace) {
-    let options = PoolOptions {
-        media: MediaOptions {
-            reserve: 1 << 30,
-            ..MediaOptions::default()
-        },
-    };
-    let pool = Pool::<Medium>::create("counted".as_ref(), &options).unwrap();
+fn store(design: &str) -> (Store<Auto>, Keyspace) {
+    let options = common::on(MediumKind::Dram, 1 << 30);
+    let pool = Pool::<Auto>::create("counted".as_ref(), &options).unwrap();
     let options = StoreOptions::default().without_thread();
-    let store = crate::common::create(&pool, "s", design, &options).unwrap();
+    let store = common::create(&pool, "s", design, &options).unwrap();
     let k = store.keyspace("k").unwrap();
     for key in [b"a", b"b", b"c"] {
         store.put(&k, key, b"0").unwrap();
@@ -27,11 +21,11 @@ fn store(design: &str) -> (Store<Medium>, Keyspace) {
     (store, k)
 }
 
-fn cost(store: &Store<Medium>, work: impl FnOnce()) -> PersistCounts {
+fn cost(store: &Store<Auto>, work: impl FnOnce()) -> PersistCounts {
     let pm = store.pool().pm();
-    let before = pm.counts();
+    let before = pm.counts().unwrap();
     work();
-    let after = pm.counts();
+    let after = pm.counts().unwrap();
     PersistCounts {
         lines: after.lines - before.lines,
         fences: after.fences - before.fences,

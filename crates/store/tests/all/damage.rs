@@ -3,7 +3,7 @@
 
 use crate::common::{DESIGNS, Fixture, k};
 use bristlecone_pmem::heap::damage_is_expected;
-use bristlecone_pmem::media::Mapped;
+use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{Store, TransactionOptions};
 use rand::rngs::SmallRng;
@@ -43,7 +43,7 @@ fn find(path: &Path, text: &[u8]) -> u64 {
     at.unwrap() as u64
 }
 
-fn open(path: &Path, f: &Fixture) -> Result<Store<Mapped>, String> {
+fn open(path: &Path, f: &Fixture) -> Result<Store<Auto>, String> {
     let pool = Pool::open(path, &PoolOptions::default()).map_err(|e| e.to_string())?;
     crate::common::open(&pool, "s", &f.options).map_err(|e| e.to_string())
 }

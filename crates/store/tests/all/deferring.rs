@@ -1,12 +1,12 @@
 //! Handles that do not wait for durability: what they and others see, and when.
 
-use bristlecone_pmem::media::Journal;
+use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{Batch, Store, StoreOptions, TransactionOptions, Update, WriteError};
 use std::sync::Arc;
 
-fn journalled(dir: &tempfile::TempDir) -> (Arc<Pool<Journal>>, Store<Journal>) {
-    let pool = Pool::create(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
+fn journalled(dir: &tempfile::TempDir) -> (Arc<Pool<Auto>>, Store<Auto>) {
+    let pool = crate::common::journalled(dir.path());
     let store = Store::create(&pool, "store", &StoreOptions::default()).unwrap();
     (pool, store)
 }
@@ -80,7 +80,7 @@ fn what_was_deferred_is_there_when_the_store_was_closed() {
     }
     drop((store, deferring));
     drop(pool);
-    let pool = Pool::<Journal>::open(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
+    let pool = Pool::<Auto>::open(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
     let store = Store::open(&pool, "store", &StoreOptions::default()).unwrap();
     let keys = store.find_keyspace("keys").unwrap();
     assert_eq!(store.len(&keys), 1000);
@@ -91,8 +91,7 @@ fn what_one_thread_deferred_another_one_makes_durable() {
     let dir = crate::common::directory();
     let home = dir.path().join("home");
     std::fs::create_dir(&home).unwrap();
-    let pool: Arc<Pool<Journal>> =
-        Pool::create(&home.join("pool"), &PoolOptions::default()).unwrap();
+    let pool: Arc<Pool<Auto>> = crate::common::journalled(&home);
     let store = Store::create(&pool, "store", &StoreOptions::default()).unwrap();
     let keys = store.keyspace("keys").unwrap();
     std::thread::scope(|scope| {
@@ -103,7 +102,7 @@ fn what_one_thread_deferred_another_one_makes_durable() {
     // A power cut loses what is not in the files now.
     let after = dir.path().join("after");
     crate::journal::copy(&home, &after);
-    let pool = Pool::<Journal>::open(&after.join("pool"), &PoolOptions::default()).unwrap();
+    let pool = Pool::<Auto>::open(&after.join("pool"), &PoolOptions::default()).unwrap();
     let store = Store::open(&pool, "store", &StoreOptions::default()).unwrap();
     let keys = store.find_keyspace("keys").unwrap();
     assert_eq!(store.get(&keys, b"a").unwrap().as_deref(), Some(&b"1"[..]));

@@ -1,8 +1,8 @@
 //! Dropped and cleared keyspaces: what older snapshots still see, and that nothing is left behind.
 
 use crate::common::{DESIGNS, Fixture, PATIENCE, create, text};
-use bristlecone_pmem::media::{Dram, Mapped};
-use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
+use bristlecone_pmem::media::{Auto, MediumKind};
+use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{
     Batch, Entry, Keyspace, ReadError, Store, StoreOptions, TransactionOptions, WriteError,
 };
@@ -32,7 +32,7 @@ fn filled(f: &Fixture, count: u32) -> Keyspace {
     other
 }
 
-fn keys(store: &Store<Mapped>, keyspace: &Keyspace) -> Result<usize, ReadError> {
+fn keys(store: &Store<Auto>, keyspace: &Keyspace) -> Result<usize, ReadError> {
     let mut keys = 0;
     store.snapshot().scan::<Vec<u8>>(keyspace, .., |_, _| {
         keys += 1;
@@ -42,7 +42,7 @@ fn keys(store: &Store<Mapped>, keyspace: &Keyspace) -> Result<usize, ReadError> 
 }
 
 /// Checks that the store holds only `stays` in `k` and the catalogue's entry of `k`.
-fn only_k_is_left(store: &Store<Mapped>) {
+fn only_k_is_left(store: &Store<Auto>) {
     assert_eq!(store.keyspaces().len(), 1);
     store.vacuum_all().unwrap();
     store.check().unwrap();
@@ -228,7 +228,7 @@ fn a_thread_of_the_store_takes_up_what_was_left() {
     let f = Fixture::new("lbtree");
     let other = filled(&f, 500);
     f.store.drop_keyspace(other).unwrap();
-    let pool = Pool::<Mapped>::open(&f.copy(), &PoolOptions::default()).unwrap();
+    let pool = Pool::<Auto>::open(&f.copy(), &PoolOptions::default()).unwrap();
     let options = StoreOptions {
         vacuum_every: Some(Duration::from_millis(1)),
         ..f.options.clone()
@@ -248,7 +248,7 @@ fn a_reader_of_the_pool_finds_no_dropped_keyspace_and_changes_nothing() {
     let other = filled(&f, 50);
     f.store.drop_keyspace(other).unwrap();
     let path = f.copy();
-    let pool = Pool::<Mapped>::open(&path, &PoolOptions::read_only()).unwrap();
+    let pool = Pool::<Auto>::open(&path, &PoolOptions::read_only()).unwrap();
     let store = crate::common::open(&pool, "s", &f.options).unwrap();
     assert_eq!(store.keyspaces().len(), 1);
     assert_eq!(store.vacuum_all().unwrap().versions, 0);
@@ -336,7 +336,7 @@ fn writers_batches_and_backups_beside_one_who_drops() {
 
 /// Drops a keyspace, and vacuums, while a backup is being written to it.
 struct Dropping<'a> {
-    store: &'a Store<Mapped>,
+    store: &'a Store<Auto>,
     keyspace: Option<Keyspace>,
     written: Vec<u8>,
 }
@@ -384,13 +384,8 @@ fn a_backup_under_way_has_all_of_it() {
 fn a_full_pool_takes_a_drop_and_has_room_again() {
     let _alone = crate::common::alone();
     for design in DESIGNS {
-        let options = PoolOptions {
-            media: MediaOptions {
-                reserve: 6 << 20,
-                ..MediaOptions::default()
-            },
-        };
-        let pool = Pool::<Dram>::create("small".as_ref(), &options).unwrap();
+        let options = crate::common::on(MediumKind::Dram, 6 << 20);
+        let pool = Pool::<Auto>::create("small".as_ref(), &options).unwrap();
         let options = StoreOptions::default().without_thread();
         let store = create(&pool, "s", design, &options).unwrap();
         for round in 0..3u32 {
@@ -430,7 +425,7 @@ fn a_damaged_catalogue_takes_nothing_away() {
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&[99], record.unwrap() as u64 + 24)
         .unwrap();
-    let pool = Pool::<Mapped>::open(&path, &PoolOptions::default()).unwrap();
+    let pool = Pool::<Auto>::open(&path, &PoolOptions::default()).unwrap();
     let error = crate::common::open(&pool, "s", &f.options)
         .unwrap_err()
         .to_string();

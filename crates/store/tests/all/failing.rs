@@ -1,8 +1,8 @@
 //! A disk that fails under the journal: what commits return, what readers see, and what is left
 //! afterwards.
 
-use bristlecone_pmem::media::Journal;
 use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
+use bristlecone_pmem::media::{Auto, Journal};
 use bristlecone_pmem::pool::layout::INITIAL;
 use bristlecone_pmem::{Access, CommitError, MediaOptions, Pool};
 use bristlecone_store::{
@@ -11,7 +11,7 @@ use bristlecone_store::{
 use std::path::Path;
 use std::sync::Arc;
 
-pub fn on(disk: &FaultDisk, access: Access) -> Arc<Pool<Journal>> {
+pub fn on(disk: &FaultDisk, access: Access) -> Arc<Pool<Auto>> {
     let path = Path::new("a disk in memory");
     let options = MediaOptions {
         access,
@@ -22,8 +22,8 @@ pub fn on(disk: &FaultDisk, access: Access) -> Arc<Pool<Journal>> {
     let [pool, journal] = [Which::Pool, Which::Journal].map(|which| disk.file(which));
     let pm = Journal::open_on(pool, journal, path, INITIAL, &options).unwrap();
     match access {
-        Access::Create => Pool::create_on(pm, path),
-        _ => Pool::open_on(pm, path),
+        Access::Create => Pool::create_on(Auto::from(pm), path),
+        _ => Pool::open_on(Auto::from(pm), path),
     }
     .unwrap()
 }
@@ -33,7 +33,7 @@ pub fn options() -> StoreOptions {
 }
 
 /// A store with keys `a` to `f`, whose values are `old`.
-pub fn made(disk: &FaultDisk) -> (Store<Journal>, Keyspace) {
+pub fn made(disk: &FaultDisk) -> (Store<Auto>, Keyspace) {
     let store = Store::create(&on(disk, Access::Create), "s", &options()).unwrap();
     let k = store.keyspace("k").unwrap();
     for key in KEYS {
@@ -43,7 +43,7 @@ pub fn made(disk: &FaultDisk) -> (Store<Journal>, Keyspace) {
 }
 
 /// Opens the store on what a power cut leaves of the disk.
-pub fn after_a_cut(disk: &FaultDisk, seed: u64) -> (Store<Journal>, Keyspace) {
+pub fn after_a_cut(disk: &FaultDisk, seed: u64) -> (Store<Auto>, Keyspace) {
     let pool = on(&disk.restart(seed), Access::ReadWrite);
     let store = Store::open(&pool, "s", &options()).unwrap();
     store.check().unwrap();
@@ -54,7 +54,7 @@ pub fn after_a_cut(disk: &FaultDisk, seed: u64) -> (Store<Journal>, Keyspace) {
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 /// Each kind of write replaces `old` by `new` under a key of its own.
-fn each_write(store: &Store<Journal>, k: &Keyspace) -> [Result<(), WriteError>; 6] {
+fn each_write(store: &Store<Auto>, k: &Keyspace) -> [Result<(), WriteError>; 6] {
     let mut batch = Batch::new();
     batch.put(k, b"d", b"new");
     batch.put(k, b"d too", b"new");
@@ -76,7 +76,7 @@ fn each_write(store: &Store<Journal>, k: &Keyspace) -> [Result<(), WriteError>; 
 }
 
 /// The values of all keys, as text: of `a` to `f`, then of those that batch and transaction make.
-fn values(store: &Store<Journal>, k: &Keyspace) -> Vec<Option<String>> {
+fn values(store: &Store<Auto>, k: &Keyspace) -> Vec<Option<String>> {
     let keys = KEYS.into_iter().chain(["d too", "e too"]);
     keys.map(|key| crate::common::text(store.get(k, key.as_bytes()).unwrap()))
         .collect()

@@ -6,7 +6,7 @@
 //! uncommitted. One word of the commit table undid a whole transaction. None of this was reported.
 
 use crate::common::{DESIGNS, Fixture};
-use bristlecone_pmem::media::Mapped;
+use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{
     Batch, Keyspace, Store, StoreOptions, StoreRecovery, TransactionOptions, Update, WriteError,
@@ -156,7 +156,7 @@ impl Subject {
         path
     }
 
-    fn open(&self, path: &Path) -> (Store<Mapped>, Keyspace) {
+    fn open(&self, path: &Path) -> (Store<Auto>, Keyspace) {
         let pool = Pool::open(path, &PoolOptions::default()).unwrap();
         let store = crate::common::open(&pool, "s", &self.options).unwrap();
         let k = store.find_keyspace("k").unwrap();
@@ -165,7 +165,7 @@ impl Subject {
 
     /// Checks that every key has the right value, or is an error and was reported. Returns the keys
     /// that are errors.
-    fn look(&self, store: &Store<Mapped>, k: &Keyspace, what: &str) -> BTreeSet<Vec<u8>> {
+    fn look(&self, store: &Store<Auto>, k: &Keyspace, what: &str) -> BTreeSet<Vec<u8>> {
         let reported = reported(store.recovery(), k);
         let mut damaged = BTreeSet::new();
         for (key, value) in &self.expected {
@@ -195,7 +195,7 @@ impl Subject {
     /// Checks that scans, reads of several keys and `check` report the same damage.
     fn look_otherwise(
         &self,
-        store: &Store<Mapped>,
+        store: &Store<Auto>,
         k: &Keyspace,
         damaged: &BTreeSet<Vec<u8>>,
         what: &str,
@@ -387,7 +387,7 @@ fn a_damaged_key_can_be_put_or_deleted_and_not_changed_by_what_it_was() {
                 "{what}: {refused:?}"
             );
             store.put(&k, b"newer", b"once more").unwrap();
-            let look = |store: &Store<Mapped>| {
+            let look = |store: &Store<Auto>| {
                 let k = crate::common::k(store);
                 let get = |key: &[u8]| store.get(&k, key).unwrap();
                 assert_eq!(get(b"plain").as_deref(), Some(&b"put again"[..]), "{what}");
@@ -469,7 +469,7 @@ fn damage_of_the_keyspaces_names_refuses_the_opening() {
         let record = record.unwrap() as u64;
         for (word, bit) in [(STAMP, 63), (BODY, 5), (BODY, 31), (BODY, 33)] {
             let path = subject.flipped(&[record + word * 8], bit);
-            let pool: std::sync::Arc<Pool<Mapped>> =
+            let pool: std::sync::Arc<Pool<Auto>> =
                 Pool::open(&path, &PoolOptions::default()).unwrap();
             let e = crate::common::open(&pool, "s", &subject.options).unwrap_err();
             let e = e.to_string();

@@ -3,7 +3,7 @@
 
 use crate::common::PATIENCE;
 use crate::failing::{after_a_cut, made};
-use bristlecone_pmem::media::Journal;
+use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::media::journal::fault::FaultDisk;
 use bristlecone_store::{
     Keyspace, Store, TransactionOptions, Watch, WatchEvent, WatchLimits, WriteError,
@@ -24,7 +24,7 @@ fn number(text: &[u8]) -> u64 {
 }
 
 /// Adds one to a counter, or to two in one commit.
-fn count(store: &Store<Journal>, k: &Keyspace, thread: usize, i: usize) {
+fn count(store: &Store<Auto>, k: &Keyspace, thread: usize, i: usize) {
     let [a, b] = [i, i + 1 + thread].map(|at| COUNTERS[at % COUNTERS.len()]);
     if a == b || i.is_multiple_of(3) {
         store.increment(k, a, 1).unwrap();
@@ -46,7 +46,7 @@ fn count(store: &Store<Journal>, k: &Keyspace, thread: usize, i: usize) {
 }
 
 /// The counters of a snapshot, and its time stamp.
-fn counters(store: &Store<Journal>, k: &Keyspace) -> (BTreeMap<Vec<u8>, u64>, u64) {
+fn counters(store: &Store<Auto>, k: &Keyspace) -> (BTreeMap<Vec<u8>, u64>, u64) {
     let snapshot = store.snapshot();
     let of = |key: &[u8]| snapshot.get(k, key).unwrap().as_deref().map_or(0, number);
     let all = COUNTERS.map(|key| (key.to_vec(), of(key)));
@@ -55,7 +55,7 @@ fn counters(store: &Store<Journal>, k: &Keyspace) -> (BTreeMap<Vec<u8>, u64>, u6
 
 /// Follows the counters until the last change. Every change is its counter's next number, so one
 /// that is lost, comes twice or comes out of order shows at once.
-fn follow(store: &Store<Journal>, k: &Keyspace, mut watch: Watch) {
+fn follow(store: &Store<Auto>, k: &Keyspace, mut watch: Watch) {
     let (mut seen, since) = counters(store, k);
     let mut last = 0;
     loop {
@@ -117,7 +117,7 @@ fn whoever_begins_among_commits_gets_each_later_change_once_and_in_order() {
 }
 
 /// Writes the numbers from 1 on under a key of the thread's own until the disk is gone.
-fn write_until_cut(store: &Store<Journal>, k: &Keyspace, thread: usize) {
+fn write_until_cut(store: &Store<Auto>, k: &Keyspace, thread: usize) {
     let deferring = store.deferring();
     for i in 1_u64.. {
         let value = i.to_string();

@@ -1,20 +1,15 @@
 //! Full pools: errors that change nothing, transactions that are undone half-way, and space after
 //! deletions.
 
-use crate::common::{DESIGNS, create};
-use bristlecone_pmem::media::Dram;
-use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
+use crate::common::{DESIGNS, create, on};
+use bristlecone_pmem::Pool;
+use bristlecone_pmem::media::{Auto, MediumKind};
 use bristlecone_store::{Keyspace, Store, StoreOptions, TransactionOptions, WriteError};
 use std::ops::ControlFlow;
 
-fn small(design: &str) -> Store<Dram> {
-    let options = PoolOptions {
-        media: MediaOptions {
-            reserve: 6 << 20,
-            ..MediaOptions::default()
-        },
-    };
-    let pool = Pool::<Dram>::create("small".as_ref(), &options).unwrap();
+fn small(design: &str) -> Store<Auto> {
+    let options = on(MediumKind::Dram, 6 << 20);
+    let pool = Pool::<Auto>::create("small".as_ref(), &options).unwrap();
     create(
         &pool,
         "s",
@@ -24,7 +19,7 @@ fn small(design: &str) -> Store<Dram> {
     .unwrap()
 }
 
-type Writes = fn(&Store<Dram>, &Keyspace) -> Result<(), WriteError>;
+type Writes = fn(&Store<Auto>, &Keyspace) -> Result<(), WriteError>;
 
 /// A key that is not there.
 const NEW: [u8; 200] = [b'n'; 200];

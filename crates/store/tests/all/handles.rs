@@ -4,7 +4,7 @@
 //! `put(&other_stores_orders, ...)` wrote to the keyspace that had that number here.
 
 use crate::common::{Fixture, k};
-use bristlecone_pmem::media::{Dram, Mapped};
+use bristlecone_pmem::media::{Auto, MediumKind};
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{
     Batch, Keyspace, ReadError, Step, Store, StoreError, StoreOptions, TransactionOptions, Update,
@@ -63,7 +63,7 @@ fn a_keyspace_of_another_store_is_refused_by_every_operation() {
     store.check().unwrap();
 }
 
-fn writes_are_refused(store: &Store<Mapped>, mine: &Keyspace, theirs: &Keyspace) {
+fn writes_are_refused(store: &Store<Auto>, mine: &Keyspace, theirs: &Keyspace) {
     refuses_write(store.put(theirs, b"key", b"stray"));
     refuses_write(store.put_expiring(theirs, b"key", b"stray", Some(1)));
     let puts: [(&[u8], &[u8]); 1] = [(b"key", b"stray")];
@@ -98,7 +98,7 @@ fn writes_are_refused(store: &Store<Mapped>, mine: &Keyspace, theirs: &Keyspace)
     assert_eq!(transaction.commit().unwrap(), 0, "nothing was taken");
 }
 
-fn reads_are_refused(store: &Store<Mapped>, theirs: &Keyspace) {
+fn reads_are_refused(store: &Store<Auto>, theirs: &Keyspace) {
     refuses_read(store.get(theirs, b"key"));
     refuses_read(store.multi_get(theirs, &[b"key"], |_| ControlFlow::Continue(())));
     assert_eq!(store.len(theirs), 0);
@@ -132,7 +132,7 @@ fn an_index_that_a_store_was_not_opened_for_is_named() {
     let f = Fixture::new("nvtree");
     f.put("key", "value");
     let (dir, options) = f.ended(true);
-    let pool = Pool::<Mapped>::open(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
+    let pool = Pool::<Auto>::open(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
     let error = Store::open(&pool, "s", &options).unwrap_err();
     assert!(
         matches!(&error, StoreError::NoDesign { design, there } if design == "nvtree" && there == &["lbtree"]),
@@ -148,7 +148,8 @@ fn an_index_that_a_store_was_not_opened_for_is_named() {
 fn a_store_is_made_over_lbtree_and_of_its_leaf_sizes_alone() {
     let f = Fixture::new("lbtree");
     assert_eq!(f.store.design(), ("lbtree", 256));
-    let volatile = Pool::<Dram>::create(Path::new("none"), &PoolOptions::default()).unwrap();
+    let options = crate::common::on(MediumKind::Dram, 1 << 30);
+    let volatile = Pool::<Auto>::create(Path::new("none"), &options).unwrap();
     let odd = StoreOptions {
         node_bytes: Some(300),
         ..StoreOptions::default()

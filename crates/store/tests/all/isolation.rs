@@ -3,7 +3,7 @@
 //! interleaved by hand, under both isolation levels.
 
 use crate::common::{DESIGNS, Fixture, text};
-use bristlecone_pmem::media::Mapped;
+use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Isolation, Transaction, TransactionOptions, WriteError};
 use std::ops::ControlFlow;
 
@@ -30,7 +30,7 @@ struct Bench {
     isolation: Isolation,
 }
 
-type Tx = Transaction<Mapped>;
+type Tx = Transaction<Auto>;
 
 impl Bench {
     fn begin(&self) -> Tx {

@@ -1,19 +1,14 @@
 //! Stores on ordinary files behind the journal: whatever was acknowledged or read is in the
 //! journal.
 
-use bristlecone_pmem::media::Journal;
-use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
+use bristlecone_pmem::media::{Auto, MediumKind};
+use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{Batch, StoreOptions};
 use std::path::Path;
 use std::sync::Arc;
 
 fn options() -> PoolOptions {
-    PoolOptions {
-        media: MediaOptions {
-            reserve: 1 << 30,
-            ..MediaOptions::default()
-        },
-    }
+    crate::common::on(MediumKind::Journal, 1 << 30)
 }
 
 /// Copies every file of a pool, the journal first, so that the copy lacks what is in the pool file
@@ -33,11 +28,11 @@ fn commits_of_threads_share_syncs_and_survive() {
     let dir = crate::common::directory();
     let home = dir.path().join("home");
     std::fs::create_dir(&home).unwrap();
-    let pool: Arc<Pool<Journal>> = Pool::create(&home.join("pool"), &options()).unwrap();
+    let pool: Arc<Pool<Auto>> = Pool::create(&home.join("pool"), &options()).unwrap();
     let made = StoreOptions::default().without_thread();
     let store = crate::common::create(&pool, "s", "nvtree", &made).unwrap();
     let k = store.keyspace("k").unwrap();
-    let syncs = pool.pm().stats().syncs;
+    let syncs = pool.pm().journal_stats().unwrap().syncs;
     std::thread::scope(|scope| {
         for thread in 0..4u32 {
             let (store, k) = (&store, &k);
@@ -59,10 +54,10 @@ fn commits_of_threads_share_syncs_and_survive() {
         }
     });
     // 200 batches of 8 keys and 200 single ones: at most a sync for each, however many keys.
-    let syncs = pool.pm().stats().syncs - syncs;
+    let syncs = pool.pm().journal_stats().unwrap().syncs - syncs;
     assert!(syncs <= 400 + 10, "{syncs} syncs");
     copy(&home, &dir.path().join("cut"));
-    let cut: Arc<Pool<Journal>> = Pool::open(&dir.path().join("cut/pool"), &options()).unwrap();
+    let cut: Arc<Pool<Auto>> = Pool::open(&dir.path().join("cut/pool"), &options()).unwrap();
     let cut = crate::common::open(&cut, "s", &made).unwrap();
     let k = cut.find_keyspace("k").unwrap();
     for thread in 0..4u32 {

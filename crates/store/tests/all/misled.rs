@@ -6,7 +6,7 @@
 //! looked like those of a dropped keyspace.
 
 use crate::common::{DESIGNS, Fixture, k};
-use bristlecone_pmem::media::Mapped;
+use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{Store, StoreOptions};
 use std::os::unix::fs::FileExt;
@@ -32,13 +32,13 @@ fn find(file: &[u8], bytes: &[u8]) -> Vec<usize> {
         .collect()
 }
 
-fn open(path: &Path, options: &StoreOptions) -> Result<Store<Mapped>, String> {
+fn open(path: &Path, options: &StoreOptions) -> Result<Store<Auto>, String> {
     let pool = Pool::open(path, &PoolOptions::default()).map_err(|e| e.to_string())?;
     crate::common::open(&pool, "s", options).map_err(|e| e.to_string())
 }
 
 /// Checks that every key except `except` has its value.
-fn all_are_there(store: &Store<Mapped>, except: Option<u32>) {
+fn all_are_there(store: &Store<Auto>, except: Option<u32>) {
     for i in (0..KEYS).filter(|i| Some(*i) != except) {
         let found = store.get(&k(store), &i.to_be_bytes()).unwrap();
         assert_eq!(found, Some(value(i)), "{i}");

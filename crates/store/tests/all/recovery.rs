@@ -1,7 +1,7 @@
 //! Recovery of an interrupted transaction, for writers and for readers.
 
 use crate::common::{DESIGNS, Fixture, k, text};
-use bristlecone_pmem::media::Mapped;
+use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{Store, TransactionOptions, WriteError};
 use std::os::unix::fs::FileExt;
@@ -36,7 +36,7 @@ fn changed(f: &Fixture) -> u64 {
     tx.commit().unwrap()
 }
 
-fn all(store: &Store<Mapped>) -> Vec<Option<String>> {
+fn all(store: &Store<Auto>) -> Vec<Option<String>> {
     let k = k(store);
     ["a", "b", "c", "d", "e"]
         .iter()
@@ -55,8 +55,7 @@ fn a_transaction_without_its_slot_never_was() {
         let f = Fixture::new(design);
         let ts = changed(&f);
         let path = f.copy();
-        let pool: std::sync::Arc<Pool<Mapped>> =
-            Pool::open(&path, &PoolOptions::default()).unwrap();
+        let pool: std::sync::Arc<Pool<Auto>> = Pool::open(&path, &PoolOptions::default()).unwrap();
         let store = crate::common::open(&pool, "s", &f.options).unwrap();
         let new = Some("new".to_owned());
         assert_eq!(
@@ -69,7 +68,7 @@ fn a_transaction_without_its_slot_never_was() {
         let path = f.copy();
         uncommit(&path, ts);
         // First for a read-only open, whose repairs are private.
-        let pool: std::sync::Arc<Pool<Mapped>> =
+        let pool: std::sync::Arc<Pool<Auto>> =
             Pool::open(&path, &PoolOptions::read_only()).unwrap();
         let store = crate::common::open(&pool, "s", &f.options).unwrap();
         assert_eq!(all(&store), old());
@@ -80,8 +79,7 @@ fn a_transaction_without_its_slot_never_was() {
         assert_eq!(store.vacuum_all().unwrap().versions, 0);
         store.check().unwrap();
         drop((store, pool));
-        let pool: std::sync::Arc<Pool<Mapped>> =
-            Pool::open(&path, &PoolOptions::default()).unwrap();
+        let pool: std::sync::Arc<Pool<Auto>> = Pool::open(&path, &PoolOptions::default()).unwrap();
         let store = crate::common::open(&pool, "s", &f.options).unwrap();
         assert_eq!(store.recovery().undone, 5);
         assert_eq!(all(&store), old());
@@ -93,8 +91,7 @@ fn a_transaction_without_its_slot_never_was() {
         tx.put(&k(&store), b"y", b"1").unwrap();
         assert!(tx.commit().unwrap() > 0);
         drop((store, pool));
-        let pool: std::sync::Arc<Pool<Mapped>> =
-            Pool::open(&path, &PoolOptions::default()).unwrap();
+        let pool: std::sync::Arc<Pool<Auto>> = Pool::open(&path, &PoolOptions::default()).unwrap();
         let store = crate::common::open(&pool, "s", &f.options).unwrap();
         assert_eq!(all(&store), old());
         store.check().unwrap();

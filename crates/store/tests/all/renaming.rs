@@ -71,7 +71,7 @@ fn names_that_are_taken_or_are_none_are_refused_and_nothing_changes() {
     let mut read = PoolOptions::default();
     read.media.access = Access::ReadOnly;
     let path = dir.path().join("pool");
-    let pool = Pool::<bristlecone_pmem::media::Mapped>::open(&path, &read).unwrap();
+    let pool = Pool::<bristlecone_pmem::media::Auto>::open(&path, &read).unwrap();
     let store = crate::common::open(&pool, "s", &options).unwrap();
     let k = store.find_keyspace("k").unwrap();
     let refused = store.rename_keyspace(&k, "new").unwrap_err();

@@ -2,7 +2,7 @@
 
 use crate::common::{DESIGNS, Fixture, kind};
 use bristlecone_index::damage::collecting_damage;
-use bristlecone_pmem::media::Mapped;
+use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{SalvageReport, Store, TransactionOptions};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::path::Path;
 type Found = (BTreeMap<(String, String), Vec<u8>>, Vec<(String, String)>);
 
 fn salvage(path: &Path, now: u64) -> (SalvageReport, Found) {
-    let pool = Pool::<Mapped>::open(path, &PoolOptions::read_only()).unwrap();
+    let pool = Pool::<Auto>::open(path, &PoolOptions::read_only()).unwrap();
     let (mut whole, mut damaged) = (BTreeMap::new(), Vec::new());
     let (report, _) = collecting_damage(|| {
         Store::salvage_with(&pool, "s", &DESIGNS.map(kind), now, &mut |salvaged| {
@@ -102,7 +102,7 @@ fn each_damaged_entry_is_named_and_the_others_are_given() {
         file.write_all_at(&[0xFF; 8], record(101) - 8).unwrap();
         file.write_all_at(&[0xFF; 2], record(102) - 6).unwrap();
         file.write_all_at(&[0xFF; 8], record(103) - 16).unwrap();
-        let pool = Pool::<Mapped>::open(&path, &PoolOptions::read_only()).unwrap();
+        let pool = Pool::<Auto>::open(&path, &PoolOptions::read_only()).unwrap();
         let store = crate::common::open(&pool, "s", &f.options).unwrap();
         assert!(store.recovery().damaged >= 3, "{:?}", store.recovery());
         drop((store, pool));

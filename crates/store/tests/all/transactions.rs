@@ -1,7 +1,7 @@
 //! Transactions against a model, savepoints, cursors, batches, and the vacuum beside snapshots.
 
 use crate::common::{DESIGNS, Fixture, k, text};
-use bristlecone_pmem::media::Mapped;
+use bristlecone_pmem::media::Auto;
 use bristlecone_store::{
     Batch, Keyspace, Snapshot, Store, StoreOptions, Transaction, TransactionOptions,
 };
@@ -37,7 +37,7 @@ fn model_range(model: &Model, range: &(Bound<Vec<u8>>, Bound<Vec<u8>>)) -> Pairs
         .collect()
 }
 
-fn seen_by_snapshot(snapshot: &Snapshot<Mapped>, k: &Keyspace, rng: &mut SmallRng, model: &Model) {
+fn seen_by_snapshot(snapshot: &Snapshot<Auto>, k: &Keyspace, rng: &mut SmallRng, model: &Model) {
     let range = range(rng);
     let expected = model_range(model, &range);
     let mut found = Pairs::new();
@@ -69,12 +69,7 @@ fn seen_by_snapshot(snapshot: &Snapshot<Mapped>, k: &Keyspace, rng: &mut SmallRn
     assert_eq!(snapshot.get(k, &key).unwrap().as_ref(), model.get(&key));
 }
 
-fn seen_by_transaction(
-    tx: &mut Transaction<Mapped>,
-    f: &Fixture,
-    rng: &mut SmallRng,
-    model: &Model,
-) {
+fn seen_by_transaction(tx: &mut Transaction<Auto>, f: &Fixture, rng: &mut SmallRng, model: &Model) {
     let range = range(rng);
     let expected = model_range(model, &range);
     let most = rng.random_range(1..80);
@@ -175,7 +170,7 @@ fn against_the_model(design: &str, seed: u64, rounds: usize) {
     let rng = &mut rng;
     let mut f = Fixture::new(design);
     let mut model = Model::new();
-    let mut kept: Vec<(Snapshot<Mapped>, Model)> = Vec::new();
+    let mut kept: Vec<(Snapshot<Auto>, Model)> = Vec::new();
     for round in 0..rounds {
         match rng.random_range(0..12) {
             0..=3 => transaction(&f, rng, round, &mut model),
@@ -346,7 +341,7 @@ fn transfers(design: &str) {
     for i in 0..ACCOUNTS {
         f.store.put(&f.k, &name(i), b"100").unwrap();
     }
-    let total = |store: &Store<Mapped>| {
+    let total = |store: &Store<Auto>| {
         let mut total = 0;
         store
             .snapshot()
@@ -360,7 +355,7 @@ fn transfers(design: &str) {
             .unwrap();
         total
     };
-    let number = |tx: &mut Transaction<Mapped>, who: u32| -> i64 {
+    let number = |tx: &mut Transaction<Auto>, who: u32| -> i64 {
         text(tx.get(&f.k, &name(who)).unwrap())
             .unwrap()
             .parse()

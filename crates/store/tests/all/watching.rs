@@ -4,7 +4,7 @@
 use crate::common::{DESIGNS, Fixture, PATIENCE};
 use crate::failing::made;
 use bristlecone_pmem::CommitError;
-use bristlecone_pmem::media::Journal;
+use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::media::journal::fault::FaultDisk;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{
@@ -87,7 +87,7 @@ fn every_way_to_write_is_reported() {
         let rest = "some/b=short some/b=short n=5 n=merged -n -a t=1 before=2 some/c=batch -t some/d=1 x=1";
         assert_eq!(found[2..].join(" "), rest);
 
-        // What expires is no commit.
+        // Expiry is no commit.
         f.hands.set(1000);
         store.vacuum_all().unwrap();
         assert_eq!(f.get("some/b"), None);
@@ -132,8 +132,8 @@ fn a_cleared_keyspace_is_watched_on_and_a_dropped_one_ends_the_watch() {
     assert!(matches!(refused, Err(WriteError::Dropped { .. })));
 }
 
-fn journalled(dir: &tempfile::TempDir) -> (Store<Journal>, Keyspace) {
-    let pool = Pool::create(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
+fn journalled(dir: &tempfile::TempDir) -> (Store<Auto>, Keyspace) {
+    let pool = crate::common::journalled(dir.path());
     let store = Store::create(&pool, "store", &StoreOptions::default()).unwrap();
     let k = store.keyspace("k").unwrap();
     (store, k)
@@ -332,15 +332,15 @@ fn who_only_reads_has_nothing_to_watch() {
     let path = dir.path().join("pool");
     let mut read = PoolOptions::default();
     read.media.access = bristlecone_pmem::Access::ReadOnly;
-    let pool = Pool::<bristlecone_pmem::media::Mapped>::open(&path, &read).unwrap();
+    let pool = Pool::<bristlecone_pmem::media::Auto>::open(&path, &read).unwrap();
     let store = crate::common::open(&pool, "s", &options).unwrap();
     let k = store.find_keyspace("k").unwrap();
     let refused = store.watch(&k, b"", WatchLimits::default());
     assert!(matches!(refused, Err(WriteError::ReadOnly)));
 }
 
-/// A subscriber that was told that its keyspace was cleared looked up the name, and got the keyspace
-/// from before, which reads as empty and takes no writes.
+/// A subscriber that was told that its keyspace was cleared looked up the name, and got the
+/// keyspace from before, which reads as empty and takes no writes.
 #[test]
 fn a_subscriber_that_is_told_of_a_clearing_finds_the_new_keyspace() {
     let f = Fixture::new(DESIGNS[0]);
@@ -358,7 +358,8 @@ fn a_subscriber_that_is_told_of_a_clearing_finds_the_new_keyspace() {
                 Some(WatchEvent::Cleared { .. }) => cleared += 1,
                 other => panic!("{other:?}"),
             }
-            // By name it is there, or already a later one; never one that is gone, unless it goes now.
+            // By name it is there, or already a later one; never one that is gone, unless it goes
+            // now.
             let found = f.store.find_keyspace(f.k.name()).unwrap();
             match f.store.put(&found, b"after", b"it") {
                 Ok(()) | Err(WriteError::Dropped { .. }) => {}
@@ -379,7 +380,8 @@ fn a_subscriber_that_is_told_of_a_clearing_finds_the_new_keyspace() {
     assert!(f.store.watched(&watch).is_none());
 }
 
-/// The watch ended before the changes that deferring handles had made, which were durable afterwards.
+/// The watch ended before the changes that deferring handles had made, which were durable
+/// afterwards.
 #[test]
 fn dropping_the_last_handle_gives_the_last_changes_first() {
     let dir = tempfile::tempdir().unwrap();

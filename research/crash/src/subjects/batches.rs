@@ -5,14 +5,15 @@
 //! key k   --> copies 0 to k mod 3: keys k, k + 2^40, k + 2^41
 //! ```
 //!
-//! Copies that differ, or of which some are missing, show a batch that took effect in part. A batch of
-//! keys is one batch of all their copies, so it also splits pages that its changes do not fit.
+//! Copies that differ, or of which some are missing, show a batch that took effect in part. A batch
+//! of keys is one batch of all their copies, so it also splits pages that its changes do not fit.
 //!
-//! One of the subjects opens its tree without reading pages, and then writes two marks far from each other in
-//! one batch. So it uses a commit slot while pages may have groups that no commit made count.
+//! One of the subjects opens its tree without reading pages, and then writes two marks far from
+//! each other in one batch. So it uses a commit slot while pages may have groups that no commit
+//! made count.
 //!
-//! Reading is done at a snapshot, all copies. What rests on it is written only if they have not changed
-//! since.
+//! Reading is done at a snapshot, all copies. Changes that rest on it are written only if the
+//! copies have not changed since.
 //!
 //! # Crash states
 //! Those of the tree, and of commit slots: groups that a crash came before. Snapshots have none.
@@ -163,8 +164,8 @@ impl<K: Numbered + KeyRepr + ?Sized> LiveBatches<K> {
         Ok(first)
     }
 
-    /// Writes all copies of the keys that `decide` finds at a snapshot, in one batch, if they have not
-    /// changed since. Refused if it finds that nothing is to be done.
+    /// Writes all copies of the keys that `decide` finds at a snapshot, in one batch, if they have
+    /// not changed since. Refused if it finds that nothing is to be done.
     fn write(
         &self,
         op: &Op,

@@ -176,7 +176,7 @@ struct LiveStore {
     keyspaces: [Keyspace; 2],
     /// Held while a keyspace is made whose name says a value.
     naming: Mutex<()>,
-    /// What answers lookups, if the first keyspace is watched.
+    /// The follower that answers lookups, if the first keyspace is watched.
     follower: Option<Mutex<Follower>>,
     /// How many lookups it has answered.
     lookups: Cell<u64>,

@@ -5,7 +5,7 @@
 //! *slot array*: the number of entries, then their slots in the order of their keys. Bit 63 of word
 //! 0 says that the array is valid. Where the papers leave a choice, node sizes, inner index,
 //! allocator and locks are LB+-Tree's, because that paper compares the trees in this way. A value
-//! is replaced in place by one NAW. What is in the header line needs no flush of its own.
+//! is replaced in place by one NAW. Entries in the header line need no flush of their own.
 //!
 //! # Invariants
 //! Besides the tree's: a slot counts iff its bit is set; while the valid bit is set, the slot array

@@ -1,4 +1,5 @@
-//! The scenarios, run on the clustered tree: several page sizes, both kinds of keys and values, each medium.
+//! The scenarios, run on the clustered tree: several page sizes, both kinds of keys and values,
+//! each medium.
 
 use crate::common::{Chosen, File, Journal, Memory, Of, scenario_suite};
 use bristlecone_designs::clustered::ClusteredOptions;

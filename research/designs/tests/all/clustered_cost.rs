@@ -1,5 +1,5 @@
-//! What each operation on a clustered tree costs in flushed lines and fences: goldens that a change
-//! must not raise unnoticed. Counted in memory, 4 KiB pages, keys and values of 8 bytes.
+//! The cost of each operation on a clustered tree in flushed lines and fences: goldens that a
+//! change must not raise unnoticed. Counted in memory, 4 KiB pages, keys and values of 8 bytes.
 
 use crate::common::counted::{Medium, cost, pool};
 use bristlecone_designs::clustered::{ClusteredOptions, ClusteredTree};
@@ -58,8 +58,8 @@ fn used(pool: &Pool<Medium>) -> u64 {
     pool.info().used_bytes
 }
 
-/// Lines and fences differ by a few in a thousand insertions: a chunk of the pool is assigned, durably, where no page that was replaced
-/// is free yet, which depends on when readers have left.
+/// Lines and fences differ by a few in a thousand insertions: a chunk of the pool is assigned,
+/// durably, where no page that was replaced is free yet, which depends on when readers have left.
 fn assert_about(found: (u64, u64, u64), golden: (u64, u64, u64)) {
     let near = |a: u64, b: u64| a.abs_diff(b) <= 4;
     assert!(
@@ -68,7 +68,8 @@ fn assert_about(found: (u64, u64, u64), golden: (u64, u64, u64)) {
     );
 }
 
-/// The aim of the design: at most 1.05 fences and 1.9 lines an insertion, splits and all, growing from empty.
+/// The aim of the design: at most 1.05 fences and 1.9 lines an insertion, splits and all, growing
+/// from empty.
 #[test]
 fn growing_from_empty() {
     const KEYS: u64 = 100_000;

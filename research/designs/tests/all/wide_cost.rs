@@ -1,6 +1,6 @@
 //! Costs of inserting 16-byte keys and values in flushed lines and fences, beside Table 2 of
-//! UCSC-CRSS-20-01, and of replacing a 16-byte value. Counted in memory; nodes of 512 bytes, entries of
-//! 32.
+//! UCSC-CRSS-20-01, and of replacing a 16-byte value. Counted in memory; nodes of 512 bytes,
+//! entries of 32.
 
 use crate::common::counted::{Medium, cost_of as cost, pool};
 use bristlecone_designs::{

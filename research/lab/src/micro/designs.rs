@@ -13,8 +13,8 @@
 //! | dax, journal | [`Auto`] | its predicted branch at a flush is nothing beside the medium |
 //! | dram | `Dram` | flush and fence do nothing |
 //!
-//! The counting pass is on [`Auto`] too. A build with assertions, which measures nothing, is compiled
-//! for that only, and calls the designs as [engines](bristlecone_designs::engines).
+//! The counting pass is on [`Auto`] too. A build with assertions, which measures nothing, is
+//! compiled for that only, and calls the designs as [engines](bristlecone_designs::engines).
 //!
 //! # Static dispatch
 //! A measurement does not go through an engine, because its dynamic calls would be part of the

@@ -34,11 +34,12 @@ const TOP: i32 = 46;
 const GROUP: f64 = 0.86;
 
 /// Colours that people with any common kind of colour vision can distinguish (Okabe and Ito).
-const COLOURS: [RGBColor; 4] = [
+const COLOURS: [RGBColor; 5] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
+    RGBColor(213, 94, 0),
 ];
 const TEXT: RGBColor = RGBColor(30, 30, 30);
 const FAINT: RGBColor = RGBColor(105, 105, 105);

@@ -3,12 +3,17 @@
 
 use crate::LabError;
 use bristlecone::{Batch, Database, Keyspace};
+use bristlecone_designs::clustered::{ClusteredOptions, ClusteredTree};
+use bristlecone_designs::{DurableIndex, OrderedIndex};
 use bristlecone_peers::PeerError;
 use bristlecone_peers::fjall::Fjall;
 use bristlecone_peers::lmdb::{Lmdb, Mode};
 use bristlecone_peers::redb::Redb;
 use bristlecone_peers::store::Store;
+use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::{Pool, PoolOptions};
 use std::fmt;
+use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 use std::str::FromStr;
 
@@ -17,6 +22,8 @@ use std::str::FromStr;
 pub enum Engine {
     /// The product's `Database`, with its defaults.
     Bristlecone,
+    /// The clustered tree by itself, which the product's store is to be built on.
+    Tree,
     /// LMDB in the mode `WRITEMAP`.
     Lmdb,
     /// redb.
@@ -27,13 +34,22 @@ pub enum Engine {
 
 impl Engine {
     /// All engines; the product is the first.
-    pub const ALL: [Self; 4] = [Self::Bristlecone, Self::Lmdb, Self::Redb, Self::Fjall];
+    pub const ALL: [Self; 5] = [
+        Self::Bristlecone,
+        Self::Tree,
+        Self::Lmdb,
+        Self::Redb,
+        Self::Fjall,
+    ];
+    /// The databases: those that are compared if none are named.
+    pub const DATABASES: [Self; 4] = [Self::Bristlecone, Self::Lmdb, Self::Redb, Self::Fjall];
 
     /// Returns its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Bristlecone => "bristlecone",
+            Self::Tree => "tree",
             Self::Lmdb => "LMDB",
             Self::Redb => "redb",
             Self::Fjall => "fjall",
@@ -53,6 +69,7 @@ impl Engine {
         };
         Ok(match self {
             Self::Bristlecone => Box::new(Product::open(&path)?),
+            Self::Tree => Box::new(Tree::open(&path)?),
             Self::Lmdb => {
                 made(&path)?;
                 Box::new(Lmdb::open(
@@ -175,5 +192,78 @@ impl Store for Product {
     fn remove(&self, key: u64) -> Result<(), PeerError> {
         let removed = self.pairs.remove(key.to_be_bytes());
         removed.map(|_| ()).map_err(failed("delete"))
+    }
+}
+
+/// The clustered tree.
+struct Tree(ClusteredTree<[u8], [u8], Auto>);
+
+fn failed_in_tree<E: fmt::Display>(doing: &'static str) -> impl Fn(E) -> PeerError {
+    move |e| PeerError {
+        peer: "tree",
+        doing,
+        message: e.to_string(),
+    }
+}
+
+impl Tree {
+    fn open(path: &Path) -> Result<Self, PeerError> {
+        let pool =
+            Pool::create(path, &PoolOptions::default()).map_err(failed_in_tree("opening"))?;
+        let tree = ClusteredTree::create(&pool, "pairs", &ClusteredOptions::default());
+        tree.map(Self).map_err(failed_in_tree("opening"))
+    }
+}
+
+impl Store for Tree {
+    fn name(&self) -> &'static str {
+        Engine::Tree.name()
+    }
+
+    fn setting(&self) -> &'static str {
+        "each call fences and commits"
+    }
+
+    fn put(&self, key: u64, value: &[u8]) -> Result<(), PeerError> {
+        let put = self.0.upsert(&key.to_be_bytes(), value);
+        put.map(|_| ()).map_err(failed_in_tree("upsert"))
+    }
+
+    fn put_batch(&self, pairs: &[(u64, Vec<u8>)]) -> Result<(), PeerError> {
+        let keys: Vec<[u8; 8]> = pairs.iter().map(|(key, _)| key.to_be_bytes()).collect();
+        let pairs = keys.iter().zip(pairs);
+        let changes = pairs.map(|(key, (_, value))| (&key[..], Some(&value[..])));
+        self.0.write_batch(changes).map_err(failed_in_tree("batch"))
+    }
+
+    fn get(&self, key: u64, visit: &mut dyn FnMut(&[u8])) -> Result<bool, PeerError> {
+        Ok(self.0.get_with(&key.to_be_bytes(), visit).is_some())
+    }
+
+    fn scan(
+        &self,
+        from: u64,
+        limit: usize,
+        visit: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<(), PeerError> {
+        let from = from.to_be_bytes();
+        let range = (Bound::Included(&from[..]), Bound::Unbounded);
+        let mut left = limit;
+        self.0
+            .scan::<(Bound<&[u8]>, Bound<&[u8]>)>(range, |key, value| {
+                visit(key.try_into().map_or(0, u64::from_be_bytes), value);
+                left -= 1;
+                if left == 0 {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            });
+        Ok(())
+    }
+
+    fn remove(&self, key: u64) -> Result<(), PeerError> {
+        let removed = self.0.remove(&key.to_be_bytes());
+        removed.map(|_| ()).map_err(failed_in_tree("delete"))
     }
 }

@@ -124,7 +124,7 @@ impl Default for Params {
             keys: 200_000,
             rounds: 5,
             slice: Duration::from_millis(500),
-            engines: Engine::ALL.to_vec(),
+            engines: Engine::DATABASES.to_vec(),
             seed: 1,
         }
     }
@@ -395,13 +395,14 @@ mod tests {
             keys: 1000,
             rounds: 2,
             slice: Duration::from_millis(5),
+            engines: Engine::ALL.to_vec(),
             ..Params::default()
         };
         let mut told = 0;
         let report = run(&params, &mut |_| told += 1).unwrap();
         assert_eq!((report.runs.len(), told), (2, 4));
         for run in &report.runs {
-            assert_eq!(run.engines.len(), 4);
+            assert_eq!(run.engines.len(), Engine::ALL.len());
             for operation in &run.operations {
                 let slow = operation.kops.iter().any(|rate| rate.median <= 0.0);
                 assert!(!slow, "{operation:?}");
@@ -410,7 +411,15 @@ mod tests {
         }
         let text = report.to_string();
         let svg = draw(&report).unwrap();
-        for name in ["bristlecone", "LMDB", "redb", "fjall", "load", "delete"] {
+        for name in [
+            "bristlecone",
+            "tree",
+            "LMDB",
+            "redb",
+            "fjall",
+            "load",
+            "delete",
+        ] {
             assert!(text.contains(name) && svg.contains(name), "{name}: {text}");
         }
         assert!(!svg.contains("NaN"));

@@ -1,4 +1,5 @@
-//! Clients of a server, all in one thread: each sends some commands at once and waits for all their replies.
+//! Clients of a server, all in one thread: each sends some commands at once and waits for all their
+//! replies.
 
 use crate::args::Mix;
 use crate::client::{self, Client};
@@ -15,7 +16,7 @@ const SKEW: f64 = 0.99;
 /// Records that are loaded at once.
 const LOADED_AT_ONCE: u64 = 500;
 
-/// What clients do, and which records there are by now.
+/// The operations of clients, and the records that exist by now.
 pub struct Load {
     mix: Mix,
     zipf: Zipf<f64>,
@@ -113,7 +114,7 @@ impl Load {
     }
 }
 
-/// What clients measured.
+/// The clients' measurements.
 pub struct Slice {
     /// Commands a second, in thousands.
     pub kops: f64,
@@ -125,7 +126,7 @@ pub struct Slice {
 
 struct Connection {
     stream: TcpStream,
-    /// What has come and was not looked at: the beginning of a reply.
+    /// Bytes that have come and were not looked at: the beginning of a reply.
     read: Vec<u8>,
     missing: usize,
     adds: u64,
@@ -177,7 +178,8 @@ impl Connection {
     }
 }
 
-/// Bytes of the first reply, if it has come: to `GET` and `SET` only, for their replies are counted and not looked at.
+/// Bytes of the first reply, if it has come: to `GET` and `SET` only, for their replies are counted
+/// and not looked at.
 fn reply_length(bytes: &[u8]) -> io::Result<Option<usize>> {
     let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
         return Ok(None);

@@ -93,7 +93,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Runs this thread, and what it starts, on one of the processors that it may use, if there is more than one.
+/// Runs this thread, and what it starts, on one of the processors that it may use, if there is more
+/// than one.
 struct Processors(Option<[usize; 2]>);
 
 impl Processors {
@@ -226,7 +227,8 @@ impl Contender {
 /// Seconds that a process was at work.
 fn worked(process: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // After the name, which is in parentheses, user's and system's time are the 12th and 13th fields.
+    // After the name, which is in parentheses, user's and system's time are the 12th and 13th
+    // fields.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let ticks = fields.split_whitespace().skip(11).take(2);
     let ticks: u64 = ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).sum();

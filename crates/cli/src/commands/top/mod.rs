@@ -59,7 +59,8 @@ fn print(args: &Top, client: &mut Client) -> Outcome {
 /// How long a signal may have to wait.
 const HEARD_WITHIN: Duration = Duration::from_millis(100);
 
-/// The terminal while it shows views. It is as it was when this is dropped, also if a signal ends that.
+/// The terminal while it shows views. It is as it was when this is dropped, also if a signal ends
+/// that.
 struct Screen {
     told_to_end: Arc<AtomicBool>,
 }
@@ -123,7 +124,7 @@ enum Told {
     Quit,
 }
 
-/// What the person at the terminal does, within that time.
+/// The input of the person at the terminal, within that time.
 fn told(within: Duration) -> io::Result<Told> {
     if !event::poll(within)? {
         return Ok(Told::Nothing);

@@ -1,4 +1,4 @@
-//! What a server says of itself at one moment, and what has happened between two.
+//! A server's statistics at one moment, and the differences between two.
 
 use super::client::Client;
 use crate::client::Reply;
@@ -65,7 +65,7 @@ pub struct Slow {
     pub client: Vec<u8>,
 }
 
-/// What a server says of itself.
+/// A server's statistics.
 #[derive(Debug)]
 pub struct Sample {
     at: Instant,
@@ -107,7 +107,7 @@ impl Sample {
         Ok(sample)
     }
 
-    /// What the text of `INFO` says.
+    /// The statistics in the text of `INFO`.
     fn of(info: &str) -> Self {
         let mut sample = Self {
             at: Instant::now(),

@@ -1,4 +1,5 @@
-//! A directory of its own for each test, and the command in it. The research command's tests use this file too.
+//! A directory of its own for each test, and the command in it. The research command's tests use
+//! this file too.
 
 #![allow(dead_code)] // Either command's tests use most of it.
 
@@ -14,7 +15,7 @@ pub struct Bench {
     dir: TempDir,
 }
 
-/// What a command left: status, and both outputs.
+/// The result of a command: status, and both outputs.
 pub struct Ran {
     pub status: Option<i32>,
     pub stdout: Vec<u8>,

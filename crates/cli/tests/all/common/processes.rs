@@ -1,4 +1,5 @@
-//! Commands that run in the background until a test ends them. The research command's tests use this file too.
+//! Commands that run in the background until a test ends them. The research command's tests use
+//! this file too.
 
 #![allow(dead_code)] // Either command's tests use most of it.
 

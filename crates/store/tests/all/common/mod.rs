@@ -3,12 +3,12 @@
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 use bristlecone_designs::engines::NVTREE;
-use bristlecone_pmem::media::Mapped;
-use bristlecone_pmem::{Media, Pool, PoolOptions};
+use bristlecone_pmem::media::{Auto, MediumKind};
+use bristlecone_pmem::{Media, MediaOptions, Pool, PoolOptions};
 use bristlecone_store::{
     EngineKind, Keyspace, LbEngine, Store, StoreError, StoreOptions, WallClock,
 };
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,6 +27,26 @@ pub fn kind<M: Media>(design: &str) -> &'static dyn EngineKind<M> {
         "nvtree" => &NVTREE,
         _ => panic!("no test has {design}"),
     }
+}
+
+/// Bytes of address space that a pool of these tests may grow to.
+pub const RESERVE: u64 = 1 << 30;
+
+/// Options of a pool on that medium, of `reserve` bytes at most.
+pub fn on(medium: MediumKind, reserve: u64) -> PoolOptions {
+    PoolOptions {
+        media: MediaOptions {
+            medium: Some(medium),
+            reserve,
+            ..MediaOptions::default()
+        },
+    }
+}
+
+/// A pool on a journal, in that directory.
+pub fn journalled(dir: &Path) -> Arc<Pool<Auto>> {
+    let options = on(MediumKind::Journal, RESERVE);
+    Pool::create(&dir.join("pool"), &options).unwrap()
 }
 
 /// Makes store `name` with an index of that design.
@@ -77,7 +97,7 @@ impl Hands {
 /// A store `s` with keyspace `k`, in a directory of its own.
 pub struct Fixture {
     // The first field, so that the store closes before its file is removed.
-    pub store: Store<Mapped>,
+    pub store: Store<Auto>,
     pub k: Keyspace,
     pub hands: Hands,
     pub options: StoreOptions,
@@ -108,7 +128,8 @@ impl Fixture {
             recovery_threads: 2,
             ..options
         };
-        let pool = Pool::create(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
+        let options_of_pool = on(MediumKind::Mapped, RESERVE);
+        let pool = Pool::create(&dir.path().join("pool"), &options_of_pool).unwrap();
         let store = create(&pool, "s", design, &options).unwrap();
         let k = store.keyspace("k").unwrap();
         Self {
@@ -121,10 +142,10 @@ impl Fixture {
         }
     }
 
-    pub fn new_pool(&self) -> Arc<Pool<Mapped>> {
+    pub fn new_pool(&self) -> Arc<Pool<Auto>> {
         let number = self.copies.fetch_add(1, Ordering::Relaxed);
         let path = self.dir.path().join(format!("new-{number}"));
-        Pool::create(&path, &PoolOptions::default()).unwrap()
+        Pool::create(&path, &on(MediumKind::Mapped, RESERVE)).unwrap()
     }
 
     /// Copies the file as it is now, as a kill would leave it.
@@ -136,7 +157,7 @@ impl Fixture {
     }
 
     /// Returns the store after a kill.
-    pub fn killed(&self) -> Store<Mapped> {
+    pub fn killed(&self) -> Store<Auto> {
         let pool = Pool::open(&self.copy(), &PoolOptions::default()).unwrap();
         open(&pool, "s", &self.options).unwrap()
     }

@@ -84,7 +84,8 @@ struct Graph {
     edges: Vec<Vec<(u32, Edge)>>,
 }
 
-/// The transaction that appended each element, and whether the element was its last one for the key.
+/// The transaction that appended each element, and whether the element was its last one for the
+/// key.
 type Appended = HashMap<u64, (usize, bool)>;
 
 /// Returns the anomalies of a history, the worst first, one of each kind.
@@ -165,8 +166,8 @@ pub fn check_snapshot_isolation(history: &[Txn]) -> Vec<Anomaly> {
     found
 }
 
-/// Returns true if each list that a transaction reads ends with its own appends and is otherwise the same
-/// each time.
+/// Returns true if each list that a transaction reads ends with its own appends and is otherwise
+/// the same each time.
 fn reads_itself(txn: &Txn) -> bool {
     let mut known: HashMap<u64, (Option<Vec<u64>>, Vec<u64>)> = HashMap::new();
     for op in &txn.ops {
@@ -186,7 +187,8 @@ fn reads_itself(txn: &Txn) -> bool {
     true
 }
 
-/// Returns the longest list of each key that a committed transaction read. All others are beginnings of it.
+/// Returns the longest list of each key that a committed transaction read. All others are
+/// beginnings of it.
 fn orders(history: &[Txn], note: &mut impl FnMut(Kind, &[usize])) -> HashMap<u64, Vec<u64>> {
     let mut longest: HashMap<u64, (usize, &Vec<u64>)> = HashMap::new();
     let reads = || {
@@ -288,8 +290,8 @@ impl Graph {
         }
     }
 
-    /// Returns transactions that are together in a cycle, each step of which `step` allows from the state
-    /// that it is in.
+    /// Returns transactions that are together in a cycle, each step of which `step` allows from the
+    /// state that it is in.
     fn cycle(&self, states: usize, step: impl Fn(u8, Edge) -> Option<u8>) -> Option<Vec<usize>> {
         let n = self.edges.len() * states;
         // Tarjan's algorithm, with a stack of its own.

@@ -4,7 +4,7 @@
 mod checker;
 
 use crate::common::Fixture;
-use bristlecone_pmem::media::Mapped;
+use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Isolation, Store, StoreOptions, TransactionOptions, WriteError};
 use checker::{Anomaly, Kind, Op, Txn, check, check_snapshot_isolation};
 use rand::rngs::SmallRng;
@@ -124,7 +124,7 @@ impl Client<'_> {
 }
 
 /// All lists as one transaction reads them at the end.
-fn read_all(store: &Store<Mapped>) -> Txn {
+fn read_all(store: &Store<Auto>) -> Txn {
     let mut ops = Vec::new();
     store
         .snapshot()

@@ -2,8 +2,8 @@
 //!
 //! It begins with what a snapshot has and goes on with the changes. So each must come once, in the
 //! order of the commits, and none may be missing. Lookups answered from it
-//! (`store-lbtree-256-watched`) are held against the history of all calls, before and after a crash:
-//! what was answered must not be lost with it.
+//! (`store-lbtree-256-watched`) are held against the history of all calls, before and after a
+//! crash: what was answered must not be lost with it.
 
 use super::{NOW, progress};
 use crate::subject::{Fault, FaultKind};

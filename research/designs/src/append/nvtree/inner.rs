@@ -619,7 +619,7 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
     /// Checks that keys ascend, and that counts and versions are plausible. At rest.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The fault, in words.
     pub(super) fn verify(&self) -> Result<(), String> {
         let mut last: Option<S::Owned> = None;
         for pln in 0..self.plns {

@@ -19,7 +19,7 @@ use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::pmwcas::{Descriptor, Policy, WordError};
 use bristlecone_pmem::{Media, SpaceError};
 
-/// What became of a small node.
+/// The fate of a small node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Merged {
     /// It stays as it is.

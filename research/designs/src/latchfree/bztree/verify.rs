@@ -27,7 +27,7 @@ pub(super) struct Walked {
     pub root: u64,
 }
 
-/// What is wrong, in words.
+/// The fault, in words.
 type Wrong = String;
 
 impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {

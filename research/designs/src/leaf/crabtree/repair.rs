@@ -26,7 +26,7 @@ use bristlecone_pmem::Media;
 /// them fenced.
 ///
 /// # Errors
-/// What is wrong with the leaf, in words.
+/// The fault of the leaf, in words.
 pub(super) fn repair<M: Media>(leaf: &Leaf<'_, M>) -> Result<bool, String> {
     let (head, capacity) = (leaf.head(), leaf.capacity());
     let n = head.n;

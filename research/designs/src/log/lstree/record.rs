@@ -267,7 +267,7 @@ impl<'p, M: Media> Reader<'p, M> {
     /// `inline` bytes.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The fault, in words.
     pub(super) fn check_pairs<K: Repr + ?Sized, V: Repr + ?Sized>(
         &self,
         record: &Record,

@@ -87,7 +87,7 @@ impl<M: Media> Logs<M> {
     /// Walks a log. Calls `reached` with each segment's offset before reading it.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The fault, in words.
     pub(super) fn replay(
         &self,
         log: usize,
@@ -175,7 +175,7 @@ impl<M: Media> Logs<M> {
 /// (a planted fault) in that of the logs.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The fault, in words.
 pub(super) fn chains(
     logs: &[Replayed],
     (of, rest): (usize, usize),

@@ -244,7 +244,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
     /// entries.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The fault, in words.
     fn undo_uncommitted(
         &self,
         node: Node<'_>,
@@ -304,7 +304,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
     /// Marks the records of the live entries of a node.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The fault, in words.
     fn mark_records(&self, level: u8, entries: &[Entry], guard: &Guard) -> Result<(), String> {
         for (n, entry) in entries.iter().enumerate() {
             let wrong = |e| format!("key {:#x}, value {:#x}: {e}", entry.key, entry.value);
@@ -323,7 +323,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
     /// children.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The fault, in words.
     pub(super) fn children(
         &self,
         below: &Below,

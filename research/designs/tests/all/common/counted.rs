@@ -1,5 +1,5 @@
-//! The lines and fences that an index issues, counted in memory, so that they are those of the code on
-//! any machine.
+//! The lines and fences that an index issues, counted in memory, so that they are those of the code
+//! on any machine.
 
 use bristlecone_designs::{DurableIndex, Stored, StoredKey};
 pub use bristlecone_pmem::media::Auto as Medium;

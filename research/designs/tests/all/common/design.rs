@@ -1,4 +1,5 @@
-//! The harness of every design: [`Of`] chooses a design, kinds of keys and values, and where its pool is.
+//! The harness of every design: [`Of`] chooses a design, kinds of keys and values, and where its
+//! pool is.
 
 use super::home::Place;
 use super::recorder::Recorder;
@@ -89,11 +90,12 @@ macro_rules! put {
 
 put!(File, Journal, Memory);
 
-/// A suite's choice: design `C` from `K` to `V` at the place `P`. Its scenarios run [`On`] such an index.
+/// A suite's choice: design `C` from `K` to `V` at the place `P`. Its scenarios run [`On`] such an
+/// index.
 pub struct Of<C, K: ?Sized, V: ?Sized, P>(PhantomData<fn(&C, &K, &V, P)>);
 
-/// The harness of whatever design and place the thread [has chosen](Suite::choose). So a scenario is
-/// compiled once for all of them.
+/// The harness of whatever design and place the thread [has chosen](Suite::choose). So a scenario
+/// is compiled once for all of them.
 pub struct Any<K: ?Sized, V: ?Sized>(PhantomData<fn(&K, &V)>);
 
 /// The index of a harness of a design.

@@ -8,10 +8,10 @@
 //! scenario_suite!(numbers_256, Of<Lb<1>, u64, u64, File>: [base, reverse, bulk, pooled, durable]);
 //! ```
 //!
-//! [`Of`] chooses any [`Design`](bristlecone_designs::Design); other than default options come from a
-//! [`Chosen`] of the test's own. Scenarios are compiled once for all designs of the same kinds of
-//! keys and values ([`design::Any`]). If the library has engines of these kinds, the index is one of
-//! them, which are compiled once for all tests; otherwise it is compiled for the test.
+//! [`Of`] chooses any [`Design`](bristlecone_designs::Design); other than default options come from
+//! a [`Chosen`] of the test's own. Scenarios are compiled once for all designs of the same kinds of
+//! keys and values ([`design::Any`]). If the library has engines of these kinds, the index is one
+//! of them, which are compiled once for all tests; otherwise it is compiled for the test.
 //!
 //! | capability | requires of the harness | scenarios |
 //! | --- | --- | --- |
@@ -93,7 +93,8 @@ pub trait Suite {
     fn choose() {}
 }
 
-/// A suite whose design can be put on the medium that [records](recorder::Recorder) what is durable.
+/// A suite whose design can be put on the medium that [records](recorder::Recorder) what is
+/// durable.
 pub trait RecordedSuite: Suite {
     /// As [`Suite::choose`], for the recorder too.
     fn choose_recorded();
@@ -147,8 +148,8 @@ pub trait Recorded: Pooled {
 /// Time after which a scenario counts as hung.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Runs `scenario`, after `choose`, in a thread. A scenario that takes longer than [`PATIENCE`] fails, so that it does not block
-/// the run.
+/// Runs `scenario`, after `choose`, in a thread. A scenario that takes longer than [`PATIENCE`]
+/// fails, so that it does not block the run.
 pub fn within_patience(choose: fn(), scenario: fn()) {
     let (done, finished) = mpsc::channel();
     let worker = thread::spawn(move || {

@@ -1,9 +1,10 @@
 //! `torture --server`: kill `bristlecone serve` at random moments under many clients.
 //!
-//! A round: clients write, some with several commands on their way, and note what was answered; the server is killed with SIGKILL;
-//! another one is started on the pool, now and then after one more that was killed while it was starting; every key is read. What a
-//! client had on its way is done in its order, so its keys must be what the answered commands left, or what those and the first few
-//! of the others left.
+//! A round: clients write, some with several commands on their way, and note what was answered; the
+//! server is killed with SIGKILL; another one is started on the pool, now and then after one more
+//! that was killed while it was starting; every key is read. Commands on their way are done in
+//! their order, so a client's keys must be what the answered commands left, or what those and the
+//! first few of the others left.
 
 mod plan;
 
@@ -26,11 +27,11 @@ use std::time::{Duration, Instant};
 /// How long the clients may take until each was answered once.
 const MAX_BEGIN: Duration = Duration::from_secs(120);
 
-/// What a client had when the server died.
+/// A client's state when the server died.
 #[derive(Default)]
 struct Work {
     acknowledged: u64,
-    /// What was on its way, in its order.
+    /// The commands that were on their way, in their order.
     open: VecDeque<Unit>,
     /// Replies that are wrong.
     wrong: Vec<String>,
@@ -173,7 +174,7 @@ fn write(
 fn answers(replies: &[Reply], expected: &[Reply]) -> bool {
     match replies {
         [reply] => expected == [reply.clone()],
-        // What the shared counter has by now nobody knows.
+        // The shared counter's value is unknown by now.
         [begin, queued @ .., Reply::Array(done)] => {
             let is_queued = |reply: &Reply| *reply == Reply::Status(b"QUEUED".to_vec());
             *begin == Reply::ok()

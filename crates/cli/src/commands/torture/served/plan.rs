@@ -1,8 +1,9 @@
-//! What the clients of a tortured server do, and what their keys hold then.
+//! The commands of a tortured server's clients, and the values of their keys then.
 //!
-//! Each client has keys of its own, whose kind follows from their number, and sends commands on them one by one or several at once,
-//! and transactions. A transaction also counts itself under a key of its client and under one that all clients share: what the
-//! clients' keys count together is what the shared one has, or else a transaction was done in part.
+//! Each client has keys of its own, whose kind follows from their number, and sends commands on
+//! them one by one or several at once, and transactions. A transaction also counts itself under a
+//! key of its client and under one that all clients share: what the clients' keys count together is
+//! what the shared one has, or else a transaction was done in part.
 
 use crate::client::{self, Reply};
 use rand::rngs::Xoshiro256PlusPlus as Random;
@@ -18,7 +19,7 @@ pub const SHARED: &[u8] = b"all:transactions";
 /// Most commands and transactions that are sent at once.
 const BATCH: usize = 16;
 
-/// What a key holds, by its number.
+/// The type of a key, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Text,
@@ -53,7 +54,7 @@ enum Change {
     Delete,
 }
 
-/// What is there wholly or not at all: a command, or several in a transaction.
+/// A unit that is there wholly or not at all: a command, or several in a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit(Vec<(u8, Change)>);
 
@@ -118,7 +119,7 @@ impl Plan {
         }
     }
 
-    /// What is sent at once: half of the time a single unit.
+    /// The units that are sent at once: half of the time a single one.
     pub fn batch(&mut self) -> VecDeque<Unit> {
         let most = if self.random.random() { BATCH } else { 1 };
         let length = self.random.random_range(1..=most);
@@ -176,7 +177,7 @@ impl Plan {
     }
 }
 
-/// What a key holds.
+/// The value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     Text(Vec<u8>),
@@ -247,7 +248,7 @@ pub fn shown(value: Option<&Value>) -> String {
     value.map_or_else(|| "absent".to_owned(), Value::shown)
 }
 
-/// What a client's keys hold.
+/// The values of a client's keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State(pub BTreeMap<u8, Value>);
 

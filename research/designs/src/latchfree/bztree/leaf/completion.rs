@@ -37,7 +37,7 @@ pub(super) struct Added<'a, M> {
     pub pending: bool,
 }
 
-/// What becomes of an added entry.
+/// The fate of an added entry.
 enum Verdict {
     /// It may become visible, and replaces that entry if there is one.
     Visible(Option<(usize, Meta)>),

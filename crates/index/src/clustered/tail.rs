@@ -1,0 +1,192 @@
+//! Reading the tail of a page where it lies in the pool: its groups, and their records.
+
+use super::layout::{Header, Kind, Lengths, SEAL, Seed, Uniform};
+use super::page::{Page, Span};
+use super::part::Part;
+use super::place::Place;
+use super::slots::split_word;
+use bristlecone_pmem::Media;
+
+/// A sound group of a tail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// Its first word.
+    pub(super) at: usize,
+    kind: Kind,
+    words: usize,
+    pub(super) stamp_word: u64,
+    /// Whether it may have been in flight when the power went.
+    pub(super) behind_seal: bool,
+}
+
+/// A tail that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SoundTail {
+    /// The word after the last group that counts.
+    pub(super) end: usize,
+    /// The head of a group follows there that a crash tore, or whose change was not committed.
+    pub(super) has_dead: bool,
+}
+
+impl<'p, M: Media> Page<'p, M> {
+    /// The words of the group at `at`, if there is a sound one, and its kind.
+    fn group(self, seed: Seed, at: usize, rest: &mut Vec<u64>) -> Option<(Kind, usize)> {
+        let head = self.word(at);
+        let (kind, words) = seed.headed(at, head)?;
+        if at + words > self.words() {
+            return None;
+        }
+        self.copy(at + 1, at + words, rest);
+        seed.is_head(at, head, kind, rest).then_some((kind, words))
+    }
+
+    /// The group at `at`, if there is a sound one. It may have been in flight.
+    pub(super) fn seen(self, seed: Seed, at: usize) -> Option<Seen> {
+        let (kind, words) = self.group(seed, at, &mut Vec::new())?;
+        Some(Seen {
+            at,
+            kind,
+            words,
+            stamp_word: self.word(at + 1),
+            behind_seal: true,
+        })
+    }
+
+    /// Calls `each` with every record of the tail that counts, oldest first, and with its key.
+    /// `counts`: whether a group does.
+    ///
+    /// # Errors
+    /// A message that says what is wrong: a group that is not sound, although it had been durable.
+    pub(super) fn tail(
+        self,
+        header: &Header,
+        seed: Seed,
+        counts: impl Fn(&Seen) -> bool,
+        mut each: impl FnMut(Place, &'p [u8]),
+    ) -> Result<SoundTail, String> {
+        let sealed = seed
+            .sealed_end(self.word(SEAL))
+            .ok_or_else(|| "the seal fails its check".to_owned())?;
+        let unit = Uniform::group_unit(header.form);
+        let mut rest = Vec::new();
+        let mut has_dead = false;
+        let mut end = header.tail.next_multiple_of(unit);
+        while end < self.words() {
+            let Some((kind, words)) = self.group(seed, end, &mut rest) else {
+                has_dead = seed.headed(end, self.word(end)).is_some();
+                break;
+            };
+            let seen = Seen {
+                at: end,
+                kind,
+                words,
+                stamp_word: rest.first().copied().unwrap_or(0),
+                behind_seal: end >= sealed,
+            };
+            if !counts(&seen) {
+                has_dead = true;
+                break;
+            }
+            self.records(header.form, &seen, &mut each)?;
+            end = (end + words).next_multiple_of(unit);
+        }
+        if sealed > end {
+            return Err(format!(
+                "the change at byte {} is damaged; changes up to byte {} had been durable",
+                end * 8,
+                sealed * 8
+            ));
+        }
+        // A power cut tears the last group only. A sound one further on says that this is damage.
+        let later = (end + unit..self.words())
+            .step_by(unit)
+            .find(|at| self.group(seed, *at, &mut rest).is_some());
+        if let Some(later) = later {
+            return Err(format!(
+                "the change at byte {} is damaged; there is a later one at byte {}",
+                end * 8,
+                later * 8
+            ));
+        }
+        Ok(SoundTail { end, has_dead })
+    }
+
+    /// Calls `each` with every record of a group, and with its key.
+    ///
+    /// # Errors
+    /// A message, if there is less than the group says.
+    pub(super) fn records(
+        self,
+        form: Option<Uniform>,
+        seen: &Seen,
+        each: &mut impl FnMut(Place, &'p [u8]),
+    ) -> Result<(), String> {
+        let Seen {
+            at, kind, words, ..
+        } = *seen;
+        let mut word = at + 2;
+        match (kind, form) {
+            (Kind::Uniform { padded }, Some(form)) => {
+                let record = form.record_words();
+                let n = ((words - 2) / record.max(1)).saturating_sub(padded.into());
+                for _ in 0..n {
+                    let place = Place {
+                        word,
+                        general: false,
+                        removed: false,
+                    };
+                    let len = form.key.into();
+                    each(place, self.bytes(Span { at: word * 8, len }));
+                    word += record;
+                }
+            }
+            (Kind::General, _) => {
+                while word < at + words
+                    && let Some(lengths) = Lengths::decode(self.word(word))
+                {
+                    if word + lengths.record_words() > at + words {
+                        return Err(format!("the change at byte {} is too short", at * 8));
+                    }
+                    let place = Place {
+                        word,
+                        general: true,
+                        removed: lengths.removed,
+                    };
+                    let len = lengths.key;
+                    let at = (word + 1) * 8;
+                    each(place, self.bytes(Span { at, len }));
+                    word += lengths.record_words();
+                }
+            }
+            (Kind::Uniform { .. }, None) => {
+                return Err(format!("the change at byte {} has no lengths", at * 8));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the stamps of the first `count` records of the tail, oldest first; `None` if a
+    /// group's head is not one, because the page is changing or is damaged.
+    pub(super) fn stamps(self, part: &Part, seed: Seed, count: usize) -> Option<Vec<u64>> {
+        let unit = Uniform::group_unit(part.base().form);
+        let mut stamps = Vec::with_capacity(count);
+        // A group's head and stamp come before its first record.
+        let mut at = part.place(0).word.saturating_sub(2);
+        while stamps.len() < count {
+            if at + 2 > self.words() {
+                return None;
+            }
+            let (_, words) = seed.headed(at, self.word(at))?;
+            let (stamp, _) = split_word(self.word(at + 1));
+            let before = stamps.len();
+            while stamps.len() < count && part.place(stamps.len()).word < at + words {
+                stamps.push(stamp);
+            }
+            if stamps.len() == before {
+                return None;
+            }
+            at = (at + words).next_multiple_of(unit);
+        }
+        Some(stamps)
+    }
+}
