@@ -8,19 +8,18 @@
 //! Each page gets one group. Pages without room for theirs are consolidated or split before, which
 //! changes no entry; from the first group on nothing can refuse.
 
+use super::changes::{Batch, Conflict};
 use super::find::Found;
-use super::group::{self, Group, Record};
+use super::group::{self, Group};
 use super::layout::{HEADER, MAX_GROUP, MAX_PAGE, Uniform};
-use super::outer::Outer;
-use super::page::key_word;
+use super::modify::{Current, Each};
 use super::part::Part;
 use super::place::Place;
 use super::read::TOGETHER;
 use super::replace::{Course, Cut, Entries, FULL, Old, Spec, Turnover, separator_between};
 use super::scan::NOW;
-use super::serial::Reads;
 use super::slots::stamp_word;
-use super::stored::{REFERENCE, Reference, Stored};
+use super::stored::REFERENCE;
 use super::write::Expected;
 use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Located;
@@ -35,184 +34,18 @@ use std::ops::Range;
 /// Entries of a page from which on it is split rather than made larger.
 const SPLIT_FROM: usize = 4;
 
-/// One change of a batch.
-#[derive(Debug)]
-struct Change {
-    key: Range<usize>,
-    /// Its first eight bytes.
-    word: u64,
-    /// An outer value is here until it is in a block of its own, and a reference after that.
-    value: Option<Range<usize>>,
-    outer: Option<Outer>,
-    expected: Expected,
-    /// Its place in the batch as it was given.
-    given: usize,
-    hash: u32,
-    was_there: bool,
-    /// Bytes of the outer value that it supersedes.
-    superseded: usize,
-    refused: bool,
-}
-
-impl Change {
-    /// Whether it is to be made: it is not refused, and there is something to remove.
-    fn is_made(&self) -> bool {
-        !self.refused && (self.value.is_some() || self.was_there)
-    }
-}
-
-/// A batch of changes.
-#[derive(Debug)]
-pub(super) struct Batch<'b, K: ToOwned + ?Sized> {
-    /// As they were given.
-    keys: Vec<&'b K>,
-    bytes: Vec<u8>,
-    changes: Vec<Change>,
-    /// None of the keys may have changed at this time or later.
-    unchanged_since: Option<u64>,
-    /// Nor these.
-    reads: Option<&'b Reads<K>>,
-    /// One of them has.
-    conflicts: bool,
-    /// Its changes have been made, but for those that are refused.
-    made: bool,
-}
-
 /// A page that a batch has locked, and its changes there.
 struct Run<'t> {
     part: &'t Part,
     changes: Range<usize>,
 }
 
-impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
-    pub(super) fn new() -> Self {
-        Self {
-            keys: Vec::new(),
-            bytes: Vec::new(),
-            changes: Vec::new(),
-            unchanged_since: None,
-            reads: None,
-            conflicts: false,
-            made: false,
-        }
-    }
+/// Lets go of the pages of a batch if looking at them fails or panics.
+struct Unlock<'r, 't>(&'r [Run<'t>]);
 
-    /// Makes no change if one of the keys, or of `reads`, has changed at `time` or later. Somebody
-    /// reads at that time.
-    pub(super) fn if_unchanged_since(mut self, time: u64, reads: Option<&'b Reads<K>>) -> Self {
-        self.unchanged_since = Some(time);
-        self.reads = reads;
-        self
-    }
-
-    /// Whether that was so.
-    pub(super) fn conflicts(&self) -> bool {
-        self.conflicts
-    }
-
-    /// Adds a change.
-    pub(super) fn add<V>(&mut self, key: &'b K, value: Option<&V>, expected: Expected)
-    where
-        V: Repr + ?Sized,
-    {
-        let mut push = |bytes: &[u8]| {
-            let from = self.bytes.len();
-            self.bytes.extend_from_slice(bytes);
-            from..self.bytes.len()
-        };
-        let change = Change {
-            key: key.with_bytes(&mut push),
-            word: key.with_bytes(|key| key_word(key, 0)),
-            value: value.map(|value| value.with_bytes(&mut push)),
-            outer: None,
-            expected,
-            given: self.changes.len(),
-            hash: key.hash(),
-            was_there: false,
-            superseded: 0,
-            refused: false,
-        };
-        self.keys.push(key);
-        self.changes.push(change);
-    }
-
-    /// Sorts the changes by key, and of each key in the order in which they were given.
-    fn sort(&mut self) {
-        let bytes = &self.bytes;
-        self.changes.sort_by(|a, b| {
-            let key = |change: &Change| &bytes[change.key.clone()];
-            a.word.cmp(&b.word).then_with(|| key(a).cmp(key(b)))
-        });
-    }
-
-    /// Of each key only the last change stays.
-    fn keep_last(&mut self) {
-        let bytes = &self.bytes;
-        self.changes.reverse();
-        self.changes
-            .dedup_by(|earlier, later| bytes[earlier.key.clone()] == bytes[later.key.clone()]);
-        self.changes.reverse();
-    }
-
-    /// Later insertions of a key are refused.
-    fn refuse_repeated(&mut self) {
-        for i in 1..self.changes.len() {
-            let repeated = self.key(i) == self.key(i - 1);
-            self.changes[i].refused = repeated;
-        }
-    }
-
-    fn key(&self, i: usize) -> &[u8] {
-        &self.bytes[self.changes[i].key.clone()]
-    }
-
-    /// The key of change `i`, as it was given.
-    fn given(&self, i: usize) -> &'b K {
-        self.keys[self.changes[i].given]
-    }
-
-    /// The records of changes that are to be made.
-    fn records(&self, changes: Range<usize>) -> impl Iterator<Item = Record<'_>> + Clone {
-        let changes = self.changes[changes].iter();
-        changes.filter(|change| change.is_made()).map(|change| {
-            let value = change.value.clone().map(|value| Stored {
-                bytes: &self.bytes[value],
-                outer: change.outer.is_some(),
-            });
-            (&self.bytes[change.key.clone()], value)
-        })
-    }
-
-    /// Writes the references of the outer values among some changes, which are appended in that
-    /// page, generation and place.
-    fn refer(
-        &mut self,
-        changes: Range<usize>,
-        (born_in, generation, place): (u32, u64, usize),
-        mut each: impl FnMut(&Reference),
-    ) {
-        for change in &mut self.changes[changes] {
-            if let (true, Some(outer), Some(value)) =
-                (change.is_made(), &change.outer, change.value.clone())
-            {
-                let reference = outer.reference(born_in, generation, place);
-                each(&reference);
-                self.bytes[value].copy_from_slice(&reference.encode());
-            }
-        }
-    }
-
-    /// The reference that change `i` has.
-    fn reference(&self, i: usize) -> Option<Reference> {
-        let change = &self.changes[i];
-        let value = change.value.clone().filter(|_| change.outer.is_some());
-        Reference::decode(&self.bytes[value?])
-    }
-
-    /// The place of each change in the batch as it was given, and whether it was refused.
-    pub(super) fn refused(&self) -> impl Iterator<Item = (usize, bool)> {
-        let changes = self.changes.iter();
-        changes.map(|change| (change.given, change.refused))
+impl Drop for Unlock<'_, '_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|run| run.part.writer.unlock());
     }
 }
 
@@ -229,7 +62,7 @@ where
     /// Persist cost: the lines of a group for each page; 1 fence, and for an atomic batch in more
     /// than one page 1 line and 1 fence more. Consolidations, splits and merges are extra.
     ///
-    /// None are made if the batch [conflicts](Batch::conflicts).
+    /// None are made if there is a [conflict](Batch::conflict).
     ///
     /// # Errors
     /// [`ReadError`]; no entry has changed then.
@@ -244,11 +77,21 @@ where
         } else {
             batch.refuse_repeated();
         }
+        self.with_outers(batch, |batch| self.change_sorted(batch, atomic))
+    }
+
+    /// Calls `change` with the outer values of the batch in blocks of their own, and gives back
+    /// those that it does not use.
+    fn with_outers<'b>(
+        &self,
+        batch: &mut Batch<'b, K>,
+        change: impl FnOnce(&mut Batch<'b, K>) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
         if !Self::OUTER {
-            return self.change_sorted(batch, atomic);
+            return change(batch);
         }
         let changed = self.write_outers(batch);
-        let changed = changed.and_then(|()| self.change_sorted(batch, atomic));
+        let changed = changed.and_then(|()| change(batch));
         // Those of changes that were refused, or have failed.
         for change in &mut batch.changes {
             if (changed.is_err() || !batch.made || !change.is_made())
@@ -258,6 +101,63 @@ where
             }
         }
         changed
+    }
+
+    /// Calls `each` with what each key of the batch has, in the order in which they were given,
+    /// until it breaks, and makes the changes before that, durably but for the commit: each by
+    /// itself, and under one time stamp. Nobody changes the keys meanwhile. No two changes are of
+    /// one key, and none is of a key that is looked at.
+    ///
+    /// Returns how many changes and looks came before `each` broke.
+    ///
+    /// # Errors
+    /// [`ReadError`]; no entry has changed then.
+    pub(super) fn execute_batch(
+        &self,
+        batch: &mut Batch<'_, K>,
+        each: &mut Each<'_, K, V, M>,
+    ) -> Result<usize, ReadError> {
+        batch.sort();
+        let mut done = 0;
+        let made = self.with_outers(batch, |batch| {
+            let runs = self.prepare_all(batch)?;
+            let unlock = Unlock(&runs);
+            done = self.look_at_all(batch, &runs, each)?;
+            std::mem::forget(unlock);
+            for change in &mut batch.changes {
+                change.refused |= change.given >= done;
+            }
+            self.finish(batch, &runs, false)
+        });
+        made.map(|()| done)
+    }
+
+    /// Calls `each` with what the keys of a batch have, whose pages are locked, until it breaks.
+    fn look_at_all(
+        &self,
+        batch: &Batch<'_, K>,
+        runs: &[Run<'_>],
+        each: &mut Each<'_, K, V, M>,
+    ) -> Result<usize, ReadError> {
+        let mut of_given = vec![(0, 0); batch.changes.len()];
+        for (number, run) in runs.iter().enumerate() {
+            for i in run.changes.clone() {
+                of_given[batch.changes[i].given] = (number, i);
+            }
+        }
+        for (done, (run, i)) in of_given.into_iter().enumerate() {
+            let part = runs[run].part;
+            let page = self.page_of(part);
+            let found = page.find(part, batch.key(i), batch.changes[i].hash);
+            let current = match found {
+                Found::Absent => None,
+                Found::Value(value) => Some(Current::new(self, page.stored(value))),
+            };
+            if each(current)?.is_break() {
+                return Ok(done);
+            }
+        }
+        Ok(batch.changes.len())
     }
 
     /// Puts the outer values of a batch in blocks of their own.
@@ -285,26 +185,47 @@ where
 
     /// Makes the changes of a batch that is sorted.
     fn change_sorted(&self, batch: &mut Batch<'_, K>, atomic: bool) -> Result<(), ReadError> {
+        let runs = self.prepare_all(batch)?;
+        self.finish(batch, &runs, atomic)
+    }
+
+    /// Appends the groups of a batch that is prepared, unlocks its pages, and merges those that are
+    /// worth it.
+    fn finish(
+        &self,
+        batch: &mut Batch<'_, K>,
+        runs: &[Run<'_>],
+        atomic: bool,
+    ) -> Result<(), ReadError> {
+        for i in self.append_batch(batch, runs, atomic)? {
+            self.merge(batch.given(i));
+        }
+        Ok(())
+    }
+
+    /// Locks the pages of all changes, which are sorted, with room for them.
+    ///
+    /// # Errors
+    /// [`ReadError`]; no page is locked then.
+    fn prepare_all<'t>(&'t self, batch: &mut Batch<'_, K>) -> Result<Vec<Run<'t>>, ReadError> {
         loop {
             let mut runs = Vec::new();
             let ready = self.prepare(batch, &mut runs);
             if ready.is_ok() {
-                for i in self.append_batch(batch, &runs, atomic)? {
-                    self.merge(batch.given(i));
-                }
-                return Ok(());
+                return Ok(runs);
             }
             runs.iter().for_each(|run| run.part.writer.unlock());
             match ready {
                 // Pages that were replaced are free now.
                 Err(ReadError::Space(_)) if self.retired.wait() => {}
-                ready => {
+                Err(e) => {
                     // Pages that were split for it give their space back.
                     for run in runs.iter().filter(|run| !run.changes.is_empty()) {
                         self.merge(batch.given(run.changes.start));
                     }
-                    return ready;
+                    return Err(e);
                 }
+                Ok(()) => {}
             }
         }
     }
@@ -320,7 +241,7 @@ where
         let mut next = 0;
         let mut located = [Located::default(); TOGETHER];
         let mut known = 0..0;
-        while next < batch.changes.len() && !batch.conflicts {
+        while next < batch.changes.len() && batch.conflict.is_none() {
             if next >= known.end {
                 known = next..(next + TOGETHER).min(batch.changes.len());
                 // Blocks that were replaced meanwhile are used again.
@@ -349,16 +270,21 @@ where
                 part,
                 changes: from..next,
             });
+            batch.seen = batch.seen.max(part.latest());
             for i in from..next {
                 let key = &batch.bytes[batch.changes[i].key.clone()];
                 let change = &mut batch.changes[i];
                 let found = page.find(part, key, change.hash);
                 change.was_there = found != Found::Absent;
                 change.superseded = self.superseded_by(page, found);
+                change.was = self.weigh(part, found);
                 if let Some(time) = batch.unchanged_since
                     && !planted!(self.pm(), "clustered-conflict-missed")
+                    && self.has_changed(part, (key, change.hash), &(time..NOW))?
                 {
-                    batch.conflicts |= self.has_changed(part, (key, change.hash), &(time..NOW))?;
+                    let (key, read) = (key.to_vec(), false);
+                    batch.conflict = Some(Conflict { key, read });
+                    return Ok(());
                 }
                 change.refused |= match change.expected {
                     Expected::Present => !change.was_there,
@@ -368,9 +294,6 @@ where
             }
         }
         drop(guard);
-        if batch.conflicts {
-            return Ok(());
-        }
         let mut i = 0;
         while i < runs.len() {
             if self.has_room(batch, &runs[i]) {
@@ -514,7 +437,7 @@ where
         atomic: bool,
     ) -> Result<Vec<usize>, ReadError> {
         let refused =
-            batch.conflicts || atomic && batch.changes.iter().any(|change| change.refused);
+            batch.conflict.is_some() || atomic && batch.changes.iter().any(|change| change.refused);
         let changes = |run: &&Run<'_>| batch.records(run.changes.clone()).next().is_some();
         let pages = runs.iter().filter(changes).count();
         if refused || pages == 0 {
@@ -525,8 +448,8 @@ where
         let slot = (atomic && pages > 1).then(|| self.slots.take());
         // One for all: only now, as a stamp that is given is used.
         let stamp = self.next_stamp();
-        let holds = self.reads_hold(batch, stamp);
-        if !matches!(holds, Ok(true)) {
+        let conflict = self.first_conflict(batch, stamp);
+        if !matches!(conflict, Ok(None)) {
             // Pages that were split for it give their space back.
             let split = runs.iter().filter(|run| self.is_sparse(run.part));
             let sparse: Vec<usize> = split.flat_map(|run| run.changes.clone().next()).collect();
@@ -534,13 +457,13 @@ where
             slot.into_iter().for_each(|slot| self.slots.release(slot));
             // It never will be.
             self.shown.show(stamp);
-            batch.conflicts |= holds.is_ok();
-            if holds.is_err() {
+            if conflict.is_err() {
                 sparse.iter().for_each(|i| self.merge(batch.given(*i)));
             }
-            return holds.map(|_| sparse);
+            batch.conflict = conflict?;
+            return Ok(sparse);
         }
-        batch.made = true;
+        (batch.made, batch.stamp) = (true, stamp);
         let mut places: Vec<Place> = Vec::with_capacity(batch.changes.len());
         let mut ends = Vec::with_capacity(runs.len());
         for run in runs {
@@ -559,10 +482,10 @@ where
             // acknowledged.
             pm.fence();
         }
-        let mut places = places.into_iter();
+        self.show_all(batch, runs, (ends, stamp), places);
         let mut sparse = Vec::new();
-        for (run, end) in runs.iter().zip(ends) {
-            self.show(batch, run, (end, stamp), &mut places);
+        for run in runs {
+            self.tell_run(batch, run, stamp);
             let removes = |i: &usize| {
                 let change = &batch.changes[*i];
                 change.value.is_none() && change.is_made()
@@ -580,13 +503,18 @@ where
         Ok(sparse)
     }
 
-    /// Whether what the transaction of a batch has read is as it was, at that stamp.
-    fn reads_hold(&self, batch: &Batch<'_, K>, stamp: u64) -> Result<bool, ReadError> {
+    /// What the transaction of a batch has read and is not as it was, at that stamp.
+    fn first_conflict(
+        &self,
+        batch: &Batch<'_, K>,
+        stamp: u64,
+    ) -> Result<Option<Conflict>, ReadError> {
         let (Some(reads), Some(since)) = (batch.reads, batch.unchanged_since) else {
-            return Ok(true);
+            return Ok(None);
         };
         self.shown.wait_for(stamp);
-        Ok(!self.have_changed(reads, &(since..stamp))?)
+        let changed = self.have_changed(reads, &(since..stamp))?;
+        Ok(changed.map(|key| Conflict { key, read: true }))
     }
 
     /// Writes the group of a run, with its outer values, and flushes it. Adds the places of its
@@ -614,6 +542,31 @@ where
         let words = group.finish(seed, at, stamp_word);
         self.write_group(self.page_of(part), at, words);
         at + words.len()
+    }
+
+    /// Shows the records of all runs, which have that stamp, to readers: whoever sees one of them
+    /// sees all of them from then on.
+    fn show_all(
+        &self,
+        batch: &Batch<'_, K>,
+        runs: &[Run<'_>],
+        (ends, stamp): (Vec<usize>, u64),
+        places: Vec<Place>,
+    ) {
+        let mut places = places.into_iter();
+        // No reader gets past one of these before all of them have been shown.
+        let together = if runs.len() > 1 && !planted!(self.pm(), "clustered-batch-shown-by-page") {
+            runs
+        } else {
+            &[]
+        };
+        for run in together {
+            run.part.version.lock();
+        }
+        for (run, end) in runs.iter().zip(ends) {
+            self.show(batch, run, (end, stamp), &mut places);
+        }
+        together.iter().for_each(|run| run.part.version.unlock());
     }
 
     /// Shows the records of a run, which have that stamp, to readers.
@@ -651,6 +604,20 @@ where
         for i in outers.filter(|i| batch.changes[*i].is_made()) {
             if let Some(reference) = batch.reference(i) {
                 self.settle_outer(&reference);
+            }
+        }
+    }
+
+    /// Tells the observer of the changes of a run, which have that stamp.
+    fn tell_run(&self, batch: &Batch<'_, K>, run: &Run<'_>, stamp: u64) {
+        if self.observer.is_none() {
+            return;
+        }
+        for i in run.changes.clone() {
+            let change = &batch.changes[i];
+            if change.is_made() {
+                let value = batch.stored(change);
+                self.tell_stored((batch.key(i), stamp), change.was, value);
             }
         }
     }

@@ -54,6 +54,12 @@ impl Counter {
         self.next.load(Ordering::SeqCst)
     }
 
+    /// The number that the next session begins at, unless more are given than the ceiling allows.
+    pub(super) fn ceiling(&self) -> u64 {
+        // ORDERING: Acquire; pairs with the Release of `raise`.
+        self.ceiling.load(Ordering::Acquire)
+    }
+
     #[cold]
     fn raise<M: Media>(&self, pm: &M, number: u64, cell: &PWord) {
         let _raising = lock(&self.raising);

@@ -1,6 +1,6 @@
 //! A clustered tree as an index: the contract's traits.
 
-use super::batch::Batch;
+use super::changes::Batch;
 use super::open::Loading;
 use super::scan::NOW;
 use super::write::{Changed, Expected};
@@ -220,7 +220,13 @@ where
     fn upsert(&self, key: &K, value: &V) -> Result<bool, InsertError> {
         let changed = self.put(key, value, Expected::Either)?;
         self.commit()?;
-        Ok(changed == Changed::Done { was_there: true })
+        Ok(matches!(
+            changed,
+            Changed::Done {
+                was_there: true,
+                ..
+            }
+        ))
     }
 
     fn update(&self, key: &K, value: &V) -> Result<(), UpdateError> {

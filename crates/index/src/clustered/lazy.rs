@@ -84,7 +84,6 @@ where
         &self.0
     }
 
-    #[cfg(test)]
     pub(super) fn into_tree(self) -> ClusteredTree<K, V, M> {
         self.0
     }

@@ -20,7 +20,7 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `index`, `open`, `verify`, `bulk` | the contract; making and opening; checking; loading sorted input |
-//! | `write`, `modify`, `batch`, `group`, `read`, `scan` | operations on leaf pages |
+//! | `write`, `modify`, `batch`, `changes`, `group`, `read`, `scan` | operations on leaf pages |
 //! | `snapshot`, `serial` | reading at a time, and writing after that |
 //! | `versions`, `shown` | what is kept for readers at a time; which changes have been shown |
 //! | `load` | making a page known that is touched for the first time |
@@ -29,7 +29,8 @@
 //! | `part`, `order` | what DRAM holds of a leaf page; a page in key order |
 //! | `table`, `counter`, `root` | page table; generations and stamps; root words |
 //! | `slots`, `sessions` | commit slots; what they said when a crash ended a session |
-//! | `lazy` | a tree whose pages are loaded as they are touched |
+//! | `lazy`, `hosted` | a tree whose pages are loaded as they are touched; one under a store |
+//! | `marks`, `observe` | up to when changes are durable; telling a store of changes |
 //! | `outer` | long values, in blocks of their own |
 //! | `page`, `tail`, `find`, `image` | reading a page, searching it, building one |
 //! | `layout`, `place`, `stored` | the layout of a page; places in it; values in it |
@@ -79,17 +80,21 @@
 
 mod batch;
 mod bulk;
+mod changes;
 mod checked;
 mod counter;
 mod find;
 mod group;
+mod hosted;
 mod image;
 mod index;
 mod layout;
 mod lazy;
 mod load;
+mod marks;
 mod merge;
 mod modify;
+mod observe;
 mod open;
 mod order;
 mod outer;
@@ -111,6 +116,8 @@ mod table;
 mod tail;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_hosted;
 #[cfg(test)]
 mod tests_lazy;
 #[cfg(test)]
@@ -136,9 +143,12 @@ use bristlecone_pmem::media::Instrument;
 use bristlecone_pmem::pool::{DataKind, Root};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError, planted};
 use counter::Counter;
+pub use hosted::{ChangeError, Current, HostedTree, KeyRange, Pinned, Step, When};
 use layout::Seed;
 pub use lazy::LazyTree;
-pub use modify::Modification;
+use marks::Marks;
+pub use modify::{Modification, Modified};
+pub use observe::{Glimpse, Observed, Observer};
 use page::Page;
 use part::Part;
 pub use serial::Reads;
@@ -199,6 +209,9 @@ where
     /// Which stamps' changes have been shown.
     shown: Shown,
     versions: Versions,
+    marks: Marks,
+    /// Told of each change.
+    observer: Option<Arc<dyn Observer>>,
     salt: u64,
     page_words: usize,
     /// Whether the sums of outer values are compared when they are read: not if opening has

@@ -3,11 +3,15 @@
 use super::find::Found;
 use super::outer::Given;
 use super::part::Part;
-use super::{ClusteredTree, ReadError};
+use super::stored::Stored;
+use super::write::Changed;
+use super::{ClusteredTree, Glimpse, ReadError};
 use crate::contract::InsertError;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use std::borrow::Borrow;
+use std::fmt;
+use std::ops::ControlFlow;
 
 /// What [`ClusteredTree::modify`] makes of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +24,68 @@ pub enum Modification<V> {
     Remove,
 }
 
+/// What a key has, as a change of it finds it.
+pub struct Current<'v, K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    tree: &'v ClusteredTree<K, V, M>,
+    stored: Stored<'v>,
+}
+
+impl<K, V, M> fmt::Debug for Current<'_, K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Current").finish_non_exhaustive()
+    }
+}
+
+impl<'v, K, V, M> Current<'v, K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    pub(super) fn new(tree: &'v ClusteredTree<K, V, M>, stored: Stored<'v>) -> Self {
+        Self { tree, stored }
+    }
+
+    /// Returns its value, once its sum has been compared if it is long.
+    ///
+    /// # Errors
+    /// [`ReadError`]: it is damaged.
+    pub fn value(&self) -> Result<&'v [u8], ReadError> {
+        self.tree.resolve(self.stored)
+    }
+
+    /// Returns the value's length and its beginning, without verifying a long one.
+    #[must_use]
+    pub fn glimpse(&self) -> Glimpse<'v> {
+        self.tree.glimpse(self.stored)
+    }
+}
+
+/// Gets what a key has, and says whether to go on.
+pub(super) type Each<'e, K, V, M> =
+    dyn FnMut(Option<Current<'_, K, V, M>>) -> Result<ControlFlow<()>, ReadError> + 'e;
+
+/// How a modification ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Modified {
+    /// The time stamp of the change; `None` if the key stays as it is.
+    pub stamp: Option<u64>,
+    /// What was decided rests on no change with a later stamp.
+    pub seen: u64,
+}
+
 /// Why a modification was not made.
-enum Refused {
+pub(super) enum Refused {
     /// For what it is.
     Itself(InsertError),
     /// For its page, or for want of space; and whether it was a removal.
@@ -79,51 +143,75 @@ where
             return Err(InsertError::ReadOnly);
         }
         Self::key_fits(key).map_err(|(len, most)| InsertError::KeyTooLong { len, most })?;
+        let modified = self.modify_by(key, |current| {
+            let Some(current) = current else {
+                return Ok(decide(None));
+            };
+            let decided = V::with_value_of(current.value()?, |value| decide(Some(value)));
+            // Bytes of values of the tree are values.
+            Ok(decided.unwrap_or(Modification::Keep))
+        });
+        let modified = modified.map_err(|refused| match refused {
+            Refused::Itself(e) => e,
+            Refused::Page(e, _) => Self::space_of(e).into(),
+        })?;
+        if modified.stamp.is_some() {
+            self.commit()?;
+        }
+        Ok(modified.stamp.is_some())
+    }
+
+    /// Changes `key` to what `decide` makes of what it has, durably but for the commit.
+    pub(super) fn modify_by(
+        &self,
+        key: &K,
+        mut decide: impl FnMut(
+            Option<Current<'_, K, V, M>>,
+        ) -> Result<Modification<V::Owned>, ReadError>,
+    ) -> Result<Modified, Refused> {
         let mut turn = 0;
         loop {
             match self.try_modify(key, &mut decide) {
-                Ok((changed, sparse)) => {
+                Ok((modified, sparse)) => {
                     if sparse {
                         self.merge(key);
                     }
-                    if changed {
-                        self.commit()?;
-                    }
-                    return Ok(changed);
+                    return Ok(modified);
                 }
-                Err(Refused::Itself(e)) => return Err(e),
                 Err(Refused::Page(e, removes)) if self.may_find_space(&e, removes, &mut turn) => {}
-                Err(Refused::Page(e, _)) => return Err(Self::space_of(e).into()),
+                Err(e) => return Err(e),
             }
         }
     }
 
-    /// Returns whether the key was changed, and whether its page is worth merging.
+    /// Returns how it ended, and whether the key's page is worth merging.
     fn try_modify(
         &self,
         key: &K,
-        decide: &mut impl FnMut(Option<&V>) -> Modification<V::Owned>,
-    ) -> Result<(bool, bool), Refused> {
+        decide: &mut impl FnMut(
+            Option<Current<'_, K, V, M>>,
+        ) -> Result<Modification<V::Owned>, ReadError>,
+    ) -> Result<(Modified, bool), Refused> {
         let refused = |e: ReadError| Refused::Page(e, false);
         key.with_bytes(|bytes| {
             let located = Self::with_guard(|guard| self.locate(key, bytes, guard));
             let (part, found) = located.map_err(refused)?;
             let unlock = Unlock(part);
-            let modification = match found {
-                Found::Absent => decide(None),
+            let seen = part.latest();
+            let kept = Modified { stamp: None, seen };
+            let current = match found {
+                Found::Absent => None,
                 Found::Value(value) => {
-                    let value = self.resolve(self.page_of(part).stored(value));
-                    let decided =
-                        V::with_value_of(value.map_err(refused)?, |value| decide(Some(value)));
-                    // Bytes of values of the tree are values.
-                    decided.unwrap_or(Modification::Keep)
+                    let stored = self.page_of(part).stored(value);
+                    Some(Current::new(self, stored))
                 }
             };
+            let modification = decide(current).map_err(refused)?;
             let about = (bytes, key.hash() as u8, found);
             let removes = matches!(modification, Modification::Remove);
             let (changed, sparse) = match modification {
-                Modification::Keep => return Ok((false, false)),
-                Modification::Remove if found == Found::Absent => return Ok((false, false)),
+                Modification::Keep => return Ok((kept, false)),
+                Modification::Remove if found == Found::Absent => return Ok((kept, false)),
                 Modification::Remove => {
                     std::mem::forget(unlock);
                     self.change_and_unlock(part, about, None)
@@ -151,8 +239,13 @@ where
                     })?
                 }
             };
-            changed.map_err(|e| Refused::Page(e, removes))?;
-            Ok((true, sparse))
+            let changed = changed.map_err(|e| Refused::Page(e, removes))?;
+            let stamp = match changed {
+                Changed::Done { stamp, .. } => Some(stamp),
+                Changed::Refused => None,
+            };
+            let seen = stamp.unwrap_or(seen);
+            Ok((Modified { stamp, seen }, sparse))
         })
     }
 }

@@ -6,6 +6,7 @@
 
 use super::counter::Counter;
 use super::layout::{Header, MIN_PAGE};
+use super::marks::Marks;
 use super::merge;
 use super::sessions::{self, Sessions};
 use super::shown::Shown;
@@ -89,7 +90,9 @@ where
             generations: Counter::new(root::GENERATIONS, ceilings.0),
             stamps: Counter::new(root::STAMPS, ceilings.1),
             shown: Shown::new(ceilings.1),
+            marks: Marks::none(),
             versions: Versions::new(),
+            observer: None,
             salt,
             page_words: options.page_bytes as usize / 8,
             sums_on_read: false,

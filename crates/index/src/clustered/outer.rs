@@ -240,7 +240,7 @@ where
     /// The caller is pinned since before it read the reference from a page that was current, or
     /// holds the page's lock, or reads at a time: so the block is not used for anything else
     /// meanwhile.
-    fn content_of(&self, reference: &Reference, sums: bool) -> Result<&[u8], String> {
+    pub(super) fn content_of(&self, reference: &Reference, sums: bool) -> Result<&[u8], String> {
         let (block, len) = (reference.block, reference.len());
         let end = block.saturating_add((HEAD + len) as u64);
         let of_value = |what: String| format!("the value at {block:#x}: {what}");
@@ -269,6 +269,15 @@ where
             }
         }
         Ok(content)
+    }
+
+    /// The content of a value that the caller has written, and that nothing leads to.
+    pub(super) fn content_of_new(&self, outer: &Outer) -> &[u8] {
+        let at = self.address(outer.block).wrapping_add(HEAD);
+        // SAFETY: 1. inside the block, which was allocated with room for it, in the pool, which
+        // stays mapped while `self` is borrowed; 2. `write_outer` has written it, and nobody does
+        // so again before it is discarded, or superseded and its readers have left.
+        unsafe { std::slice::from_raw_parts(at.cast_const(), outer.len as usize) }
     }
 
     /// The value that a page has as `stored`. The caller is as of `content_of`.

@@ -3,7 +3,9 @@
 use super::find::Found;
 use super::page::Page;
 use super::part::{Part, SEARCHED};
+use super::scan::NOW;
 use super::stored::Stored;
+use super::versions::Past;
 use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Located;
 use crate::repr::{KeyRepr, Repr};
@@ -65,6 +67,67 @@ where
                     }
                 }
             })
+        })
+    }
+
+    /// The value that `key` has now, or at the durable mark, as a page or history has it.
+    ///
+    /// The guard keeps it readable.
+    ///
+    /// # Errors
+    /// As of [`find_value`](Self::find_value).
+    pub(super) fn latest(
+        &self,
+        durable: bool,
+        (key, bytes): (&K, &[u8]),
+        guard: &Guard,
+    ) -> Result<Option<Past<'_>>, ReadError> {
+        let mark = if durable && self.marks.waits {
+            self.marks.durable()
+        } else {
+            NOW
+        };
+        loop {
+            let Some((part, version)) = self.part_of_key(key, guard) else {
+                self.load(key, guard)?;
+                continue;
+            };
+            let page = self.page_of(part);
+            // First: of all records below the count, or a later one.
+            let count = part.count();
+            if part.latest() >= mark {
+                let time = self.begin_reading(true);
+                let past = self.past_at(time, (key, bytes), guard);
+                self.end_reading(time);
+                return past;
+            }
+            let found = page.find_among(part, bytes, key.hash(), count);
+            let past = match found {
+                Found::Absent => None,
+                Found::Value(value) => Some(Past::of(page.stored(value))),
+            };
+            if part.version.validate(version) {
+                return Ok(past);
+            }
+        }
+    }
+
+    /// Calls `f` with the value that `key` has at the durable mark.
+    ///
+    /// # Errors
+    /// As of [`find_value`](Self::find_value).
+    pub(super) fn find_durable<R>(
+        &self,
+        key: &K,
+        f: impl FnOnce(&V) -> R,
+    ) -> Result<Option<R>, ReadError> {
+        if !self.marks.waits {
+            return self.find_value(key, f);
+        }
+        let guard = &epoch::pin();
+        key.with_bytes(|bytes| match self.latest(true, (key, bytes), guard)? {
+            Some(past) => Ok(V::with_value_of(self.resolve(past.stored())?, f)),
+            None => Ok(None),
         })
     }
 
@@ -143,6 +206,14 @@ where
                 key.with_bytes(|bytes| page.prefetch_key(part, bytes, key.hash()));
                 also(page, part);
             }
+        }
+    }
+
+    /// Prefetches what searches for these keys touch.
+    pub(super) fn prefetch_keys<Q: Borrow<K>>(&self, keys: &[Q]) {
+        let mut located = [Located::default(); TOGETHER];
+        for keys in keys.chunks(TOGETHER) {
+            self.go_down(keys, &mut located[..keys.len()], &epoch::pin(), |_, _| {});
         }
     }
 

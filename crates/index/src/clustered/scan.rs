@@ -7,6 +7,7 @@ use super::order::{Step, TailOrder, Walk};
 use super::page::Page;
 use super::part::Part;
 use super::place::Base;
+use super::stored::Stored;
 use super::{ClusteredTree, Handle, ReadError};
 use crate::contract::Direction;
 use crate::inner::Ranged;
@@ -40,6 +41,22 @@ where
         direction: Direction,
         time: u64,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        self.scan_stored(range, direction, time, |key, stored| {
+            let value = self.resolve(stored)?;
+            let visited = V::with_value_of(value, |value| visit(key, value));
+            // Bytes of values of the tree are values.
+            Ok(visited.unwrap_or(ControlFlow::Continue(())))
+        })
+    }
+
+    /// As [`scan_pages`](Self::scan_pages), with values as the pages have them.
+    pub(super) fn scan_stored<R: RangeBounds<K>>(
+        &self,
+        range: &R,
+        direction: Direction,
+        time: u64,
+        mut visit: impl FnMut(&K, Stored<'_>) -> Result<ControlFlow<()>, ReadError>,
     ) -> Result<(), ReadError> {
         let mut order = TailOrder::default();
         // The bound at which the scan stands.
@@ -149,14 +166,14 @@ where
     /// Visits the entries of a walk over a page.
     ///
     /// # Errors
-    /// [`ReadError`], at a value that is damaged.
+    /// Those of `visit`.
     pub(super) fn visit_page(
         &self,
         page: Page<'_, M>,
         base: &Base,
         direction: Direction,
         mut walk: Walk<'_>,
-        visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
+        visit: &mut impl FnMut(&K, Stored<'_>) -> Result<ControlFlow<()>, ReadError>,
     ) -> Result<ControlFlow<()>, ReadError> {
         let prefix = page.prefix(base.prefix);
         let mut whole = Vec::new();
@@ -173,18 +190,16 @@ where
                 whole.extend_from_slice(key);
                 key = &whole;
             }
-            let value = match self.resolve(page.stored(value)) {
-                Ok(value) => value,
-                Err(e) => {
+            let visited = K::with_value_of(key, |key| visit(key, page.stored(value)));
+            match visited {
+                Some(Ok(flow)) => flow,
+                Some(Err(e)) => {
                     failed = Err(e);
-                    return ControlFlow::Break(());
+                    ControlFlow::Break(())
                 }
-            };
-            let visited = K::with_value_of(key, |key| {
-                V::with_value_of(value, |value| visit(key, value))
-            });
-            // Bytes of keys and values of the tree are keys and values.
-            visited.flatten().unwrap_or(ControlFlow::Continue(()))
+                // Bytes of keys of the tree are keys.
+                None => ControlFlow::Continue(()),
+            }
         };
         let visited = match direction {
             Direction::Up => walk.try_for_each(&mut one),

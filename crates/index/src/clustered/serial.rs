@@ -86,8 +86,8 @@ where
     V: Repr + ?Sized,
     M: Media,
 {
-    /// Whether one of the keys or ranges has changed at a time of `times`, the first of which
-    /// somebody reads at, and which all have been shown.
+    /// Returns one of the keys, or a key of the ranges, that has changed at a time of `times`, the
+    /// first of which somebody reads at, and which all have been shown.
     ///
     /// # Errors
     /// [`ReadError`]: a page is damaged.
@@ -95,10 +95,11 @@ where
         &self,
         reads: &Reads<K>,
         times: &Range<u64>,
-    ) -> Result<bool, ReadError> {
+    ) -> Result<Option<Vec<u8>>, ReadError> {
         for key in &reads.keys {
-            if self.key_has_changed(key.borrow(), times)? {
-                return Ok(true);
+            let key: &K = key.borrow();
+            if self.key_has_changed(key, times)? {
+                return Ok(Some(key.with_bytes(<[u8]>::to_vec)));
             }
         }
         for (from, to) in &reads.ranges {
@@ -106,11 +107,11 @@ where
                 from.as_ref().map(Borrow::borrow),
                 to.as_ref().map(Borrow::borrow),
             );
-            if self.range_has_changed(range, times)? {
-                return Ok(true);
+            if let Some(key) = self.range_has_changed(range, times)? {
+                return Ok(Some(key));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     fn key_has_changed(&self, key: &K, times: &Range<u64>) -> Result<bool, ReadError> {
@@ -166,7 +167,7 @@ where
         &self,
         range: Bounded<'_, K>,
         times: &Range<u64>,
-    ) -> Result<bool, ReadError> {
+    ) -> Result<Option<Vec<u8>>, ReadError> {
         let mut reached: Option<Bound<K::Owned>> = None;
         loop {
             let guard = &epoch::pin();
@@ -185,8 +186,8 @@ where
                     if !part.version.validate(version) {
                         continue;
                     }
-                    if changed? {
-                        return Ok(true);
+                    if let Some(key) = changed? {
+                        return Ok(Some(key));
                     }
                 }
                 // As of a key.
@@ -194,42 +195,42 @@ where
                 _ => continue,
             }
             if bounds.ends {
-                return Ok(false);
+                return Ok(None);
             }
             let Some(high) = at.high else {
-                return Ok(false);
+                return Ok(None);
             };
             reached = Some(Bound::Included(high));
         }
     }
 
-    /// Whether a key of the page that is within the bounds has changed. If the page is changing,
-    /// the answer, or the error, means nothing.
+    /// Returns a key of the page that is within the bounds and has changed. If the page is
+    /// changing, the answer, or the error, means nothing.
     fn part_has_changed(
         &self,
         part: &Part,
         bounds: &Bounds<'_, K>,
         times: &Range<u64>,
-    ) -> Result<bool, ReadError> {
+    ) -> Result<Option<Vec<u8>>, ReadError> {
         let page = self.page_of(part);
         let count = part.count();
         if part.latest() < times.start {
-            return Ok(false);
+            return Ok(None);
         }
         let stamps = page.stamps(part, self.seed(part.generation()), count);
         let stamps = Self::known(stamps)?;
         let form = part.base().form;
         bounds.within_page(|from, to| {
-            if part.latest_of_base() >= times.start
-                && !self.versions.between(times.start, from, to)?.is_empty()
-            {
-                return Ok(true);
+            if part.latest_of_base() >= times.start {
+                let kept = self.versions.between(times.start, from, to)?;
+                if let Some((key, _)) = kept.into_iter().next() {
+                    return Ok(Some(key));
+                }
             }
-            let is_inside = |i: usize| {
-                let key = page.bytes(page.record(form, part.place(i)).0);
-                (from, to).contains(key)
-            };
-            Ok((0..count).any(|i| times.contains(&stamps[i]) && is_inside(i)))
+            let key = |i: usize| page.bytes(page.record(form, part.place(i)).0);
+            let changed = (0..count).filter(|i| times.contains(&stamps[*i])).map(key);
+            let inside = |key: &&[u8]| (from, to).contains(*key);
+            Ok(changed.into_iter().find(inside).map(<[u8]>::to_vec))
         })
     }
 }

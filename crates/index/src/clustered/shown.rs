@@ -21,6 +21,8 @@ const LINE: u64 = 8;
 /// See the module's head.
 #[derive(Debug)]
 pub(super) struct Shown<const RING: u64 = WORDS> {
+    /// The first stamp that could be given.
+    first: u64,
     /// Of each word, the next stamp to be shown.
     next: Box<[AtomicU64]>,
     /// All stamps below this one have been shown.
@@ -42,9 +44,15 @@ impl<const RING: u64> Shown<RING> {
             next[Self::word(stamp)] = AtomicU64::new(stamp);
         }
         Self {
+            first,
             next: next.into(),
             mark: AtomicU64::new(first),
         }
+    }
+
+    /// The first stamp that could be given.
+    pub(super) fn first(&self) -> u64 {
+        self.first
     }
 
     /// Notes that the change of `stamp` has been shown, in all its pages, or never will be.
@@ -69,6 +77,23 @@ impl<const RING: u64> Shown<RING> {
         while cell.load(Ordering::Acquire) < next {
             wait(&backoff);
         }
+    }
+
+    /// A time below which all stamps have been shown: at most `end`, all stamps below which have
+    /// been given. Waits for nobody.
+    pub(super) fn up_to(&self, end: u64) -> u64 {
+        // ORDERING: Acquire; as in `wait_for`.
+        let marked = self.mark.load(Ordering::Acquire);
+        let mut time = marked;
+        // ORDERING: Acquire; as in `wait_until`.
+        while time < end && self.next[Self::word(time)].load(Ordering::Acquire) > time {
+            time += 1;
+        }
+        if time > marked {
+            // ORDERING: Release; as in `wait_for`.
+            self.mark.store(time, Ordering::Release);
+        }
+        time
     }
 
     /// Waits until all stamps below `end`, which have been given, have been shown.

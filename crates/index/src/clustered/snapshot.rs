@@ -16,6 +16,7 @@ use super::place::Base;
 use super::replace::Change;
 use super::scan::Bounds;
 use super::serial::Reads;
+use super::stored::Stored;
 use super::versions::{Past, Version, Was};
 use super::{ClusteredTree, Handle, ReadError};
 use crate::contract::{Direction, InsertError};
@@ -117,10 +118,7 @@ where
     M: Media,
 {
     fn drop(&mut self) {
-        let freed = self.tree.versions.end(self.time);
-        if !freed.is_empty() {
-            (self.tree).retire_outers(freed.into_iter(), &epoch::pin());
-        }
+        self.tree.end_reading(self.time);
     }
 }
 
@@ -136,7 +134,7 @@ where
     /// [`ReadError`]: a page is damaged; where all were loaded when the tree was opened, it was
     /// damaged in memory since.
     pub fn get(&self, key: &K) -> Result<Option<V::Owned>, ReadError> {
-        self.tree.find_at(self.time, key)
+        self.tree.find_at(self.time, key, ToOwned::to_owned)
     }
 
     /// Visits the entries that the range had, in the order of their keys or down, until `visit`
@@ -225,7 +223,7 @@ where
         let mut batch = batch.if_unchanged_since(self.time, reads);
         let changed = self.tree.change_batch(&mut batch, true);
         changed.map_err(|e| InsertError::from(ClusteredTree::<K, V, M>::space_of(e)))?;
-        if batch.conflicts() {
+        if batch.conflict().is_some() {
             return Err(WriteError::Conflict);
         }
         self.tree.commit().map_err(InsertError::from)?;
@@ -244,10 +242,7 @@ where
     /// # Examples
     /// As of [`Snapshot`].
     pub fn snapshot(&self) -> Snapshot<'_, K, V, M> {
-        let time = self.versions.begin(|| self.stamps.coming());
-        if !planted!(self.pm(), "clustered-snapshot-early") {
-            self.shown.wait_for(time);
-        }
+        let time = self.begin_reading(false);
         Snapshot { tree: self, time }
     }
 
@@ -322,26 +317,42 @@ where
         }
     }
 
-    /// The value that `key` had at `time`.
-    fn find_at(&self, time: u64, key: &K) -> Result<Option<V::Owned>, ReadError> {
+    /// Calls `f` with the value that `key` had at `time`, if it had one. Somebody reads at that
+    /// time.
+    ///
+    /// # Errors
+    /// [`ReadError`]: a page is damaged, or the value.
+    pub(super) fn find_at<R>(
+        &self,
+        time: u64,
+        key: &K,
+        f: impl FnOnce(&V) -> R,
+    ) -> Result<Option<R>, ReadError> {
         let guard = &epoch::pin();
-        key.with_bytes(|bytes| {
-            loop {
-                let Some((part, version)) = self.part_of_key(key, guard) else {
-                    self.load(key, guard)?;
-                    continue;
-                };
-                let found = self.look_at(part, time, (bytes, key.hash()));
-                self.pm().interleave();
-                if part.version.validate(version) {
-                    let Some(past) = found? else {
-                        return Ok(None);
-                    };
-                    let value = self.resolve(past.stored())?;
-                    return Ok(V::with_value_of(value, ToOwned::to_owned));
-                }
-            }
+        key.with_bytes(|bytes| match self.past_at(time, (key, bytes), guard)? {
+            Some(past) => Ok(V::with_value_of(self.resolve(past.stored())?, f)),
+            None => Ok(None),
         })
+    }
+
+    /// As [`find_at`](Self::find_at): the value as a page or history has it.
+    pub(super) fn past_at(
+        &self,
+        time: u64,
+        (key, bytes): (&K, &[u8]),
+        guard: &Guard,
+    ) -> Result<Option<Past<'_>>, ReadError> {
+        loop {
+            let Some((part, version)) = self.part_of_key(key, guard) else {
+                self.load(key, guard)?;
+                continue;
+            };
+            let found = self.look_at(part, time, (bytes, key.hash()));
+            self.pm().interleave();
+            if part.version.validate(version) {
+                return found;
+            }
+        }
     }
 
     /// The value that a key had at `time`. If the page is changing, the answer, or the error, means
@@ -383,14 +394,14 @@ where
     /// with nothing visited, if the page is not the one of `version` any more.
     ///
     /// # Errors
-    /// [`ReadError`]: the page is damaged.
+    /// [`ReadError`]: the page is damaged; and those of `visit`.
     pub(super) fn visit_earlier(
         &self,
         (part, version): (&Part, u64),
         time: u64,
         direction: Direction,
         bounds: &Bounds<'_, K>,
-        visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
+        visit: &mut impl FnMut(&K, Stored<'_>) -> Result<ControlFlow<()>, ReadError>,
     ) -> Result<Option<ControlFlow<()>>, ReadError> {
         let (page, base) = (self.page_of(part), part.base());
         if part.latest_of_base() >= time {
@@ -424,7 +435,7 @@ where
         kept: Vec<(Vec<u8>, Was)>,
         direction: Direction,
         bounds: &Bounds<'_, K>,
-        visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
+        visit: &mut impl FnMut(&K, Stored<'_>) -> Result<ControlFlow<()>, ReadError>,
     ) -> Result<ControlFlow<()>, ReadError> {
         let prefix = page.prefix(base.prefix);
         let order = TailOrder::default();
@@ -441,19 +452,18 @@ where
         entries.extend(kept);
         let mut failed = Ok(());
         let mut one = |(key, past): (Vec<u8>, Option<Past<'_>>)| {
-            let value = match past.as_ref().map(|past| self.resolve(past.stored())) {
-                None => None,
-                Some(Ok(value)) => Some(value),
+            let Some(past) = past else {
+                return ControlFlow::Continue(());
+            };
+            match K::with_value_of(&key, |key| visit(key, past.stored())) {
+                Some(Ok(flow)) => flow,
                 Some(Err(e)) => {
                     failed = Err(e);
-                    return ControlFlow::Break(());
+                    ControlFlow::Break(())
                 }
-            };
-            let visited = K::with_value_of(&key, |key| {
-                V::with_value_of(value?, |value| visit(key, value))
-            });
-            // Bytes of keys and values of the tree are keys and values.
-            visited.flatten().unwrap_or(ControlFlow::Continue(()))
+                // Bytes of keys of the tree are keys.
+                None => ControlFlow::Continue(()),
+            }
         };
         let visited = match direction {
             Direction::Up => entries.into_iter().try_for_each(&mut one),

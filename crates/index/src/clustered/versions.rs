@@ -107,6 +107,11 @@ impl<'p> Past<'p> {
         }
     }
 
+    /// The reference to an outer value, or the value.
+    pub(super) fn into_reference(self) -> Result<Reference, Cow<'p, [u8]>> {
+        self.stored().reference().ok_or(self.bytes)
+    }
+
     pub(super) fn stored(&self) -> Stored<'_> {
         Stored {
             bytes: &self.bytes,
@@ -139,6 +144,18 @@ impl Versions {
         let time = next_stamp();
         *times.entry(time).or_default() += 1;
         time
+    }
+
+    /// Begins another reading at `time`, at which somebody reads.
+    pub(super) fn begin_again(&self, time: u64) {
+        *lock(&self.times).entry(time).or_default() += 1;
+    }
+
+    /// The earliest time at which somebody reads, and how many read at all times.
+    pub(super) fn readers(&self) -> (Option<u64>, usize) {
+        let times = lock(&self.times);
+        let first = times.first_key_value().map(|(time, _)| *time);
+        (first, times.values().sum())
     }
 
     /// Ends one reading at `time`, which [`begin`](Self::begin) returned. Returns the blocks of

@@ -39,6 +39,8 @@ pub(super) enum Changed {
     Done {
         /// The key was there before.
         was_there: bool,
+        /// The change's time stamp.
+        stamp: u64,
     },
     /// The key was not as expected; nothing changed.
     Refused,
@@ -309,7 +311,11 @@ where
         about: (&[u8], u8, Found),
         value: Option<Given<'_>>,
     ) -> (Result<Changed, ReadError>, bool) {
+        let was = self.weigh(part, about.2);
         let (changed, stamp) = self.change_locked(part, about, value);
+        if changed.is_ok() {
+            self.tell((about.0, stamp), was, value);
+        }
         // Not after each removal: where the neighbours are too full it would be in vain.
         let live = part.live();
         let turn = live < MERGE_EVERY || live.is_multiple_of(MERGE_EVERY);
@@ -331,7 +337,7 @@ where
         value: Option<Given<'_>>,
     ) -> (Result<Changed, ReadError>, u64) {
         let was_there = found != Found::Absent;
-        let done = Changed::Done { was_there };
+        let done = |stamp| Changed::Done { was_there, stamp };
         let about = (part.id(), part.generation(), part.base().form);
         let tail = Tail {
             count: part.count(),
@@ -350,7 +356,7 @@ where
             }
             let live = part.live() + usize::from(value.is_some() && !was_there);
             part.set_live(live - usize::from(value.is_none() && was_there));
-            (Ok(done), stamp)
+            (Ok(done(stamp)), stamp)
         };
         let holds_too_much = self.holds_too_much(part, superseded);
         if !holds_too_much {
@@ -368,7 +374,7 @@ where
                 return show(appended);
             }
         }
-        (replaced.map(|()| done), stamp)
+        (replaced.map(|()| done(stamp)), stamp)
     }
 
     /// Replaces a leaf page whose part's writer's lock the caller holds, with `change`, which has
