@@ -14,9 +14,10 @@
 use crate::batch::Batch;
 use crate::catalogue::Keyspace;
 use crate::error::{BackupError, StoreError};
+use crate::root::WORD_UNFINISHED;
 use crate::snapshot::Snapshot;
-use crate::store::{Store, StoreOptions, WORD_UNFINISHED};
-use bristlecone_index::engine::{EngineKind, LbEngine};
+use crate::store::{Store, StoreOptions};
+use bristlecone_index::engine::EngineKind;
 use bristlecone_pmem::{Media, Pool};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -230,11 +231,11 @@ impl<M: Media> Store<M> {
         options: &StoreOptions,
         from: &mut impl Read,
     ) -> Result<(Self, BackupReport), BackupError> {
-        Self::restore_with(pool, name, options, &LbEngine, from)
+        Self::restore_as(pool, name, options, None, from)
     }
 
-    /// As [`restore`](Self::restore), with another engine for the index. It need not be that of the
-    /// original store.
+    /// As [`restore`](Self::restore), to a store of version records with an index of that engine.
+    /// It need not be that of the original store.
     ///
     /// # Errors
     /// As there.
@@ -243,6 +244,16 @@ impl<M: Media> Store<M> {
         name: &str,
         options: &StoreOptions,
         kind: &dyn EngineKind<M>,
+        from: &mut impl Read,
+    ) -> Result<(Self, BackupReport), BackupError> {
+        Self::restore_as(pool, name, options, Some(kind), from)
+    }
+
+    fn restore_as(
+        pool: &Arc<Pool<M>>,
+        name: &str,
+        options: &StoreOptions,
+        kind: Option<&dyn EngineKind<M>>,
         from: &mut impl Read,
     ) -> Result<(Self, BackupReport), BackupError> {
         let mut source = Source { from, at: 0 };
@@ -311,7 +322,11 @@ impl<M: Media> Store<M> {
         }
         let pm = self.pool().pm();
         // PERSIST: (in `publish`) the store is complete from here on; all its content is durable.
-        self.shared.root.word(WORD_UNFINISHED).publish(pm, 0);
+        self.shared
+            .engine
+            .root()
+            .word(WORD_UNFINISHED)
+            .publish(pm, 0);
         pm.commit().map_err(StoreError::from)?;
         report.bytes = source.at;
         Ok(report)

@@ -184,5 +184,6 @@ impl Catalogue {
 pub(crate) fn parse(key: &[u8], value: &[u8]) -> Option<(Arc<str>, u32)> {
     let name = std::str::from_utf8(split(key)?.1).ok()?;
     let id = u32::from_le_bytes(*value.first_chunk::<4>()?);
-    (id != CATALOGUE && id < u32::MAX - 1).then(|| (name.into(), id))
+    let sound = !name.is_empty() && id != CATALOGUE && id < u32::MAX - 1;
+    sound.then(|| (name.into(), id))
 }

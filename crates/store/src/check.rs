@@ -1,89 +1,22 @@
 //! Checks and statistics of a store.
 
-use crate::error::{Damage, DamagedRecord};
-use crate::key::split;
-use crate::record;
-use crate::shared::Shared;
-use crate::slots::DamagedSlot;
+use crate::error::DamagedRecord;
+use crate::report::{CheckReport, StoreStats};
 use crate::store::Store;
-use bristlecone_index::Direction;
 use bristlecone_index::{IndexStats, Violation};
 use bristlecone_pmem::Media;
-use std::collections::HashSet;
-use std::ops::{Bound, ControlFlow};
-
-/// Counts of a [`Store::check`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CheckReport {
-    /// Entries of the index.
-    pub entries: u64,
-    /// Records, whose checksums were compared.
-    pub versions: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Dead records: those of undone commits whose entries could not be restored.
-    pub dead: u64,
-}
-
-/// Statistics of a store since it was opened.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[non_exhaustive]
-pub struct StoreStats {
-    /// Keys of all keyspaces, the catalogue included. Those of dropped keyspaces count until they
-    /// are vacuumed.
-    pub keys: u64,
-    /// Records: newest versions, older ones, tombstones.
-    pub versions: u64,
-    /// Bytes of the newest versions, heads of records included.
-    pub live_bytes: u64,
-    /// Bytes of older versions and tombstones, which the vacuum frees.
-    pub garbage_bytes: u64,
-    /// Keys whose values have an expiry.
-    pub expiring: u64,
-    /// Versions that were vacuumed.
-    pub vacuumed: u64,
-    /// Their bytes.
-    pub vacuumed_bytes: u64,
-    /// Timestamp of the last durable commit.
-    pub durable: u64,
-    /// Timestamp of the oldest snapshot.
-    pub oldest_snapshot: Option<u64>,
-    /// Snapshots that exist.
-    pub snapshots: u64,
-    /// Bytes of the pool's chunks that hold records.
-    pub chunk_bytes: u64,
-    /// Bytes of the records' blocks, rounding included.
-    pub block_bytes: u64,
-}
 
 impl<M: Media> Store<M> {
     /// Returns the store's statistics.
     #[must_use]
     pub fn stats(&self) -> StoreStats {
-        let counts = self.shared.stripes.counts();
-        let (oldest_snapshot, snapshots) = self.shared.snapshots.oldest();
-        let heap = self.shared.heap.stats();
-        StoreStats {
-            keys: counts.keys.iter().map(|(_, keys)| keys).sum(),
-            versions: counts.versions,
-            live_bytes: counts.live_bytes,
-            garbage_bytes: counts.bytes.saturating_sub(counts.live_bytes),
-            expiring: counts.expiring,
-            vacuumed: counts.vacuumed,
-            vacuumed_bytes: counts.vacuumed_bytes,
-            durable: self.durable(),
-            oldest_snapshot,
-            snapshots,
-            chunk_bytes: heap.chunk_bytes,
-            block_bytes: heap.live_bytes,
-        }
+        self.shared.engine.stats()
     }
 
     /// Returns shape and size of the index. Walks all of it.
     #[must_use]
     pub fn index_stats(&self) -> IndexStats {
-        self.shared.index.stats()
+        self.shared.engine.index_stats()
     }
 
     /// Checks the index, every record, the order of versions, and that no block is leaked or owned
@@ -92,149 +25,13 @@ impl<M: Media> Store<M> {
     /// # Errors
     /// The first [`Violation`] found. If records are damaged, it names all of them, one per line.
     pub fn check(&self) -> Result<CheckReport, Violation> {
-        let _held = self.shared.control.hold();
-        self.shared.index.verify()?;
-        self.shared.check_records()
+        self.shared.engine.check()
     }
 
     /// Returns all damaged records and damaged slots of the commit table. Reads the whole store.
     /// The conditions are those of [`check`](Self::check), which reports the same in words.
     #[must_use]
     pub fn find_damage(&self) -> Vec<DamagedRecord> {
-        let _held = self.shared.control.hold();
-        self.shared.scan_records().damaged
-    }
-}
-
-/// The outcome of a scan of all records.
-#[derive(Default)]
-struct Findings {
-    report: CheckReport,
-    /// The blocks that were reached.
-    seen: HashSet<u64>,
-    damaged: Vec<DamagedRecord>,
-}
-
-impl<M: Media> Shared<M> {
-    fn check_records(&self) -> Result<CheckReport, Violation> {
-        let findings = self.scan_records();
-        if findings.damaged.is_empty() {
-            return self.check_space(&findings.seen, &findings.report);
-        }
-        let lines: Vec<String> = findings.damaged.iter().map(ToString::to_string).collect();
-        Err(Violation::new(format!(
-            "{} damaged records, which are kept; put or delete their keys, or take them from a backup:\n{}",
-            lines.len(),
-            lines.join("\n")
-        )))
-    }
-
-    fn scan_records(&self) -> Findings {
-        let (_, slots) = self.slots.all(self.pm());
-        let mut findings = Findings {
-            damaged: slots.into_iter().map(DamagedRecord::from).collect(),
-            ..Findings::default()
-        };
-        let all = (Bound::Unbounded, Bound::Unbounded);
-        self.index
-            .scan(all, Direction::Up, None, &mut |key, &entry| {
-                findings.report.entries += 1;
-                if let Err(e) = self.check_chain(key, entry, &mut findings) {
-                    findings.damaged.push(DamagedRecord {
-                        index_key: Some(key.to_vec()),
-                        offset: entry,
-                        what: e.0,
-                    });
-                }
-                ControlFlow::Continue(())
-            });
-        findings
-    }
-
-    /// Checks that the blocks in use are those that were reached, and that the counts are right.
-    fn check_space(
-        &self,
-        seen: &HashSet<u64>,
-        report: &CheckReport,
-    ) -> Result<CheckReport, Violation> {
-        // The commit table has a block too, and so has the reserve for deletions.
-        let reached = seen.len() as u64 + 1 + u64::from(self.deletion_reserve != 0);
-        let live = self.heap.live_blocks();
-        if live != reached {
-            let what = format!("{live} blocks of {reached} that are reached are in use");
-            return Err(Violation::leak(what));
-        }
-        let counts = self.stripes.counts();
-        let dropped = self.dropped_ranges.numbers();
-        let lost = (counts.keys.iter()).find(|(number, keys)| {
-            *keys > 0 && !self.catalogue.has(*number) && !dropped.contains(number)
-        });
-        if let Some((number, keys)) = lost {
-            let what = format!(
-                "{keys} keys are of keyspace number {number}, which there is not, and nobody is to take them away"
-            );
-            return Err(Violation::leak(what));
-        }
-        if (counts.versions, counts.bytes) != (report.versions, report.bytes) {
-            return Err(Violation::new(format!(
-                "{} versions of {} bytes are counted, {} of {} are there",
-                counts.versions, counts.bytes, report.versions, report.bytes
-            )));
-        }
-        Ok(*report)
-    }
-
-    fn check_chain(&self, key: &[u8], entry: u64, findings: &mut Findings) -> Result<(), Damage> {
-        let pm = self.pm();
-        let Findings { report, seen, .. } = findings;
-        if split(key).is_none() {
-            return Err(Damage::new("too short for a key"));
-        }
-        let (mut off, mut above) = (entry, u64::MAX);
-        while off != 0 {
-            let meta = record::check(&self.heap, key, off)?;
-            for block in record::blocks(pm, off, &meta)? {
-                if !seen.insert(block) {
-                    return Err(Damage::new(format!("block {block:#x} is reached twice")));
-                }
-            }
-            report.versions += 1;
-            report.bytes += meta.bytes();
-            let header = record::header(pm, off)?;
-            let Some(ts) = self.stamp_of(off, header, 0)?.ts() else {
-                report.dead += 1;
-                off = header.previous(pm);
-                continue;
-            };
-            if ts >= above {
-                return Err(Damage::new(format!(
-                    "record {off:#x} has timestamp {ts}, behind one of {above}"
-                )));
-            }
-            if ts > self.clock.applied() {
-                return Err(Damage::new(format!(
-                    "record {off:#x} has timestamp {ts}; the last commit has {}",
-                    self.clock.applied()
-                )));
-            }
-            above = ts;
-            // `previous` of recovered records is void.
-            off = if ts > self.clock.floor() {
-                header.previous(pm)
-            } else {
-                0
-            };
-        }
-        Ok(())
-    }
-}
-
-impl From<DamagedSlot> for DamagedRecord {
-    fn from(slot: DamagedSlot) -> Self {
-        Self {
-            index_key: None,
-            offset: slot.offset,
-            what: slot.what,
-        }
+        self.shared.engine.find_damage()
     }
 }

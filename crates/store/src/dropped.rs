@@ -61,6 +61,13 @@ impl Drop for Dropped {
 }
 
 impl Dropped {
+    /// Returns whether none was dropped.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        // ORDERING: Acquire; pairs with the Release of `add`.
+        self.since.load(Ordering::Acquire, &epoch::pin()).is_null()
+    }
+
     /// Returns the timestamp at which a keyspace was dropped, if it was.
     #[inline]
     pub fn since(&self, number: u32, guard: &Guard) -> Option<u64> {

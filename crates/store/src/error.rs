@@ -99,6 +99,11 @@ fn other_store(keyspace: &str) -> String {
 pub enum ReadError {
     /// The key's record is damaged. It is kept, and other keys can be read.
     Damaged(Damage),
+    /// There is no memory for what has to be read.
+    Memory {
+        /// What was refused.
+        what: String,
+    },
     /// The handle of the keyspace is another store's, or is from before this one was opened.
     OtherStore {
         /// Name of the keyspace.
@@ -110,6 +115,7 @@ impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Damaged(e) => write!(f, "{e}"),
+            Self::Memory { what } => write!(f, "no memory to read with: {what}"),
             Self::OtherStore { keyspace } => write!(f, "{}", other_store(keyspace)),
         }
     }
@@ -294,6 +300,10 @@ impl From<ReadError> for WriteError {
     fn from(e: ReadError) -> Self {
         match e {
             ReadError::Damaged(e) => Self::Damaged(e),
+            ReadError::Memory { what } => Self::Space(SpaceError::io(
+                "memory to read with",
+                io::Error::other(what),
+            )),
             ReadError::OtherStore { keyspace } => Self::OtherStore { keyspace },
         }
     }

@@ -1,43 +1,49 @@
-//! Values that are read in place, in records that are not freed meanwhile.
+//! Values that are read in place, where they are not freed meanwhile.
 
 use crate::catalogue::Keyspace;
-use crate::entry::expires_at;
-use crate::error::{Damage, ReadError};
+use crate::engine::At;
+use crate::error::ReadError;
 use crate::key::PREFIX;
-use crate::read::Found;
 use crate::snapshot::Snapshot;
 use crate::store::Store;
 use crate::write::check_key;
+use bristlecone_index::clustered::Pinned;
 use bristlecone_pmem::Media;
-use crossbeam_epoch::{self as epoch, Guard};
+use crossbeam_epoch::Guard;
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
-/// The value of a key, in place; one of more than 1 MiB is a copy. While it exists, freed memory is
-/// not reused in this process, so drop it soon.
+/// The value of a key, in place; one of more than 1 MiB may be a copy. While it exists, freed
+/// memory is not reused in this process, so drop it soon.
 pub struct PinnedValue<'s> {
-    value: Cow<'s, [u8]>,
+    value: Value<'s>,
     expires_at: Option<u64>,
-    /// Pinned before the record was found, so its block is not reused before this is dropped.
-    _guard: Guard,
+}
+
+enum Value<'s> {
+    /// The guard was pinned before the record was found, so its block is not reused before this is
+    /// dropped.
+    Record(Cow<'s, [u8]>, #[expect(dead_code, reason = "held")] Guard),
+    /// The value begins there.
+    Tree(Pinned<'s>, usize),
 }
 
 impl<'s> PinnedValue<'s> {
-    /// Pins an epoch and returns what `find` finds under it.
-    fn of<M: Media>(
-        key: &[u8],
-        find: impl FnOnce(&Guard, Take<'_, 's, M>) -> Result<Option<Parts<'s>>, ReadError>,
-    ) -> Result<Option<Self>, ReadError> {
-        let guard = epoch::pin();
-        let found = find(&guard, &|found: &Found<'s, M>| {
-            Ok((found.value(key)?, expires_at(found.expiry())))
-        })?;
-        Ok(found.map(|(value, expires_at)| Self {
-            value,
+    /// The value of a record that was found under this guard.
+    pub(crate) fn of_record(value: Cow<'s, [u8]>, expires_at: Option<u64>, guard: Guard) -> Self {
+        Self {
+            value: Value::Record(value, guard),
             expires_at,
-            _guard: guard,
-        }))
+        }
+    }
+
+    /// What a tree has from byte `from` on.
+    pub(crate) fn in_tree(pinned: Pinned<'s>, from: usize, expires_at: Option<u64>) -> Self {
+        Self {
+            value: Value::Tree(pinned, from),
+            expires_at,
+        }
     }
 
     /// Returns when the value expires, in ms since 1970.
@@ -47,17 +53,14 @@ impl<'s> PinnedValue<'s> {
     }
 }
 
-/// A value and its expiry.
-type Parts<'s> = (Cow<'s, [u8]>, Option<u64>);
-
-/// Extracts them from a version.
-type Take<'a, 's, M> = &'a dyn Fn(&Found<'s, M>) -> Result<Parts<'s>, Damage>;
-
 impl Deref for PinnedValue<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.value
+        match &self.value {
+            Value::Record(value, _) => value,
+            Value::Tree(pinned, from) => &pinned[*from..],
+        }
     }
 }
 
@@ -81,9 +84,8 @@ impl<M: Media> Store<M> {
         if check_key(&key[PREFIX..]).is_err() {
             return Ok(None);
         }
-        PinnedValue::of(&key, |guard, take| {
-            self.shared.get_latest_in(guard, self.wait(), &key, take)
-        })
+        let at = At::Latest(self.wait());
+        self.shared.engine.get_pinned(at, &key)
     }
 }
 
@@ -101,14 +103,13 @@ impl<M: Media> Snapshot<M> {
         if check_key(&key[PREFIX..]).is_err() {
             return Ok(None);
         }
-        PinnedValue::of(&key, |guard, take| {
-            self.shared.get_at_in(guard, self.ticket, &key, take)
-        })
+        let at = At::Snapshot(self.ticket);
+        self.shared.engine.get_pinned(at, &key)
     }
 
     /// Returns the pool that the store is in.
     #[must_use]
     pub fn pool(&self) -> &std::sync::Arc<bristlecone_pmem::Pool<M>> {
-        self.shared.heap.pool()
+        self.shared.engine.pool()
     }
 }

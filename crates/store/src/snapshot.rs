@@ -2,10 +2,9 @@
 
 use crate::bounds::Bounds;
 use crate::catalogue::{Keyspace, parse};
-use crate::clock::Wait;
-use crate::entry::{Entry, expires_at};
+use crate::engine::{At, Ticket, Visit, Wait};
+use crate::entry::Entry;
 use crate::error::{OtherStore, ReadError};
-use crate::horizon::Ticket;
 use crate::key::{CATALOGUE, PREFIX};
 use crate::shared::Shared;
 use crate::write::check_key;
@@ -40,7 +39,7 @@ impl<M: Media> fmt::Debug for Snapshot<M> {
 impl<M: Media> Clone for Snapshot<M> {
     fn clone(&self) -> Self {
         Self {
-            ticket: self.shared.snapshots.enter_again(self.ticket),
+            ticket: self.shared.engine.enter_again(self.ticket),
             shared: Arc::clone(&self.shared),
             wait: self.wait,
         }
@@ -49,15 +48,14 @@ impl<M: Media> Clone for Snapshot<M> {
 
 impl<M: Media> Drop for Snapshot<M> {
     fn drop(&mut self) {
-        self.shared.snapshots.leave(self.ticket);
+        self.shared.engine.leave(self.ticket);
     }
 }
 
 impl<M: Media> Snapshot<M> {
     pub(crate) fn enter(shared: &Arc<Shared<M>>, wait: Wait) -> Self {
-        let now = || shared.wall.now();
         Self {
-            ticket: shared.snapshots.enter(&shared.clock, wait, now),
+            ticket: shared.engine.enter(wait),
             shared: Arc::clone(shared),
             wait,
         }
@@ -147,26 +145,12 @@ impl<M: Media> Snapshot<M> {
         key: &[u8],
         f: impl FnOnce(Entry<'_>) -> R,
     ) -> Result<Option<R>, ReadError> {
-        self.shared.get_at(self.ticket, key, |found| {
-            let value = found.value(key)?;
-            Ok(f(Entry {
-                value: &value,
-                expires_at: expires_at(found.expiry()),
-            }))
-        })
-    }
-
-    /// Returns the timestamp of the commit that wrote the value of `key`.
-    ///
-    /// # Errors
-    /// [`ReadError`]
-    pub fn written_at(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<u64>, ReadError> {
-        if check_key(key).is_err() {
-            return Ok(None);
-        }
-        let at = self.ticket;
-        let key = self.shared.catalogue.index_key(keyspace, key)?;
-        self.shared.get_at(at, &key, |found| Ok(found.ts))
+        let (mut f, mut answer) = (Some(f), None);
+        let at = At::Snapshot(self.ticket);
+        self.shared.engine.get(at, key, &mut |entry| {
+            answer = f.take().map(|f| f(entry));
+        })?;
+        Ok(answer)
     }
 
     /// Visits the keys of `range` with their values in ascending order, until `visit` breaks.
@@ -223,20 +207,14 @@ impl<M: Media> Snapshot<M> {
         &self,
         range: Range<'_>,
         direction: Direction,
-        visit: &mut dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+        visit: &mut Visit<'_>,
     ) -> Result<(), ReadError> {
         self.shared
-            .scan_at(self.ticket, range, direction, &mut |key, found| {
-                let value = found.value(key)?;
-                let entry = Entry {
-                    value: &value,
-                    expires_at: expires_at(found.expiry()),
-                };
-                Ok(visit(key, entry))
-            })
+            .engine
+            .scan(self.ticket, range, direction, visit)
     }
 
-    /// Counts the keys of `range`. Reads all of them.
+    /// Counts the keys of `range`. Visits all of them.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -247,10 +225,10 @@ impl<M: Media> Snapshot<M> {
     ) -> Result<u64, ReadError> {
         let mut count = 0;
         let bounds = self.bounds_of(keyspace, &range)?;
-        let (at, up) = (self.ticket, Direction::Up);
-        self.shared.scan_at(at, bounds.range(), up, &mut |_, _| {
+        let range = bounds.range();
+        self.shared.engine.scan_keys(self.ticket, range, &mut |_| {
             count += 1;
-            Ok(ControlFlow::Continue(()))
+            ControlFlow::Continue(())
         })?;
         Ok(count)
     }

@@ -4,45 +4,24 @@
 mod keys;
 
 use crate::batch::Batch;
-use crate::catalogue::{Catalogue, Keyspace};
-use crate::clock::{Clock, Wait};
-use crate::commit::Committer;
-use crate::damaged::DamagedEntries;
-use crate::dropped::Dropped;
+use crate::catalogue::Keyspace;
+use crate::engine::{StorageEngine, Wait};
 use crate::error::{CloseError, StoreError, WriteError};
 use crate::feed::{Watch, WatchLimits};
-use crate::horizon::Snapshots;
-use crate::index;
-use crate::limits::{INDEX_SUFFIX, MAX_NAME_BYTES};
-use crate::read::Reader;
-use crate::record::MIN_BLOCK;
-use crate::recovery::{StoreRecovery, Walk, root_word};
-use crate::shared::{CLOSED_IN_ORDER, Shared, WORD_OPEN};
-use crate::slots::Slots;
+use crate::records::Records;
+use crate::report::{StoreRecovery, VacuumReport};
+use crate::root::{self, Format};
+use crate::shared::{Shared, Shares};
 use crate::snapshot::Snapshot;
-use crate::stripes::Stripes;
 use crate::transaction::{Transaction, TransactionOptions};
-use crate::vacuum::{self, Vacuum, VacuumReport};
+use crate::tree::TreeEngine;
 use crate::wall::WallClock;
-use bristlecone_index::engine::{Engine, EngineKind, LbEngine};
-use bristlecone_pmem::pool::{DataKind, Root, RootError, RootKind};
-use bristlecone_pmem::{Heap, Media, POff, Pool};
+use bristlecone_index::engine::{EngineKind, LbEngine};
+use bristlecone_pmem::pool::RootError;
+use bristlecone_pmem::{Media, Pool};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// The design that the root table names for a store.
-const DESIGN: &str = "store";
-/// Version of the format.
-const FORMAT: u64 = 2;
-
-/// Root word: the version of the format.
-const WORD_FORMAT: usize = 0;
-/// Root word: offset of the commit table.
-const WORD_SLOTS: usize = 1;
-/// Root word: 1 while a backup is being restored into the store.
-pub(crate) const WORD_UNFINISHED: usize = 2;
 
 /// How a store is made and run. Only the leaf size of its index is stored in the pool.
 #[derive(Clone, Debug)]
@@ -112,34 +91,9 @@ impl<M: Media> fmt::Debug for Store<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store")
             .field("name", &self.shared.name)
-            .field("design", &self.shared.design)
+            .field("design", &self.design().0)
             .finish_non_exhaustive()
     }
-}
-
-/// A store's root, opened.
-pub(crate) struct StoreRoot<M: Media> {
-    pub root: Root<M>,
-    /// Name of the index's root.
-    pub index_name: String,
-    /// Offset of the commit table.
-    pub table: u64,
-}
-
-fn kind() -> RootKind {
-    RootKind {
-        design: DESIGN.into(),
-        keys: DataKind::Bytes,
-        values: DataKind::Bytes,
-        node_bytes: 0,
-    }
-}
-
-fn index_root(name: &str) -> Result<String, StoreError> {
-    if name.is_empty() || name.len() > MAX_NAME_BYTES {
-        return Err(StoreError::BadName(name.to_owned()));
-    }
-    Ok(format!("{name}{INDEX_SUFFIX}"))
 }
 
 impl<M: Media> Store<M> {
@@ -153,10 +107,10 @@ impl<M: Media> Store<M> {
         name: &str,
         options: &StoreOptions,
     ) -> Result<Self, StoreError> {
-        Self::create_with(pool, name, options, &LbEngine)
+        Self::create_marked(pool, name, options, None, false)
     }
 
-    /// As [`create`](Self::create), with another engine for the index.
+    /// As [`create`](Self::create), for a store of version records with an index of that engine.
     ///
     /// # Errors
     /// As there.
@@ -166,68 +120,28 @@ impl<M: Media> Store<M> {
         options: &StoreOptions,
         kind: &dyn EngineKind<M>,
     ) -> Result<Self, StoreError> {
-        Self::create_marked(pool, name, options, kind, false)
+        Self::create_marked(pool, name, options, Some(kind), false)
     }
 
-    /// As [`create_with`](Self::create_with). A store made with `unfinished` cannot be opened until
-    /// that mark is removed.
+    /// As [`create`](Self::create), or [`create_with`](Self::create_with). A store made with
+    /// `unfinished` cannot be opened until that mark is removed.
     pub(crate) fn create_marked(
         pool: &Arc<Pool<M>>,
         name: &str,
         options: &StoreOptions,
-        engine: &dyn EngineKind<M>,
+        kind: Option<&dyn EngineKind<M>>,
         unfinished: bool,
     ) -> Result<Self, StoreError> {
-        let index_name = index_root(name)?;
-        let info = engine.info();
-        let node_bytes = index::node_bytes(info, options.node_bytes)?;
-        if pool.roots().iter().any(|root| root.name == name) {
-            return Err(RootError::Exists(name.to_owned()).into());
-        }
-        clear_remains(pool, &index_name, engine)?;
-        let root = pool.create_root(name, &kind())?;
-        let index = engine.create(pool, &index_name, node_bytes, options.recovery_threads)?;
-        let heap = root.heap();
-        heap.begin_recovery();
-        heap.finish_recovery();
-        let pm = pool.pm();
-        let (slots, table) = Slots::create(&heap)?;
-        for (word, value) in [
-            (WORD_FORMAT, FORMAT),
-            (WORD_SLOTS, table),
-            (WORD_UNFINISHED, u64::from(unfinished)),
-            (WORD_OPEN, 0),
-        ] {
-            // ORDERING: Relaxed; the root is not published.
-            root.word(word).store(pm, value, Ordering::Relaxed);
-            // PERSIST: the root's words; fenced by `publish`, before the root is.
-            pm.flush_of(root.word(word));
-        }
-        root.publish();
-        if let Err(e) = pm.commit() {
-            root.unpublish();
-            return Err(e.into());
-        }
-        let parts = Parts {
-            index,
-            clock: Clock::on(pm, 0),
-            stripes: Stripes::new(pm),
-            slots,
-            damaged: DamagedEntries::default(),
-            heap,
+        let shares = Shares::new();
+        let its = shares.clone();
+        let engine: Box<dyn StorageEngine<M>> = match kind {
+            Some(kind) => Box::new(Records::create(pool, name, options, kind, unfinished, its)?),
+            None => Box::new(TreeEngine::create(pool, name, options, unfinished, its)?),
         };
-        let committer = parts.assemble(options);
-        committer.load_catalogue(0, 0)?;
-        let index = (info.name.to_owned(), node_bytes);
-        Self::run(
-            committer,
-            (name, root, index),
-            options,
-            StoreRecovery::default(),
-        )
+        Ok(Self::over(engine, name, options, shares))
     }
 
-    /// Opens the store `name`, whose index is an LB+-Tree.
+    /// Opens the store `name`.
     ///
     /// # Errors
     /// [`StoreError`]
@@ -239,7 +153,7 @@ impl<M: Media> Store<M> {
         Self::open_with(pool, name, options, &[&LbEngine])
     }
 
-    /// As [`open`](Self::open), for a store whose index is of one of these engines.
+    /// As [`open`](Self::open). The index of a store of version records is of one of these engines.
     ///
     /// # Errors
     /// As there.
@@ -249,72 +163,41 @@ impl<M: Media> Store<M> {
         options: &StoreOptions,
         kinds: &[&dyn EngineKind<M>],
     ) -> Result<Self, StoreError> {
-        let StoreRoot {
-            root,
-            index_name,
-            table,
-        } = Self::open_root(pool, name)?;
-        let pm = pool.pm();
-        let (index, design, node_bytes) =
-            index::open(pool, &index_name, kinds, options.recovery_threads.max(1))?;
-        let heap = root.heap();
-        heap.begin_recovery();
-        let slots = Slots::open(pm, table)?;
-        let stripes = Stripes::new(pm);
-        let threads = options.recovery_threads;
-        let in_order = root_word(pm, root.word(WORD_OPEN)) == CLOSED_IN_ORDER;
-        let closed = pool.info().was_clean && in_order;
-        let mut walk = Walk::of(&*index, &heap, &slots, &stripes, (table, threads), closed)?;
-        walk.apply_fixes(&*index, &stripes)?;
-        let damaged = DamagedEntries::new(std::mem::take(&mut walk.damaged_entries));
-        let (floor, largest, mut report) = (walk.floor, walk.largest, walk.report);
-        report.index = index.recovery().clone();
-        let parts = Parts {
-            index,
-            clock: Clock::on(pm, floor),
-            stripes,
-            slots,
-            damaged,
-            heap,
+        let store = root::open(pool, name)?;
+        let shares = Shares::new();
+        let its = shares.clone();
+        let engine: Box<dyn StorageEngine<M>> = match store.format {
+            Format::Records => Box::new(Records::open(pool, store, options, kinds, its)?),
+            Format::Tree => Box::new(TreeEngine::open(pool, store, options, its)?),
         };
-        let committer = parts.assemble(options);
-        committer.load_catalogue(largest, report.damaged)?;
-        Self::run(
-            committer,
-            (name, root, (design, node_bytes)),
-            options,
-            report,
-        )
+        Ok(Self::over(engine, name, options, shares))
     }
 
-    /// Opens the root of a store. Its format must be the one that this build reads, and it must not
-    /// be unfinished.
-    pub(crate) fn open_root(pool: &Arc<Pool<M>>, name: &str) -> Result<StoreRoot<M>, StoreError> {
-        let index_name = index_root(name)?;
-        let root = pool.open_root(name, Some(&kind()))?;
-        let pm = pool.pm();
-        let found = root_word(pm, root.word(WORD_FORMAT));
-        if found != FORMAT {
-            return Err(StoreError::NewerVersion {
-                found,
-                supported: FORMAT,
-            });
+    fn over(
+        engine: Box<dyn StorageEngine<M>>,
+        name: &str,
+        options: &StoreOptions,
+        shares: Shares,
+    ) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                engine,
+                catalogue: shares.catalogue,
+                feed: shares.feed,
+                wall: options.clock.clone(),
+                name: name.to_owned(),
+            }),
+            wait: Wait::Durable,
         }
-        if root_word(pm, root.word(WORD_UNFINISHED)) != 0 {
-            return Err(StoreError::Unfinished(name.to_owned()));
-        }
-        let table = root_word(pm, root.word(WORD_SLOTS));
-        Ok(StoreRoot {
-            root,
-            index_name,
-            table,
-        })
     }
 
     /// Returns the names of the stores in a pool, whether they can be opened or not.
     #[must_use]
     pub fn names(pool: &Pool<M>) -> Vec<String> {
-        let stores = pool.roots().into_iter().filter(|root| root.kind == kind());
+        let stores = pool
+            .roots()
+            .into_iter()
+            .filter(|root| root.kind == root::kind());
         stores.map(|root| root.name).collect()
     }
 
@@ -324,8 +207,8 @@ impl<M: Media> Store<M> {
     /// # Errors
     /// [`StoreError::Root`]; nothing has changed then.
     pub fn remove(pool: &Arc<Pool<M>>, name: &str) -> Result<(), StoreError> {
-        let index_name = index_root(name)?;
-        let root = pool.open_root(name, Some(&kind()))?;
+        let index_name = root::index_root(name)?;
+        let root = pool.open_root(name, Some(&root::kind()))?;
         match pool.open_root(&index_name, None) {
             // PERSIST: (in `unpublish`) the removal of the index, before the store's: a store
             // without an index can still be removed.
@@ -336,41 +219,6 @@ impl<M: Media> Store<M> {
         // PERSIST: (in `unpublish`) the removal of the store's root.
         root.unpublish();
         Ok(pool.pm().commit()?)
-    }
-
-    /// Starts the vacuum's thread of a store that is otherwise open.
-    fn run(
-        committer: Committer<M>,
-        (name, root, (design, node_bytes)): (&str, Root<M>, (String, u32)),
-        options: &StoreOptions,
-        recovery: StoreRecovery,
-    ) -> Result<Self, StoreError> {
-        let writable = !committer.pm().read_only();
-        if writable {
-            // PERSIST: (in `publish`) the store is open, and the stamps that recovery wrote, before
-            // any commit of it can be in progress.
-            root.word(WORD_OPEN).publish(committer.pm(), 1);
-        }
-        let thread = match options.vacuum_every.filter(|_| writable) {
-            Some(every) => {
-                Some(vacuum::spawn(&committer.vacuum, every).map_err(StoreError::Thread)?)
-            }
-            None => None,
-        };
-        let deletion_reserve = reserve_for_deletions(&committer.heap);
-        Ok(Self {
-            shared: Arc::new(Shared {
-                committer,
-                thread,
-                recovery,
-                name: name.to_owned(),
-                design,
-                node_bytes,
-                deletion_reserve,
-                root,
-            }),
-            wait: Wait::Durable,
-        })
     }
 
     /// Returns a handle of the same store that does not wait for durability, for servers. Its
@@ -397,7 +245,7 @@ impl<M: Media> Store<M> {
     /// handles, durable or not.
     #[must_use]
     pub fn applied(&self) -> u64 {
-        self.shared.clock.applied()
+        self.shared.engine.applied()
     }
 
     /// Makes every commit up to that timestamp durable, and all others that are applied. Returns at
@@ -406,7 +254,7 @@ impl<M: Media> Store<M> {
     /// # Errors
     /// [`WriteError::Commit`]; the [durable](Self::durable) timestamp stays where it was.
     pub fn make_durable(&self, ts: u64) -> Result<(), WriteError> {
-        Ok(self.shared.make_durable(ts)?)
+        Ok(self.shared.engine.wait_for(ts, Wait::Durable)?)
     }
 
     /// Closes the store: everything [applied](Self::applied) is made durable, the vacuum's thread
@@ -416,13 +264,14 @@ impl<M: Media> Store<M> {
     /// # Errors
     /// [`CloseError`], together with the store, which stays open: another call tries again.
     pub fn close(mut self) -> Result<(), (Self, CloseError)> {
-        if let Err(e) = self.shared.make_durable(self.applied()) {
+        let applied = self.applied();
+        if let Err(e) = self.shared.engine.wait_for(applied, Wait::Durable) {
             return Err((self, CloseError::Commit(e)));
         }
         if Arc::get_mut(&mut self.shared).is_none() {
             return Err((self, CloseError::InUse));
         }
-        match self.shared.control.take_failure() {
+        match self.shared.engine.take_failure() {
             Some(e) => Err((self, CloseError::Vacuum(e))),
             None => Ok(()),
         }
@@ -437,19 +286,19 @@ impl<M: Media> Store<M> {
     /// Returns the design of the index and the bytes in one of its leaves.
     #[must_use]
     pub fn design(&self) -> (&str, u32) {
-        (&self.shared.design, self.shared.node_bytes)
+        self.shared.engine.design()
     }
 
     /// Returns the pool that the store is in.
     #[must_use]
     pub fn pool(&self) -> &Arc<Pool<M>> {
-        self.shared.heap.pool()
+        self.shared.engine.pool()
     }
 
     /// Returns what opening the store found and did.
     #[must_use]
     pub fn recovery(&self) -> &StoreRecovery {
-        &self.shared.recovery
+        self.shared.engine.recovery()
     }
 
     /// Returns the keyspace of that name, and makes it if there is none.
@@ -521,12 +370,7 @@ impl<M: Media> Store<M> {
         let Ok(number) = self.shared.catalogue.number(keyspace) else {
             return 0;
         };
-        if self.shared.is_dropped(number) {
-            return 0;
-        }
-        let counts = self.shared.stripes.counts();
-        let of = counts.keys.iter().find(|(id, _)| *id == number);
-        of.map_or(0, |(_, keys)| *keys)
+        self.shared.engine.len(number)
     }
 
     /// Returns whether a keyspace has no keys, counted as [`len`](Self::len) does.
@@ -542,7 +386,7 @@ impl<M: Media> Store<M> {
     /// [`WriteError`]; nothing has changed then, except for [`WriteError::Commit`].
     pub fn write(&self, batch: Batch) -> Result<u64, WriteError> {
         let writes = batch.into_writes(&self.shared.catalogue)?;
-        self.shared.commit_many(&writes, None, None, self.wait)
+        self.shared.engine.commit(&writes, None, None, self.wait)
     }
 
     /// The changes of the keys of a keyspace that begin with `prefix`, from now on. A snapshot that
@@ -561,7 +405,7 @@ impl<M: Media> Store<M> {
         prefix: &[u8],
         limits: WatchLimits,
     ) -> Result<Watch, WriteError> {
-        self.shared.watch(keyspace, prefix, limits)
+        self.shared.engine.watch(keyspace, prefix, limits)
     }
 
     /// Returns the keyspace that a watch is of now: the empty one after it was cleared, under its
@@ -589,7 +433,7 @@ impl<M: Media> Store<M> {
     /// Returns the timestamp up to which every commit is durable and visible.
     #[must_use]
     pub fn durable(&self) -> u64 {
-        self.shared.clock.durable()
+        self.shared.engine.durable()
     }
 
     /// Returns the time in ms since 1970, by the clock of the store's options.
@@ -603,7 +447,7 @@ impl<M: Media> Store<M> {
     /// # Errors
     /// [`WriteError`]; the versions freed by then stay freed.
     pub fn vacuum(&self, most: usize) -> Result<VacuumReport, WriteError> {
-        self.shared.step(most)
+        self.shared.engine.vacuum(most)
     }
 
     /// Frees all versions that no snapshot can read any more.
@@ -611,63 +455,6 @@ impl<M: Media> Store<M> {
     /// # Errors
     /// As [`vacuum`](Self::vacuum).
     pub fn vacuum_all(&self) -> Result<VacuumReport, WriteError> {
-        self.shared.run_to_end()
+        self.shared.engine.vacuum_all()
     }
-}
-
-/// The parts of a store that differ between a new one and one that is opened.
-struct Parts<M: Media> {
-    index: Box<dyn Engine>,
-    clock: Clock,
-    stripes: Stripes,
-    slots: Slots,
-    damaged: DamagedEntries,
-    heap: Heap<M>,
-}
-
-impl<M: Media> Parts<M> {
-    fn assemble(self, options: &StoreOptions) -> Committer<M> {
-        let reader = Reader {
-            index: self.index,
-            clock: self.clock,
-            snapshots: Snapshots::new(),
-            slots: self.slots,
-            dropped: Dropped::default(),
-            damaged: self.damaged,
-            wall: options.clock.clone(),
-            heap: self.heap,
-        };
-        Committer {
-            vacuum: Arc::new(Vacuum::new(reader, self.stripes)),
-            catalogue: Catalogue::new(),
-            feed: Arc::default(),
-        }
-    }
-}
-
-/// Allocates [`Shared::deletion_reserve`].
-fn reserve_for_deletions<M: Media>(heap: &Heap<M>) -> u64 {
-    if heap.pool().pm().read_only() {
-        return 0;
-    }
-    heap.alloc(MIN_BLOCK).map_or(0, POff::get)
-}
-
-/// Removes the index that a crash left while a store was being made.
-fn clear_remains<M: Media>(
-    pool: &Arc<Pool<M>>,
-    index_name: &str,
-    kind: &dyn EngineKind<M>,
-) -> Result<(), StoreError> {
-    if !pool.roots().iter().any(|root| root.name == index_name) {
-        return Ok(());
-    }
-    let (index, ..) = index::open(pool, index_name, &[kind], 1)?;
-    // Such an index is empty. This one belongs to somebody else.
-    if !index::is_empty(&*index) {
-        return Err(RootError::Exists(index_name.to_owned()).into());
-    }
-    drop(index);
-    pool.open_root(index_name, None)?.unpublish();
-    Ok(())
 }

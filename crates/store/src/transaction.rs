@@ -6,7 +6,7 @@ use crate::catalogue::Keyspace;
 use crate::entry::{Entry, expires_at, expiry};
 use crate::error::{ReadError, WriteError};
 use crate::key::PREFIX;
-use crate::serial::ReadSet;
+use crate::reads::ReadSet;
 use crate::snapshot::Snapshot;
 use crate::write::{Write, check_key, check_value};
 use bristlecone_index::Direction;
@@ -340,7 +340,8 @@ impl<M: Media> Transaction<M> {
         let wait = self.snapshot.wait;
         self.snapshot
             .shared
-            .commit_many(&writes, since, reads, wait)
+            .engine
+            .commit(&writes, since, reads, wait)
     }
 
     /// Discards all changes, as dropping the transaction does.

@@ -8,7 +8,9 @@ use super::changes::Batch;
 use super::marks::Marks;
 use super::modify::{Each, Modified, Refused};
 use super::observe::Observer;
+use super::scan::NOW;
 use super::serial::Reads;
+use super::stored::Stored;
 use super::versions::Past;
 use super::write::{Changed, Expected};
 use super::{
@@ -208,6 +210,11 @@ impl<M: Media> HostedTree<M> {
         self.0.make_stamp_durable(stamp)
     }
 
+    /// Waits until the change of that stamp, which has been given, and all before it are shown.
+    pub fn wait_shown(&self, stamp: u64) {
+        self.0.shown.wait_for(stamp + 1);
+    }
+
     /// Checks that no commit has failed.
     ///
     /// # Errors
@@ -297,8 +304,27 @@ impl<M: Media> HostedTree<M> {
         direction: Direction,
         mut visit: impl FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
     ) -> Result<(), ReadError> {
-        (self.0).scan_stored(&range, direction, time, |key, stored| {
-            visit(key, Current::new(&self.0, stored))
+        let visit = |key: &[u8], stored: Stored<'_>| visit(key, Current::new(&self.0, stored));
+        (self.0).scan_stored(&range, direction, time, visit, |_, e| Err(e))
+    }
+
+    /// Visits what the range has now, in the order of keys. `damaged` gets the bounds of each page
+    /// that cannot be read, and why; the scan goes on behind it.
+    ///
+    /// # Errors
+    /// Those of `visit`.
+    pub fn salvage(
+        &self,
+        range: KeyRange<'_>,
+        mut visit: impl FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
+        mut damaged: impl FnMut(KeyRange<'_>, &ReadError),
+    ) -> Result<(), ReadError> {
+        let visit = |key: &[u8], stored: Stored<'_>| visit(key, Current::new(&self.0, stored));
+        (self.0).scan_stored(&range, Direction::Up, NOW, visit, |at, e| {
+            let low = at.low.as_deref().map_or(Bound::Unbounded, Bound::Included);
+            let high = at.high.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            damaged((low, high), &e);
+            Ok(ControlFlow::Continue(()))
         })
     }
 
@@ -373,6 +399,21 @@ impl<M: Media> HostedTree<M> {
                 seen,
             }),
         }
+    }
+
+    /// Removes keys, each durably by itself, and under one fence and time stamp.
+    ///
+    /// # Errors
+    /// [`ChangeError`]
+    pub fn remove_all<'k>(
+        &self,
+        keys: impl IntoIterator<Item = &'k [u8]>,
+    ) -> Result<Modified, ChangeError> {
+        let mut batch = self.0.batch_of(keys.into_iter().map(|key| (key, None)))?;
+        self.0.change_batch(&mut batch, false)?;
+        let (stamp, seen) = batch.stamps();
+        let stamp = (stamp != 0).then_some(stamp);
+        Ok(Modified { stamp, seen })
     }
 
     /// Calls `each` with what each key has, in the order of the steps, until it breaks, and makes

@@ -42,21 +42,24 @@ where
         time: u64,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
-        self.scan_stored(range, direction, time, |key, stored| {
+        let visit = |key: &K, stored: Stored<'_>| {
             let value = self.resolve(stored)?;
             let visited = V::with_value_of(value, |value| visit(key, value));
             // Bytes of values of the tree are values.
             Ok(visited.unwrap_or(ControlFlow::Continue(())))
-        })
+        };
+        self.scan_stored(range, direction, time, visit, |_, e| Err(e))
     }
 
-    /// As [`scan_pages`](Self::scan_pages), with values as the pages have them.
+    /// As [`scan_pages`](Self::scan_pages), with values as the pages have them. `damaged` gets each
+    /// page that cannot be loaded, and says whether the scan goes on behind it.
     pub(super) fn scan_stored<R: RangeBounds<K>>(
         &self,
         range: &R,
         direction: Direction,
         time: u64,
         mut visit: impl FnMut(&K, Stored<'_>) -> Result<ControlFlow<()>, ReadError>,
+        mut damaged: impl FnMut(&Ranged<K>, ReadError) -> Result<ControlFlow<()>, ReadError>,
     ) -> Result<(), ReadError> {
         let mut order = TailOrder::default();
         // The bound at which the scan stands.
@@ -66,7 +69,16 @@ where
             for _ in 0..PAGES_PER_PIN {
                 let at = self.next_page(range, direction, reached.as_ref(), &guard);
                 let Handle::Part(slot) = Handle::decode(at.located.leaf) else {
-                    self.load_at(&at, &guard)?;
+                    let Err(e) = self.load_at(&at, &guard) else {
+                        continue;
+                    };
+                    let flow = damaged(&at, e)?;
+                    let end = Self::end_of(&at, direction);
+                    let bounds = Bounds::of(range, direction, &at, reached.as_ref());
+                    if flow.is_break() || bounds.ends || end.is_none() {
+                        return Ok(());
+                    }
+                    reached = end;
                     continue;
                 };
                 if slot >= self.parts.capacity() {
@@ -100,15 +112,20 @@ where
                 if visited.is_break() || bounds.ends {
                     return Ok(());
                 }
-                let end = match direction {
-                    Direction::Up => at.high.map(Bound::Included),
-                    Direction::Down => at.low.map(Bound::Excluded),
-                };
+                let end = Self::end_of(&at, direction);
                 if end.is_none() {
                     return Ok(());
                 }
                 reached = end;
             }
+        }
+    }
+
+    /// Where the page at `at` ends and the next one begins; `None` if there is no next one.
+    fn end_of(at: &Ranged<K>, direction: Direction) -> Option<Bound<K::Owned>> {
+        match direction {
+            Direction::Up => at.high.clone().map(Bound::Included),
+            Direction::Down => at.low.clone().map(Bound::Excluded),
         }
     }
 

@@ -2,11 +2,9 @@
 
 use super::Store;
 use crate::catalogue::Keyspace;
-use crate::commit::Committer;
-use crate::entry::{Entry, Update, expires_at, expiry};
+use crate::engine::At;
+use crate::entry::{Entry, Update, expiry};
 use crate::error::{ReadError, WriteError};
-use crate::newest::Current;
-use crate::record::Prepared;
 use crate::write::{Step, check_key};
 use bristlecone_pmem::Media;
 use std::ops::ControlFlow;
@@ -35,13 +33,12 @@ impl<M: Media> Store<M> {
             return Ok(None);
         }
         let key = self.shared.catalogue.index_key(keyspace, key)?;
-        self.shared.get_latest(self.wait, &key, |found| {
-            let value = found.value(&key)?;
-            Ok(f(Entry {
-                value: &value,
-                expires_at: expires_at(found.expiry()),
-            }))
-        })
+        let (mut f, mut answer) = (Some(f), None);
+        let at = At::Latest(self.wait);
+        self.shared.engine.get(at, &key, &mut |entry| {
+            answer = f.take().map(|f| f(entry));
+        })?;
+        Ok(answer)
     }
 
     /// Calls `f` with the value of each key in order, `None` if there is none, until `f` breaks.
@@ -62,16 +59,7 @@ impl<M: Media> Store<M> {
             .catalogue
             .index_keys(keyspace, keys.iter().copied())?;
         let keys: Vec<&[u8]> = keys.iter().collect();
-        self.shared.multi_get(self.wait, &keys, |key, found| {
-            let Some(found) = found else {
-                return Ok(f(None));
-            };
-            let value = found.value(key)?;
-            Ok(f(Some(Entry {
-                value: &value,
-                expires_at: expires_at(found.expiry()),
-            })))
-        })
+        self.shared.engine.multi_get(self.wait, &keys, &mut f)
     }
 
     /// Prefetches what reading or writing these keys will access, so that cache misses overlap.
@@ -85,7 +73,7 @@ impl<M: Media> Store<M> {
             return;
         };
         let keys: Vec<&[u8]> = keys.iter().collect();
-        self.shared.multi_find(&keys);
+        self.shared.engine.prefetch(&keys);
     }
 
     /// Puts a value.
@@ -110,12 +98,8 @@ impl<M: Media> Store<M> {
     ) -> Result<(), WriteError> {
         check_key(key)?;
         let key = self.shared.catalogue.index_key(keyspace, key)?;
-        self.shared.retry_for_space(|| {
-            let record = self.shared.prepare(&key, Some(value), expiry(expires_at))?;
-            self.shared
-                .modify(&key, None, self.wait, |_| Ok((Some(record), ())))?;
-            Ok(())
-        })
+        let expiry = expiry(expires_at);
+        self.shared.engine.put(&key, value, expiry, self.wait)
     }
 
     /// Puts a prefix of `puts` under one timestamp, and returns its length. Readers see all of them
@@ -135,15 +119,20 @@ impl<M: Media> Store<M> {
             .iter()
             .map(|(key, value)| (*key, Step::Put(value.as_ref())));
         let steps: Vec<_> = steps.collect();
-        self.shared.retry_for_space(|| {
-            self.try_batch(keyspace, &steps, |entry| {
-                if entry.is_none_or(&replaces) {
-                    ControlFlow::Continue(())
-                } else {
-                    ControlFlow::Break(())
-                }
-            })
-        })
+        let each = |entry: Option<Entry<'_>>| {
+            if entry.is_none_or(&replaces) {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        };
+        match self.try_batch(keyspace, &steps, each) {
+            Err(WriteError::Space(_)) => {
+                self.shared.engine.reclaim_space();
+                self.try_batch(keyspace, &steps, each)
+            }
+            done => done,
+        }
     }
 
     /// Executes a prefix of `steps` under one timestamp, and returns its length. Nobody changes the
@@ -173,7 +162,7 @@ impl<M: Media> Store<M> {
         });
         match done {
             Err(WriteError::Space(_)) if !called => {
-                self.shared.reclaim_space();
+                self.shared.engine.reclaim_space();
                 self.try_batch(keyspace, steps, each)
             }
             done => done,
@@ -198,10 +187,7 @@ impl<M: Media> Store<M> {
             .iter()
             .zip(steps.iter().map(|(_, step)| *step))
             .collect();
-        self.shared
-            .execute_batch(&steps, self.wait, |key, current| {
-                with_entry(key, current, |entry| Ok(each(entry).is_continue()))
-            })
+        self.shared.engine.execute(&steps, self.wait, &mut each)
     }
 
     /// Deletes a key. Returns whether it had a value.
@@ -211,14 +197,7 @@ impl<M: Media> Store<M> {
     pub fn delete(&self, keyspace: &Keyspace, key: &[u8]) -> Result<bool, WriteError> {
         check_key(key)?;
         let key = self.shared.catalogue.index_key(keyspace, key)?;
-        self.shared.retry_for_space(|| {
-            let tombstone = self.shared.prepare(&key, None, 0)?;
-            let (there, _) = self.shared.modify(&key, None, self.wait, |current| {
-                let there = current.is_some();
-                Ok((Some(tombstone), there))
-            })?;
-            Ok(there)
-        })
+        self.shared.engine.delete(&key, self.wait)
     }
 
     /// Atomically changes a key to what `f` returns for its current value, and returns the other
@@ -236,13 +215,14 @@ impl<M: Media> Store<M> {
     ) -> Result<R, WriteError> {
         check_key(key)?;
         let key = self.shared.catalogue.index_key(keyspace, key)?;
-        self.shared.retry_for_space(|| {
-            let (answer, _) = self.shared.modify(&key, None, self.wait, |current| {
-                let (update, answer) = with_entry(&key, current.as_ref(), &mut f)?;
-                Ok((prepared(&self.shared, &key, update)?, answer))
-            })?;
-            Ok(answer)
-        })
+        let mut answer = None;
+        self.shared.engine.update(&key, self.wait, &mut |entry| {
+            let (update, its) = f(entry)?;
+            answer = Some(its);
+            Ok(update)
+        })?;
+        // It was called, and has not failed.
+        Ok(answer.unwrap_or_else(|| unreachable!("the change has been decided on")))
     }
 
     /// Replaces the value of `key` by `new` if it is `expected`. `None` stands for no value in
@@ -373,34 +353,4 @@ impl<M: Media> Store<M> {
 fn parse(text: &[u8]) -> Option<i64> {
     let number: i64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     (number.to_string().as_bytes() == text).then_some(number)
-}
-
-fn with_entry<M: Media, R>(
-    key: &[u8],
-    current: Option<&Current<'_, M>>,
-    f: impl FnOnce(Option<Entry<'_>>) -> Result<R, WriteError>,
-) -> Result<R, WriteError> {
-    let Some(current) = current else {
-        return f(None);
-    };
-    let value = current.value(key)?;
-    f(Some(Entry {
-        value: &value,
-        expires_at: expires_at(current.expiry()),
-    }))
-}
-
-fn prepared<'s, M: Media>(
-    committer: &'s Committer<M>,
-    key: &[u8],
-    update: Update,
-) -> Result<Option<Prepared<'s, M>>, WriteError> {
-    match update {
-        Update::Keep => Ok(None),
-        Update::Put { value, expires_at } => {
-            let record = committer.prepare(key, Some(&value), expiry(expires_at))?;
-            Ok(Some(record))
-        }
-        Update::Delete => Ok(Some(committer.prepare(key, None, 0)?)),
-    }
 }

@@ -104,7 +104,6 @@ fn reads_are_refused(store: &Store<Auto>, theirs: &Keyspace) {
     assert_eq!(store.len(theirs), 0);
     let snapshot = store.snapshot();
     refuses_read(snapshot.get(theirs, b"key"));
-    refuses_read(snapshot.written_at(theirs, b"key"));
     refuses_read(snapshot.scan::<Vec<u8>>(theirs, .., |_, _| ControlFlow::Continue(())));
     refuses_read(snapshot.scan_reverse::<Vec<u8>>(theirs, .., |_, _| ControlFlow::Break(())));
     refuses_read(snapshot.prefix(theirs, b"", |_, _| ControlFlow::Continue(())));

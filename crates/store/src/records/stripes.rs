@@ -6,7 +6,7 @@
 //! Locks are taken in this order: the catalogue's, stripes in ascending order, a slot of the commit
 //! table, the index's own.
 
-use crate::record::Meta;
+use crate::records::record::Meta;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::{LINE, cpu};
 use bristlecone_pmem::sync::lock;

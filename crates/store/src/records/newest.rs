@@ -2,8 +2,8 @@
 //! is committed, dead or damaged, and never in progress.
 
 use crate::error::Damage;
-use crate::read::Reader;
-use crate::record::{self, MAX_VERIFIED_BYTES, Meta, Stamp};
+use crate::records::read::Reader;
+use crate::records::record::{self, MAX_VERIFIED_BYTES, Meta, Stamp};
 use bristlecone_pmem::Media;
 use crossbeam_epoch::Guard;
 use std::borrow::Cow;

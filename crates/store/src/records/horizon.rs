@@ -11,7 +11,8 @@
 //! that finds a newer one first follows versions that may be unlinked meanwhile, and reads again if
 //! the horizon has passed its watermark.
 
-use crate::clock::{Clock, Wait};
+use crate::engine::{Ticket, Wait};
+use crate::records::clock::Clock;
 use bristlecone_pmem::sync::{lock, worker};
 use crossbeam_utils::CachePadded;
 use std::collections::BTreeMap;
@@ -33,14 +34,6 @@ pub(crate) struct Snapshots {
     /// The latest time in ms that a snapshot was given. It never goes back, even if the wall clock
     /// does.
     now: AtomicU64,
-}
-
-/// A registered snapshot. It has to be [removed](Snapshots::leave).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ticket {
-    pub ts: u64,
-    pub now: u64,
-    shard: usize,
 }
 
 /// The versions and values that no snapshot reads any more.
@@ -72,7 +65,7 @@ impl Snapshots {
     pub fn enter(&self, clock: &Clock, wait: Wait, now: impl FnOnce() -> u64) -> Ticket {
         let shard = worker() % SHARDS;
         let mut entries = lock(&self.shards[shard]);
-        let (ts, now) = (wait.watermark(clock), self.not_before(now()));
+        let (ts, now) = (clock.watermark(wait), self.not_before(now()));
         *entries.entry((ts, now)).or_insert(0) += 1;
         Ticket { ts, now, shard }
     }

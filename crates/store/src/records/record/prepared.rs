@@ -2,8 +2,8 @@
 
 use super::meta::{Meta, block_bytes};
 use super::{MAX_INLINE_BYTES, MIN_BLOCK, SEGMENT, Stamp, header};
-use crate::checksum;
 use crate::error::Damage;
+use crate::records::checksum;
 use bristlecone_pmem::cell::write_bytes;
 use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::{Heap, Media, POff, SpaceError};

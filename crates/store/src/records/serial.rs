@@ -18,92 +18,59 @@
 //! Waiting cannot deadlock: a transaction with a timestamp holds all the locks that it needs, and
 //! waits for lower timestamps only.
 
+use crate::engine::Ticket;
 use crate::error::{Damage, WriteError};
-use crate::horizon::Ticket;
-use crate::read::Reader;
-use crate::record::{self, Stamp};
-use crate::write::check_key;
+use crate::reads::ReadSet;
+use crate::records::read::Reader;
+use crate::records::record::{self, Stamp};
 use bristlecone_index::Direction;
-use bristlecone_index::engine::Range;
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
-use std::collections::BTreeSet;
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 
-/// Bounds of index keys.
-type OwnedRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
-
-/// The index keys and ranges that a transaction has read.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ReadSet {
-    keys: BTreeSet<Vec<u8>>,
-    ranges: Vec<OwnedRange>,
-}
-
-impl ReadSet {
-    pub fn key(&mut self, key: &[u8]) {
-        // A key that is too long is never there.
-        if check_key(key).is_ok() && !self.keys.contains(key) {
-            self.keys.insert(key.to_vec());
-        }
-    }
-
-    pub fn range(&mut self, range: Range<'_>) {
-        let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
-        self.ranges.push((owned(range.0), owned(range.1)));
-    }
-
+impl<M: Media> Reader<M> {
     /// Returns an index key that a commit between the snapshot `since` and `ts` changed, if there
     /// is one. Waits until all commits before `ts` are applied.
     ///
     /// # Errors
     /// [`WriteError::Damaged`], or the failure of a commit.
-    pub fn first_conflict<M: Media>(
+    pub(crate) fn first_conflict(
         &self,
-        reader: &Reader<M>,
+        reads: &ReadSet,
         since: Ticket,
         ts: u64,
     ) -> Result<Option<Vec<u8>>, WriteError> {
-        reader.clock.wait_applied(ts - 1)?;
+        self.clock.wait_applied(ts - 1)?;
         let guard = epoch::pin();
-        let starts = self.ranges.iter().map(|(start, _)| start);
-        let firsts = starts.filter_map(|start| match start {
-            Bound::Included(first) | Bound::Excluded(first) => Some(first),
-            Bound::Unbounded => None,
-        });
         // A keyspace that was dropped before the snapshot stays dropped: only a drop since then is
         // a conflict.
-        let mut read = self.keys.iter().chain(firsts);
-        let dropped = read.find(|key| {
-            reader.is_visible(key, since.ts, &guard) && !reader.is_visible(key, ts, &guard)
+        let dropped = reads.of_keyspaces().find(|key| {
+            self.is_visible(key, since.ts, &guard) && !self.is_visible(key, ts, &guard)
         });
         if let Some(key) = dropped {
-            return Ok(Some(key.clone()));
+            return Ok(Some(key.to_vec()));
         }
         let changed = |key: &[u8], entry: u64| {
-            changed_between(reader, entry, since.ts, ts).map_err(|e| Damage::of_key(key, &e))
+            changed_between(self, entry, since.ts, ts).map_err(|e| Damage::of_key(key, &e))
         };
-        for key in &self.keys {
-            if let Some(entry) = reader.index.get(key)
+        for key in reads.keys() {
+            if let Some(entry) = self.index.get(key)
                 && changed(key, entry)?
             {
-                return Ok(Some(key.clone()));
+                return Ok(Some(key.to_vec()));
             }
         }
-        for (start, end) in &self.ranges {
+        for range in reads.ranges() {
             let mut found = Ok(None);
-            let range = (
-                start.as_ref().map(Vec::as_slice),
-                end.as_ref().map(Vec::as_slice),
-            );
-            (reader.index).scan(range, Direction::Up, None, &mut |key, &entry| {
-                found = match changed(key, entry) {
-                    Ok(false) => return ControlFlow::Continue(()),
-                    Ok(true) => Ok(Some(key.to_vec())),
-                    Err(e) => Err(e),
-                };
-                ControlFlow::Break(())
-            });
+            self.index
+                .scan(range, Direction::Up, None, &mut |key, &entry| {
+                    found = match changed(key, entry) {
+                        Ok(false) => return ControlFlow::Continue(()),
+                        Ok(true) => Ok(Some(key.to_vec())),
+                        Err(e) => Err(e),
+                    };
+                    ControlFlow::Break(())
+                });
             if let Some(key) = found? {
                 return Ok(Some(key));
             }

@@ -7,13 +7,13 @@
 
 use super::Committer;
 use crate::catalogue::Keyspace;
-use crate::clock::Wait;
+use crate::engine::Wait;
 use crate::entry::expires_at;
 use crate::error::WriteError;
 use crate::feed::{Watch, WatchEvent, WatchLimits};
 use crate::key::{IndexKey, split};
-use crate::record::{self, Meta};
-use crate::stripes::LockedStripes;
+use crate::records::record::{self, Meta};
+use crate::records::stripes::LockedStripes;
 use bristlecone_pmem::{CommitError, Media, planted};
 use crossbeam_epoch as epoch;
 

@@ -25,14 +25,16 @@ mod dropped;
 mod expired;
 mod thread;
 
-pub(crate) use thread::{Control, spawn};
+pub(crate) use thread::spawn;
 
+use crate::control::Control;
 use crate::error::{Damage, WriteError};
-use crate::horizon::Horizon;
-use crate::newest::Newest;
-use crate::read::Reader;
-use crate::record::{self, Stamp};
-use crate::stripes::{LockedStripes, Obsolete, Stripe, Stripes};
+use crate::records::horizon::Horizon;
+use crate::records::newest::Newest;
+use crate::records::read::Reader;
+use crate::records::record::{self, Stamp};
+use crate::records::stripes::{LockedStripes, Obsolete, Stripe, Stripes};
+use crate::report::VacuumReport;
 use bristlecone_pmem::media::{LINE, cpu, deferring_commits};
 use bristlecone_pmem::sync::{lock, wait_for_readers};
 use bristlecone_pmem::{Media, POff};
@@ -54,23 +56,6 @@ const VERSIONS_PER_STEP: usize = 4096;
 const MAX_WAITS: usize = 10;
 /// How often the vacuum is run again past damaged records when there is no space.
 const MAX_PASSES: usize = 64;
-
-/// Counts of a run of the vacuum.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct VacuumReport {
-    /// Versions, tombstones and expired values included.
-    pub versions: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Of these, tombstones.
-    pub tombstones: u64,
-    /// Of these, expired values.
-    pub expired: u64,
-    /// Of these, values of dropped keyspaces.
-    pub dropped: u64,
-    /// Whether nothing was left that could be freed.
-    pub complete: bool,
-}
 
 /// The vacuum, with what writers and it share: the stripes.
 pub(crate) struct Vacuum<M: Media> {
@@ -370,37 +355,43 @@ impl<M: Media> Vacuum<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::IndexKey;
-    use crate::{Store, StoreOptions};
+    use crate::engine::{StorageEngine, Wait};
+    use crate::key::{CATALOGUE, IndexKey};
+    use crate::records::Records;
+    use crate::shared::Shares;
+    use crate::{LbEngine, StoreOptions};
     use bristlecone_pmem::media::Dram;
     use bristlecone_pmem::{Pool, PoolOptions};
 
-    fn index_key(store: &Store<Dram>) -> IndexKey {
-        let k = store.find_keyspace("k").unwrap();
-        store.shared.catalogue.index_key(&k, b"key").unwrap()
+    fn key() -> IndexKey {
+        IndexKey::new(1, b"key")
     }
 
-    /// A store without the vacuum's thread, with two values of one key and a tombstone behind each
-    /// other.
-    fn store() -> Store<Dram> {
+    fn put(store: &Records<Dram>, value: &[u8]) {
+        store.put(&key(), value, 0, Wait::Durable).unwrap();
+    }
+
+    /// A store with a keyspace `k`, number 1, whose only key had two values and was deleted.
+    fn store() -> Records<Dram> {
         let pool = Pool::<Dram>::create("vacuum".as_ref(), &PoolOptions::default()).unwrap();
-        let options = StoreOptions {
-            vacuum_every: None,
-            ..StoreOptions::default()
-        };
-        let store = Store::create(&pool, "store", &options).unwrap();
-        let k = store.keyspace("k").unwrap();
-        store.put(&k, b"key", b"1").unwrap();
-        store.put(&k, b"key", b"2").unwrap();
-        store.delete(&k, b"key").unwrap();
+        let options = StoreOptions::default().without_thread();
+        let shares = Shares::new();
+        lock(&shares.catalogue.known).by_name.insert("k".into(), 1);
+        let store = Records::create(&pool, "s", &options, &LbEngine, false, shares).unwrap();
+        let name = IndexKey::new(CATALOGUE, b"k");
+        let number = 1_u32.to_le_bytes();
+        store.put(&name, &number, 0, Wait::Durable).unwrap();
+        put(&store, b"1");
+        put(&store, b"2");
+        store.delete(&key(), Wait::Durable).unwrap();
         store
     }
 
     #[test]
     fn a_release_repeated_after_a_failure_frees_once() {
         let store = store();
-        let vacuum: &Vacuum<Dram> = &store.shared;
-        let at = vacuum.stripes.of(&index_key(&store));
+        let vacuum: &Vacuum<Dram> = &store;
+        let at = vacuum.stripes.of(&key());
         let mut stripe = vacuum.stripes.lock(at);
         assert_eq!(stripe.obsolete.len(), 2);
         let mut report = VacuumReport::default();
@@ -421,9 +412,8 @@ mod tests {
     #[test]
     fn writers_free_due_versions_and_leave_tombstones() {
         let store = store();
-        let vacuum: &Vacuum<Dram> = &store.shared;
-        let k = store.find_keyspace("k").unwrap();
-        let at = vacuum.stripes.of(&index_key(&store));
+        let vacuum: &Vacuum<Dram> = &store;
+        let at = vacuum.stripes.of(&key());
         let take = || {
             let mut held = LockedStripes::lock(&vacuum.stripes, std::iter::once(at));
             let garbage = vacuum.drain_simple(&mut held);
@@ -431,18 +421,18 @@ mod tests {
             vacuum.heap.retire_all(garbage, &epoch::pin());
             (taken, held.get(at).obsolete.len())
         };
-        let snapshot = store.snapshot();
+        let snapshot = store.enter(Wait::Durable);
         assert_eq!(take(), (0, 2), "the horizon is where it was");
         vacuum.horizon();
         // The first version's successor is at or below the snapshot, and so is the tombstone.
         assert_eq!(take(), (1, 1));
-        drop(snapshot);
+        store.leave(snapshot);
         assert_eq!(take(), (0, 1));
         // With that many entries in its queue, a writer advances the horizon.
         for i in 0..LONG_QUEUE {
-            store.put(&k, b"key", format!("{i}").as_bytes()).unwrap();
+            put(&store, format!("{i}").as_bytes());
         }
-        store.vacuum(1).unwrap();
+        store.step(1).unwrap();
         assert_eq!(
             take(),
             (VERSIONS_PER_WRITE, LONG_QUEUE - VERSIONS_PER_WRITE)

@@ -12,12 +12,12 @@
 //! flushed after the last of its locks was taken.
 
 use super::{Change, Committer};
-use crate::clock::Wait;
+use crate::engine::Wait;
 use crate::error::WriteError;
 use crate::key::PREFIX;
-use crate::newest::{Current, Newest};
-use crate::record::{self, Stamp};
-use crate::stripes::LockedStripes;
+use crate::records::newest::{Current, Newest};
+use crate::records::record::{self, Stamp};
+use crate::records::stripes::LockedStripes;
 use crate::write::{Step, check_key, check_value};
 use bristlecone_index::Hint;
 use bristlecone_pmem::Media;

@@ -19,38 +19,19 @@
 //! once, each stores its flag and then loads the other's, with a full fence in between, so at least
 //! one of them sees both. The durable watermark is never above the applied one.
 
-use bristlecone_pmem::sync::{give_way, lock};
+use crate::engine::Wait;
+use crate::sync::wait;
+use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{CommitError, Media};
 use crossbeam_utils::{Backoff, CachePadded};
 use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::time::Duration;
 
 /// Commits that may be in progress at once.
 const RING: usize = 4096;
 /// The same on a simulated medium: few, so that the ring is full now and then.
 const FEW: usize = 8;
-/// How long a waiting thread sleeps once spinning was of no use.
-const NAP: Duration = Duration::from_micros(30);
-
-/// The state that an operation waits for before it returns. It reads at the watermark of the same
-/// name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
-    Applied,
-    Durable,
-}
-
-impl Wait {
-    #[inline]
-    pub fn watermark(self, clock: &Clock) -> u64 {
-        match self {
-            Self::Applied => clock.applied(),
-            Self::Durable => clock.durable(),
-        }
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct Clock {
@@ -62,18 +43,6 @@ pub(crate) struct Clock {
     error: Mutex<Option<CommitError>>,
     /// Highest timestamp of what was recovered.
     floor: u64,
-}
-
-/// Waits a little: one turn of a loop that waits for another thread.
-pub(crate) fn wait(backoff: &Backoff) {
-    if give_way() {
-        return;
-    }
-    if backoff.is_completed() {
-        std::thread::sleep(NAP);
-    } else {
-        backoff.snooze();
-    }
 }
 
 /// The timestamp of a commit in progress. Dropping it applies the timestamp: the commit is
@@ -152,6 +121,15 @@ impl Clock {
         // ORDERING: Acquire; pairs with the AcqRel of `make_durable`: a thread that loads it sees
         // those commits, and an applied watermark that is no lower.
         self.durable.load(Ordering::Acquire)
+    }
+
+    /// Returns the watermark that operations which wait like this read at.
+    #[inline]
+    pub fn watermark(&self, wait: Wait) -> u64 {
+        match wait {
+            Wait::Applied => self.applied(),
+            Wait::Durable => self.durable(),
+        }
     }
 
     fn cell(&self, ts: u64) -> &AtomicU64 {

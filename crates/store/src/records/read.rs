@@ -10,14 +10,16 @@
 //! wherever a value is returned, and wherever a record says that there is no value (a tombstone, an
 //! expiry, a dead record).
 
-use crate::clock::{Clock, Wait};
-use crate::damaged::DamagedEntries;
 use crate::dropped::Dropped;
+use crate::engine::Ticket;
+use crate::engine::Wait;
 use crate::error::{Damage, ReadError};
-use crate::horizon::{Snapshots, Ticket};
 use crate::key::split;
-use crate::record::{self, Header, Meta, Stamp};
-use crate::slots::{Slots, Verdict};
+use crate::records::clock::Clock;
+use crate::records::damaged::DamagedEntries;
+use crate::records::horizon::Snapshots;
+use crate::records::record::{self, Header, Meta, Stamp};
+use crate::records::slots::{Slots, Verdict};
 use crate::wall::WallClock;
 use bristlecone_index::Direction;
 use bristlecone_index::Hint;
@@ -38,8 +40,6 @@ const MAX_DEAD_RECORDS: u32 = 64;
 pub(crate) struct Found<'p, M: Media> {
     pm: &'p M,
     off: u64,
-    /// Timestamp of its commit.
-    pub ts: u64,
     meta: Meta,
 }
 
@@ -184,7 +184,6 @@ impl<M: Media> Reader<M> {
                     return f(Some(&Found {
                         pm,
                         off,
-                        ts: at,
                         meta: header.meta(pm),
                     }));
                 }
@@ -225,7 +224,7 @@ impl<M: Media> Reader<M> {
         f: impl FnOnce(&Found<'s, M>) -> Result<R, Damage>,
     ) -> Result<Option<R>, ReadError> {
         loop {
-            let ts = wait.watermark(&self.clock);
+            let ts = self.clock.watermark(wait);
             if !self.is_visible(key, ts, guard) {
                 return Ok(None);
             }
@@ -270,7 +269,7 @@ impl<M: Media> Reader<M> {
         mut f: impl FnMut(&[u8], Option<&Found<'_, M>>) -> Result<ControlFlow<()>, Damage>,
     ) -> Result<(), ReadError> {
         let guard = epoch::pin();
-        let ts = wait.watermark(&self.clock);
+        let ts = self.clock.watermark(wait);
         let entries = self.multi_find(keys);
         // Once one key had to be read at a newer watermark, so are all after it: each is read no
         // earlier than the one before it.
@@ -308,17 +307,8 @@ impl<M: Media> Reader<M> {
         })
     }
 
-    /// Calls `f` with the version of a key in a registered snapshot.
-    pub(crate) fn get_at<R>(
-        &self,
-        at: Ticket,
-        key: &[u8],
-        f: impl FnOnce(&Found<'_, M>) -> Result<R, Damage>,
-    ) -> Result<Option<R>, ReadError> {
-        self.get_at_in(&epoch::pin(), at, key, f)
-    }
-
-    /// As [`get_at`](Self::get_at); the version stays readable while the guard is held.
+    /// Calls `f` with the version of a key in a registered snapshot; it stays readable while the
+    /// guard is held.
     pub(crate) fn get_at_in<'s, R>(
         &'s self,
         guard: &Guard,

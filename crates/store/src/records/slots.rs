@@ -9,7 +9,7 @@
 //! too.)
 //!
 //! A commit of several keys takes a slot, writes its records as
-//! [pending](crate::record::Stamp::Pending) under the slot and its timestamp, and makes the index
+//! [pending](crate::records::record::Stamp::Pending) under the slot and its timestamp, and makes the index
 //! lead to them. Storing the timestamp in the slot (NAW) commits it. Timestamps are used once, so
 //! they also serve as the slot's generation: records that are pending under a slot with another
 //! timestamp were not committed.
@@ -27,9 +27,9 @@
 //! of a single change, which has zeros there, does not become a valid pending one by a flip of bit
 //! 63. (Earlier builds used slot 0: where it has a timestamp, it is like any other.)
 
-use crate::clock::wait;
 use crate::error::Damage;
-use crate::record::{self, MAX_TIMESTAMP, Stamp};
+use crate::records::record::{self, MAX_TIMESTAMP, Stamp};
+use crate::sync::wait;
 use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::sync::{lock, worker};

@@ -26,7 +26,7 @@
 //! | an offset that cannot be a record's, or an impossible length or flag | a record is durable before the index leads to it |
 //! | a wrong checksum: of values of up to 4 KiB, and of every record that recovery would remove or restore | likewise; nothing that it covers ever changes |
 //! | a stamp without a valid timestamp or slot | likewise; a stamp changes from pending to committed or dead by one word |
-//! | pending under a slot that has a higher timestamp, that has a wrong parity, or that no commit uses | [`slots`](crate::slots) |
+//! | pending under a slot that has a higher timestamp, that has a wrong parity, or that no commit uses | [`slots`](crate::records::slots) |
 //! | pending at the timestamp of a commit through another slot | timestamps are used once |
 //! | pending and not committed, under a slot whose last commit has pending records too | those are stamped before the index leads to the next one's |
 //! | pending and not committed, in a store that was closed in order | closing waits for commits in progress |
@@ -55,10 +55,11 @@
 
 use crate::error::{Damage, DamagedRecord, StoreError, WriteError};
 use crate::key::split;
-use crate::read::PREFETCHED_BYTES;
-use crate::record::{self, MAX_VERIFIED_BYTES, Meta, Stamp, is_valid_timestamp};
-use crate::slots::{SLOTS, Slots, TABLE, Verdict};
-use crate::stripes::{Counts, Stripes};
+use crate::records::read::PREFETCHED_BYTES;
+use crate::records::record::{self, MAX_VERIFIED_BYTES, Meta, Stamp, is_valid_timestamp};
+use crate::records::slots::{SLOTS, Slots, TABLE, Verdict};
+use crate::records::stripes::{Counts, Stripes};
+use crate::report::{MAX_REPORTED, StoreRecovery};
 use bristlecone_index::Direction;
 use bristlecone_index::UpdateError;
 use bristlecone_index::engine::Engine;
@@ -68,51 +69,11 @@ use bristlecone_pmem::{Heap, Media, PWord};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Entries whose records are prefetched together.
 const ENTRIES_AT_ONCE: usize = 32;
 const _: () = assert!(SLOTS <= u64::BITS as usize, "a bit for each");
-/// Damaged records that a report lists.
-const MAX_REPORTED: usize = 1000;
-
-/// The outcome of opening a store.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StoreRecovery {
-    /// Recovery of the index.
-    pub index: bristlecone_index::RecoveryReport,
-    /// Entries of the index.
-    pub entries: u64,
-    /// Entries of uncommitted changes, which were undone.
-    pub undone: u64,
-    /// Records of the last commit through each slot that were stamped, or whose stamps were made
-    /// durable.
-    pub stamped: u64,
-    /// Tombstones that were removed.
-    pub tombstones: u64,
-    /// The store was closed in order, so nothing was in progress. False for one that is new.
-    pub in_order: bool,
-    /// Damaged records and slots of the commit table. They are kept, and reads of their keys are
-    /// errors.
-    pub damaged: u64,
-    /// The first 1,000 of these. All of them: [`Store::find_damage`](crate::Store::find_damage).
-    pub damage: Vec<DamagedRecord>,
-    /// Time that it took, apart from the index.
-    pub elapsed: Duration,
-}
-
-impl StoreRecovery {
-    /// Counts a damaged record, and lists it if there is room.
-    fn found(&mut self, damaged: DamagedRecord) {
-        self.damaged += 1;
-        if self.damage.len() < MAX_REPORTED {
-            self.damage.push(damaged);
-        }
-    }
-}
-
 /// Entries that are classified together: the keys in one piece, and the end and the record's offset
 /// of each.
 #[derive(Default)]
@@ -658,12 +619,6 @@ impl<'a, M: Media> Walk<'a, M> {
         stripes.lock(0).counts.made(&meta);
         Ok(())
     }
-}
-
-/// Returns the value of a word of the store's root.
-pub(crate) fn root_word<M: Media>(pm: &M, word: &PWord) -> u64 {
-    // ORDERING: Relaxed; the root is being opened.
-    word.load(pm, Ordering::Relaxed)
 }
 
 #[cfg(test)]

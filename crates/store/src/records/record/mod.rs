@@ -14,7 +14,7 @@
 //! is a tombstone.
 //!
 //! No single flipped bit turns one kind of stamp into another valid one, except for a slot's
-//! number: no commit uses slot 0 ([`slots`](crate::slots)), no slot has number 255, and no
+//! number: no commit uses slot 0 ([`slots`](crate::records::slots)), no slot has number 255, and no
 //! timestamp is 0.
 //!
 //! Values of up to [`MAX_INLINE_BYTES`] bytes are in one block with the head, so readers get one
@@ -36,9 +36,9 @@ pub(crate) use meta::Meta;
 pub(crate) use prepared::{Prepared, prepare, reserve};
 pub(crate) use stamp::{Stamp, is_valid_timestamp};
 
-use crate::checksum;
 use crate::error::Damage;
 use crate::limits::MAX_VALUE_BYTES;
+use crate::records::checksum;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::{Heap, Media, POff, PWord};
 use crossbeam_epoch::Guard;

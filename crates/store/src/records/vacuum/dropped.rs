@@ -3,10 +3,10 @@
 use super::{VERSIONS_PER_LOCK, Vacuum, VacuumReport};
 use crate::bounds::Bounds;
 use crate::error::WriteError;
-use crate::horizon::Horizon;
 use crate::key::split;
-use crate::newest::Newest;
-use crate::record;
+use crate::records::horizon::Horizon;
+use crate::records::newest::Newest;
+use crate::records::record;
 use bristlecone_index::Direction;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;

@@ -34,17 +34,17 @@ mod reporting;
 mod steps;
 
 use crate::catalogue::Catalogue;
-use crate::clock::Wait;
 use crate::dropped::DroppedAt;
+use crate::engine::Ticket;
+use crate::engine::Wait;
 use crate::error::{ConflictError, WriteError};
 use crate::feed::Feed;
-use crate::horizon::Ticket;
 use crate::key::{PREFIX, split};
-use crate::newest::{Current, Newest};
-use crate::record::{self, Meta, Prepared, Stamp};
-use crate::serial::ReadSet;
-use crate::stripes::{LockedStripes, Obsolete, Stripe};
-use crate::vacuum::Vacuum;
+use crate::reads::ReadSet;
+use crate::records::newest::{Current, Newest};
+use crate::records::record::{self, Meta, Prepared, Stamp};
+use crate::records::stripes::{LockedStripes, Obsolete, Stripe};
+use crate::records::vacuum::Vacuum;
 use crate::write::{Write, check_key, check_value};
 use bristlecone_index::Hint;
 use bristlecone_pmem::Media;
@@ -58,7 +58,7 @@ use std::sync::Arc;
 /// feed to what the [vacuum](Vacuum) and it share.
 pub(crate) struct Committer<M: Media> {
     pub vacuum: Arc<Vacuum<M>>,
-    pub catalogue: Catalogue,
+    pub catalogue: Arc<Catalogue>,
     pub feed: Arc<Feed>,
 }
 
@@ -370,7 +370,7 @@ impl<M: Media> Committer<M> {
         let taken = self.clock.take()?;
         let ts = taken.ts;
         if let (Some(reads), Some(ticket)) = (reads, since)
-            && let Some(key) = reads.first_conflict(self, ticket, ts)?
+            && let Some(key) = self.first_conflict(reads, ticket, ts)?
         {
             return Err(self.conflict(&key, true).into());
         }

@@ -1,0 +1,248 @@
+//! What keeps the keys of a store and their versions: the store's handles work on this.
+//!
+//! Keys are [index keys](crate::key): the keyspace's number, then the key.
+
+use crate::catalogue::Keyspace;
+use crate::entry::{Entry, Update};
+use crate::error::{DamagedRecord, ReadError, WriteError};
+use crate::feed::{Watch, WatchLimits};
+use crate::pinned::PinnedValue;
+use crate::reads::ReadSet;
+use crate::report::{CheckReport, StoreRecovery, StoreStats, VacuumReport};
+use crate::write::{Step, Write};
+use bristlecone_index::engine::Range;
+use bristlecone_index::{Direction, IndexStats, Violation};
+use bristlecone_pmem::pool::Root;
+use bristlecone_pmem::{CommitError, Media, Pool};
+use std::borrow::Cow;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// The state that an operation waits for before it returns. It reads at the watermark of the same
+/// name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    Applied,
+    Durable,
+}
+
+/// A registered snapshot, which has to be [left](StorageEngine::leave).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
+    /// Timestamp of the last commit that it sees.
+    pub ts: u64,
+    /// The time in ms by which it reads expiries.
+    pub now: u64,
+    /// Where the engine has it.
+    pub shard: usize,
+}
+
+/// When a read takes place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum At {
+    /// At the watermark.
+    Latest(Wait),
+    Snapshot(Ticket),
+}
+
+/// A change, with its index key.
+pub(crate) type KeyWrite<'a> = (Cow<'a, [u8]>, Cow<'a, Write>);
+
+/// Visits index keys with their values until it breaks.
+pub(crate) type Visit<'a> = dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()> + 'a;
+
+/// See the module's head. Keys that were deleted, have expired, or are of a dropped keyspace read
+/// as absent.
+pub(crate) trait StorageEngine<M: Media>: Send + Sync {
+    /// Returns the pool that the store is in.
+    fn pool(&self) -> &Arc<Pool<M>>;
+
+    /// Returns the store's root.
+    fn root(&self) -> &Root<M>;
+
+    /// Returns the design of the index, and the bytes of one of its leaves or pages.
+    fn design(&self) -> (&str, u32);
+
+    /// Returns what opening found and did.
+    fn recovery(&self) -> &StoreRecovery;
+
+    /// Returns the timestamp up to which every commit is visible to those who wait for
+    /// [`Wait::Applied`].
+    fn applied(&self) -> u64;
+
+    /// Returns the timestamp up to which every commit is durable and visible to all.
+    fn durable(&self) -> u64;
+
+    /// Waits until every commit up to `ts` is applied or durable.
+    ///
+    /// # Errors
+    /// [`CommitError`]
+    fn wait_for(&self, ts: u64, wait: Wait) -> Result<(), CommitError>;
+
+    /// Registers a snapshot at the watermark of `wait`.
+    fn enter(&self, wait: Wait) -> Ticket;
+
+    /// Registers another snapshot of the same state.
+    fn enter_again(&self, ticket: Ticket) -> Ticket;
+
+    /// Removes a snapshot.
+    fn leave(&self, ticket: Ticket);
+
+    /// Calls `f` with the value of a key, if it has one.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    fn get(&self, at: At, key: &[u8], f: &mut dyn FnMut(Entry<'_>)) -> Result<(), ReadError>;
+
+    /// Returns the value of a key, in place.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    fn get_pinned(&self, at: At, key: &[u8]) -> Result<Option<PinnedValue<'_>>, ReadError>;
+
+    /// Calls `f` with the value of each key in order, until it breaks. See
+    /// [`Store::multi_get`](crate::Store::multi_get).
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    fn multi_get(
+        &self,
+        wait: Wait,
+        keys: &[&[u8]],
+        f: &mut dyn FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
+    ) -> Result<(), ReadError>;
+
+    /// Prefetches what reading or changing these keys will touch.
+    fn prefetch(&self, keys: &[&[u8]]);
+
+    /// Visits the keys of a range of one keyspace in a snapshot.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    fn scan(
+        &self,
+        at: Ticket,
+        range: Range<'_>,
+        direction: Direction,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), ReadError>;
+
+    /// As [`scan`](Self::scan), upwards and without the values.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    fn scan_keys(
+        &self,
+        at: Ticket,
+        range: Range<'_>,
+        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<(), ReadError>;
+
+    /// Puts a value with its expiry, 0 for none.
+    ///
+    /// # Errors
+    /// [`WriteError`]; nothing has changed then, except for [`WriteError::Commit`].
+    fn put(&self, key: &[u8], value: &[u8], expiry: u64, wait: Wait) -> Result<(), WriteError>;
+
+    /// Deletes a key. Returns whether it had a value.
+    ///
+    /// # Errors
+    /// As of [`put`](Self::put).
+    fn delete(&self, key: &[u8], wait: Wait) -> Result<bool, WriteError>;
+
+    /// Changes a key to what `f` makes of its value. See [`Store::update`](crate::Store::update).
+    ///
+    /// # Errors
+    /// As of [`put`](Self::put), and those of `f`.
+    fn update(
+        &self,
+        key: &[u8],
+        wait: Wait,
+        f: &mut dyn FnMut(Option<Entry<'_>>) -> Result<Update, WriteError>,
+    ) -> Result<(), WriteError>;
+
+    /// Commits changes to keys, each of which occurs once, in their order: all of them, or none.
+    /// With `since`, a version newer than that snapshot is a conflict; with `reads`, so is a change
+    /// of what was read. Returns the timestamp, 0 if nothing was to be changed.
+    ///
+    /// # Errors
+    /// As of [`put`](Self::put).
+    fn commit(
+        &self,
+        writes: &[KeyWrite<'_>],
+        since: Option<Ticket>,
+        reads: Option<&ReadSet>,
+        wait: Wait,
+    ) -> Result<u64, WriteError>;
+
+    /// Executes steps of one keyspace. See
+    /// [`Store::execute_batch`](crate::Store::execute_batch); there is no second attempt for want
+    /// of space.
+    ///
+    /// # Errors
+    /// As of [`put`](Self::put).
+    fn execute(
+        &self,
+        steps: &[(&[u8], Step<'_>)],
+        wait: Wait,
+        each: &mut dyn FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
+    ) -> Result<usize, WriteError>;
+
+    /// Frees what can be freed, after a lack of space.
+    fn reclaim_space(&self);
+
+    /// With all writers kept out: makes the catalogue's entry `key` have `value`, or go, and drops
+    /// keyspace `number`, whose place that of number `empty` takes. Tells the feed. Returns the
+    /// timestamp, which may not be durable.
+    ///
+    /// # Errors
+    /// As of [`put`](Self::put).
+    fn drop_keyspace(
+        &self,
+        key: &[u8],
+        value: Option<&[u8]>,
+        number: u32,
+        empty: Option<u32>,
+    ) -> Result<u64, WriteError>;
+
+    /// Returns how many keys a keyspace has; 0 if it was dropped.
+    fn len(&self, number: u32) -> u64;
+
+    /// Subscribes to the changes of the keys of a keyspace that begin with `prefix`.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    fn watch(
+        &self,
+        keyspace: &Keyspace,
+        prefix: &[u8],
+        limits: WatchLimits,
+    ) -> Result<Watch, WriteError>;
+
+    /// Frees up to `most` versions that no snapshot can read any more.
+    ///
+    /// # Errors
+    /// [`WriteError`]; what was freed by then stays so.
+    fn vacuum(&self, most: usize) -> Result<VacuumReport, WriteError>;
+
+    /// Frees all of them.
+    ///
+    /// # Errors
+    /// As of [`vacuum`](Self::vacuum).
+    fn vacuum_all(&self) -> Result<VacuumReport, WriteError>;
+
+    /// Returns the error of the thread that vacuums, and forgets it.
+    fn take_failure(&self) -> Option<WriteError>;
+
+    fn stats(&self) -> StoreStats;
+
+    fn index_stats(&self) -> IndexStats;
+
+    /// Checks everything. Nobody else uses the store.
+    ///
+    /// # Errors
+    /// [`Violation`]
+    fn check(&self) -> Result<CheckReport, Violation>;
+
+    fn find_damage(&self) -> Vec<DamagedRecord>;
+}

@@ -1,0 +1,103 @@
+//! Keyspaces: what the catalogue says when a store is opened, and dropping one.
+//!
+//! Entries of a number without a name belong to a [dropped](crate::dropped) keyspace. The
+//! catalogue's records are verified before that is believed, since the vacuum removes such entries.
+
+use crate::bounds::Bounds;
+use crate::catalogue::parse;
+use crate::engine::Wait;
+use crate::error::{Damage, StoreError, WriteError};
+use crate::key::CATALOGUE;
+use crate::records::commit::Committer;
+use crate::records::stripes::LockedStripes;
+use bristlecone_index::Direction;
+use bristlecone_pmem::Media;
+use bristlecone_pmem::sync::lock;
+use crossbeam_epoch as epoch;
+use std::ops::{Bound, ControlFlow};
+
+impl<M: Media> Committer<M> {
+    /// Reads the catalogue of a recovered store. `largest` is the largest number that an index key
+    /// begins with, `damaged` the count of damaged records that recovery found.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`]
+    pub(crate) fn load_catalogue(&self, largest: u32, damaged: u64) -> Result<(), StoreError> {
+        let ticket = self.snapshots.enter(&self.clock, Wait::Durable, || 0);
+        let mut known = lock(&self.catalogue.known);
+        known.next = largest + 1;
+        let bounds = Bounds::new(CATALOGUE, Bound::Unbounded, Bound::Unbounded);
+        let read = self.scan_at(ticket, bounds.range(), Direction::Up, &mut |key, found| {
+            let Some((name, id)) = parse(key, &found.value(key)?) else {
+                return Err(Damage::new(format!(
+                    "the catalogue's entry \"{}\" is none",
+                    key.escape_ascii()
+                )));
+            };
+            if known.by_name.values().any(|other| *other == id) {
+                return Err(Damage::new(format!(
+                    "keyspace {name:?} has number {id}, which another one has"
+                )));
+            }
+            known.next = known.next.max(id + 1);
+            known.by_name.insert(name, id);
+            Ok(ControlFlow::Continue(()))
+        });
+        drop(known);
+        self.snapshots.leave(ticket);
+        read.map_err(WriteError::from)?;
+        let mut nameless = self.stripes.counts().keys;
+        nameless.retain(|(id, keys)| *keys > 0 && !self.catalogue.has(*id));
+        if nameless.is_empty() {
+            return Ok(());
+        }
+        // Its name may be among the damaged records. Then its keys must not be removed.
+        let broken = match damaged {
+            0 => self
+                .index
+                .verify()
+                .err()
+                .map(|violation| violation.to_string()),
+            some => Some(format!("{some} records are damaged")),
+        };
+        if let Some(broken) = broken {
+            return Err(StoreError::Damaged(Damage::new(format!(
+                "keys of keyspace number {} have no name in the catalogue, and {broken}; `bristlecone \
+                 export --skip-damaged` saves what can be read",
+                nameless[0].0
+            ))));
+        }
+        for (id, _) in nameless {
+            self.dropped_ranges.add(id, self.clock.floor());
+        }
+        Ok(())
+    }
+
+    /// With all stripes locked: makes the catalogue's entry have `value`, or go, and drops keyspace
+    /// `number`.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub(super) fn drop_number(
+        &self,
+        key: &[u8],
+        value: Option<&[u8]>,
+        number: u32,
+        empty: Option<u32>,
+    ) -> Result<u64, WriteError> {
+        let ts = self.retry_for_space(|| {
+            let record = self.prepare(key, value, 0)?;
+            let mut held = LockedStripes::lock(&self.stripes, 0..self.stripes.len());
+            let before = self.newest(key, &epoch::pin());
+            let taken = self.clock.take()?;
+            let stripe = held.get(self.stripes.of(key));
+            self.publish(stripe, key, &before, record, taken.ts)?;
+            self.dropped.add(number, taken.ts);
+            self.feed.keyspace_dropped(number, empty, taken.ts);
+            Ok(taken.ts)
+        })?;
+        // Without the stripes' locks: the vacuum takes them while it holds the lock of the ranges.
+        self.dropped_ranges.add(number, ts);
+        Ok(ts)
+    }
+}

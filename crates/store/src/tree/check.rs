@@ -1,0 +1,138 @@
+//! Looking at everything that a store on a tree has: checks, damage, statistics.
+
+use super::Core;
+use super::counts::{Count, weight};
+use super::value::{decode, glimpsed};
+use crate::error::DamagedRecord;
+use crate::key::{CATALOGUE, split};
+use crate::report::{CheckReport, StoreStats};
+use bristlecone_index::Violation;
+use bristlecone_index::clustered;
+use bristlecone_pmem::Media;
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+
+const ALL: clustered::KeyRange<'static> = (Bound::Unbounded, Bound::Unbounded);
+
+impl<M: Media> Core<M> {
+    pub(super) fn stats(&self) -> StoreStats {
+        self.count_keys();
+        let mut all = Count::default();
+        self.counts.all().values().for_each(|count| all.add(*count));
+        let (oldest, snapshots) = self.tree.readers();
+        let space = self.tree.stats();
+        StoreStats {
+            keys: all.keys,
+            versions: all.keys,
+            live_bytes: all.bytes,
+            garbage_bytes: space.pm_bytes.saturating_sub(all.bytes),
+            expiring: all.expiring,
+            durable: self.durable(),
+            oldest_snapshot: oldest.map(|time| time - 1),
+            snapshots: snapshots as u64,
+            chunk_bytes: space.pm_bytes,
+            block_bytes: space.pm_bytes,
+            ..StoreStats::default()
+        }
+    }
+
+    pub(super) fn len(&self, number: u32) -> u64 {
+        if self.dropped_at(number).is_some() {
+            return 0;
+        }
+        self.count_keys();
+        self.counts.of(number).keys
+    }
+
+    /// Checks the tree and all values, and that the counts are right and nothing is left of
+    /// keyspaces that nobody is to take away. Nobody changes anything meanwhile.
+    pub(super) fn check(&self) -> Result<CheckReport, Violation> {
+        let _held = self.control.hold();
+        self.tree.verify()?;
+        self.count_keys();
+        let damaged = self.find_damage_now();
+        if !damaged.is_empty() {
+            let lines: Vec<String> = damaged.iter().map(ToString::to_string).collect();
+            return Err(Violation::new(format!(
+                "{} damaged records, which are kept; put or delete their keys, or take them from a \
+                 backup:\n{}",
+                lines.len(),
+                lines.join("\n")
+            )));
+        }
+        let mut report = CheckReport::default();
+        let mut found: BTreeMap<u32, Count> = BTreeMap::new();
+        let scanned = self.tree.salvage(
+            ALL,
+            |key, current| {
+                if let Some((number, key)) = split(key) {
+                    let weight = weight(glimpsed(current.glimpse()));
+                    let count = Count::of(key, weight);
+                    report.entries += 1;
+                    report.versions += 1;
+                    report.bytes += count.bytes;
+                    found.entry(number).or_default().add(count);
+                }
+                Ok(ControlFlow::Continue(()))
+            },
+            |_, _| {},
+        );
+        scanned.map_err(|e| Violation::new(e.to_string()))?;
+        found.remove(&CATALOGUE);
+        let counted = self.counts.all();
+        if counted != found {
+            let what = format!("the counts are {counted:?}, and {found:?} are there");
+            return Err(Violation::new(what));
+        }
+        let dropped = self.sweep.numbers();
+        let is_lost = |number: &&u32| !self.catalogue.has(**number) && !dropped.contains(number);
+        if let Some(number) = found.keys().find(is_lost) {
+            return Err(Violation::leak(format!(
+                "{} keys are of keyspace number {number}, which there is not, and nobody is to \
+                 take them away",
+                found[number].keys
+            )));
+        }
+        Ok(report)
+    }
+
+    pub(super) fn find_damage(&self) -> Vec<DamagedRecord> {
+        let _held = self.control.hold();
+        self.find_damage_now()
+    }
+
+    fn find_damage_now(&self) -> Vec<DamagedRecord> {
+        let mut pages = Vec::new();
+        let mut values = Vec::new();
+        let found = |key: Option<Vec<u8>>, what: String| DamagedRecord {
+            index_key: key,
+            offset: 0,
+            what,
+        };
+        let scanned = self.tree.salvage(
+            ALL,
+            |key, current| {
+                let decoded = match current.value() {
+                    Ok(stored) => decode(stored).map(|_| ()).map_err(|e| e.0),
+                    Err(e) => Err(e.to_string()),
+                };
+                if let Err(what) = decoded {
+                    values.push(found(Some(key.to_vec()), what));
+                }
+                Ok(ControlFlow::Continue(()))
+            },
+            |(low, _), e| {
+                let low = match low {
+                    Bound::Included(low) | Bound::Excluded(low) => Some(low.to_vec()),
+                    Bound::Unbounded => None,
+                };
+                pages.push(found(low, e.to_string()));
+            },
+        );
+        if let Err(e) = scanned {
+            pages.push(found(None, e.to_string()));
+        }
+        pages.extend(values);
+        pages
+    }
+}

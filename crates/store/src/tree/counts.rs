@@ -1,0 +1,236 @@
+//! How many keys each keyspace has, with their bytes and expiries.
+//!
+//! Each change adds what it brings and takes away what it supersedes, whose
+//! [weight](Observer::weigh) the tree asks for before. What there was before the store was opened
+//! comes from the [ledger](super::ledger) of a store that was closed in order, or from a scan.
+
+use super::value::glimpsed;
+use crate::entry::expires_at;
+use crate::feed::{Feed, WatchEvent};
+use crate::key::{CATALOGUE, PREFIX, split};
+use bristlecone_index::clustered::{Glimpse, Observed, Observer};
+use bristlecone_pmem::sync::worker;
+use crossbeam_utils::CachePadded;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+/// Keyspaces with numbers below this are found without a lock.
+const FEW: usize = 64;
+const SHARDS: usize = 8;
+
+/// What a keyspace has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    pub keys: u64,
+    /// Bytes of keys and values.
+    pub bytes: u64,
+    /// Keys with an expiry.
+    pub expiring: u64,
+}
+
+impl Count {
+    /// A key and its value, whose weight this is.
+    pub fn of(key: &[u8], weight: u64) -> Self {
+        Self {
+            keys: 1,
+            bytes: key.len() as u64 + (weight >> 1),
+            expiring: weight & 1,
+        }
+    }
+
+    pub fn add(&mut self, other: Self) {
+        self.keys = self.keys.wrapping_add(other.keys);
+        self.bytes = self.bytes.wrapping_add(other.bytes);
+        self.expiring = self.expiring.wrapping_add(other.expiring);
+    }
+
+    pub fn subtract(&mut self, other: Self) {
+        self.keys = self.keys.wrapping_sub(other.keys);
+        self.bytes = self.bytes.wrapping_sub(other.bytes);
+        self.expiring = self.expiring.wrapping_sub(other.expiring);
+    }
+}
+
+/// Sums modulo 2^64, one for each shard.
+#[derive(Debug, Default)]
+struct Sums([CachePadded<[AtomicU64; 3]>; SHARDS]);
+
+impl Sums {
+    fn add(&self, count: Count) {
+        let shard = &self.0[worker() % SHARDS];
+        for (sum, by) in shard.iter().zip([count.keys, count.bytes, count.expiring]) {
+            if by != 0 {
+                // ORDERING: Relaxed; the locks of pages order the changes of a key, and counts in
+                // the midst of changes are not exact.
+                sum.fetch_add(by, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn total(&self) -> Count {
+        let mut total = Count::default();
+        for shard in &self.0 {
+            // ORDERING: Relaxed; as in `add`.
+            let [keys, bytes, expiring] = [0, 1, 2].map(|i| shard[i].load(Ordering::Relaxed));
+            total.add(Count {
+                keys,
+                bytes,
+                expiring,
+            });
+        }
+        total
+    }
+}
+
+/// The weight of a value of that length and expiry.
+pub(super) fn weight((len, expiry): (usize, u64)) -> u64 {
+    (len as u64) << 1 | u64::from(expiry != 0)
+}
+
+/// The counts of all keyspaces, and the feed that is told of each change with them.
+pub(super) struct Counts {
+    few: [OnceLock<Box<Sums>>; FEW],
+    rest: RwLock<BTreeMap<u32, Arc<Sums>>>,
+    feed: Arc<Feed>,
+}
+
+impl fmt::Debug for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Counts").finish_non_exhaustive()
+    }
+}
+
+impl Counts {
+    pub fn new(feed: Arc<Feed>) -> Self {
+        Self {
+            few: std::array::from_fn(|_| OnceLock::new()),
+            rest: RwLock::default(),
+            feed,
+        }
+    }
+
+    fn with<R>(&self, number: u32, f: impl FnOnce(&Sums) -> R) -> R {
+        if let Some(sums) = self.few.get(number as usize) {
+            return f(sums.get_or_init(Box::default));
+        }
+        let rest = self.rest.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sums) = rest.get(&number) {
+            return f(sums);
+        }
+        drop(rest);
+        let mut rest = self.rest.write().unwrap_or_else(PoisonError::into_inner);
+        let sums = Arc::clone(rest.entry(number).or_default());
+        drop(rest);
+        f(&sums)
+    }
+
+    /// Adds to what a keyspace has.
+    pub fn add(&self, number: u32, count: Count) {
+        self.with(number, |sums| sums.add(count));
+    }
+
+    /// Returns what a keyspace has.
+    pub fn of(&self, number: u32) -> Count {
+        self.with(number, Sums::total)
+    }
+
+    /// Returns what each keyspace has, the catalogue excepted, where it has keys.
+    pub fn all(&self) -> BTreeMap<u32, Count> {
+        let few = (0..).zip(&self.few);
+        let few = few.filter_map(|(number, sums)| Some((number, sums.get()?.total())));
+        let rest = self.rest.read().unwrap_or_else(PoisonError::into_inner);
+        let rest = rest.iter().map(|(number, sums)| (*number, sums.total()));
+        few.chain(rest)
+            .filter(|(number, count)| *number != CATALOGUE && *count != Count::default())
+            .collect()
+    }
+}
+
+impl Observer for Counts {
+    fn weigh(&self, value: Glimpse<'_>) -> u64 {
+        weight(glimpsed(value))
+    }
+
+    fn changed(&self, change: Observed<'_>) {
+        let Some((number, key)) = split(change.key) else {
+            return;
+        };
+        let is = change.is.map(glimpsed);
+        let mut by = Count::default();
+        if let Some(is) = is {
+            by.add(Count::of(key, weight(is)));
+        }
+        if let Some(was) = change.was {
+            by.subtract(Count::of(key, was));
+        }
+        self.add(number, by);
+        if self.feed.is_watched() {
+            self.report((number, key), &change, is);
+        }
+    }
+}
+
+impl Counts {
+    /// Queues a change for whoever watches its key.
+    #[cold]
+    fn report(&self, (number, key): (u32, &[u8]), change: &Observed<'_>, is: Option<(usize, u64)>) {
+        let ts = change.stamp;
+        debug_assert_eq!(change.key.len(), PREFIX + key.len());
+        let event = || {
+            let key = key.into();
+            let (Some(stored), Some((len, expiry))) = (change.is, is) else {
+                return Some(WatchEvent::Delete { key, ts });
+            };
+            let value = stored.bytes.get(stored.bytes.len().checked_sub(len)?..)?;
+            Some(WatchEvent::Put {
+                key,
+                value: value.into(),
+                expires_at: expires_at(expiry),
+                ts,
+            })
+        };
+        let bytes = is.map_or(0, |(len, _)| len);
+        self.feed.change((number, key), bytes, ts, event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_add_up() {
+        let counts = Counts::new(Arc::default());
+        let change = |number: u32, was: Option<(usize, u64)>, is: Option<&[u8]>| {
+            let key = [&number.to_be_bytes()[..], b"key"].concat();
+            counts.changed(Observed {
+                key: &key,
+                stamp: 1,
+                was: was.map(weight),
+                is: is.map(|bytes| Glimpse {
+                    bytes,
+                    len: bytes.len(),
+                }),
+            });
+        };
+        for number in [1, 1_000_000] {
+            change(number, None, Some(b"five!"));
+            let expiring = super::super::value::encode(b"v", 99);
+            change(number, Some((5, 0)), Some(&expiring));
+            change(number, None, Some(b""));
+            let count = Count {
+                keys: 2,
+                bytes: 4 + 3,
+                expiring: 1,
+            };
+            assert_eq!(counts.of(number), count);
+            assert_eq!(counts.all()[&number], count);
+            change(number, Some((1, 99)), None);
+            change(number, Some((0, 0)), None);
+            assert_eq!(counts.of(number), Count::default());
+        }
+        assert!(counts.all().is_empty());
+    }
+}

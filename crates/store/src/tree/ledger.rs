@@ -1,0 +1,229 @@
+//! How the counts of keys outlive the process.
+//!
+//! A store that is closed in order leaves what its keyspaces have under the empty name in the
+//! catalogue, with the time stamp that the next session begins at. Whoever opens the store and
+//! begins at a later one, finds them out of date, since others have changed something. Then a scan
+//! at the time of the opening says what there was; changes since then have been counted.
+//!
+//! ```text
+//! next session 64 | number 32 keys 64 bytes 64 expiring 64 | ...       little-endian
+//! ```
+
+use super::Core;
+use super::counts::{Count, weight};
+use super::value::glimpsed;
+use crate::error::WriteError;
+use crate::key::{CATALOGUE, IndexKey, split};
+use bristlecone_index::Direction;
+use bristlecone_index::clustered::{self, When};
+use bristlecone_pmem::Media;
+use bristlecone_pmem::sync::lock;
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const ENTRY: usize = 4 + 3 * 8;
+/// Attempts to write the ledger, of which each may need a new session's time stamp.
+const ATTEMPTS: usize = 3;
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// The time whose keys have not been counted, while there is one.
+    uncounted: Mutex<Option<u64>>,
+    is_uncounted: AtomicBool,
+    /// The store has a thread, which counts them.
+    has_thread: AtomicBool,
+}
+
+fn parse(bytes: &[u8]) -> Option<(u64, BTreeMap<u32, Count>)> {
+    let (session, mut rest) = bytes.split_first_chunk::<8>()?;
+    let mut counts = BTreeMap::new();
+    while let Some((entry, after)) = rest.split_first_chunk::<ENTRY>() {
+        let number = u32::from_le_bytes(*entry.first_chunk()?);
+        let [keys, bytes, expiring] = [4, 12, 20].map(|at| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&entry[at..at + 8]);
+            u64::from_le_bytes(word)
+        });
+        let count = Count {
+            keys,
+            bytes,
+            expiring,
+        };
+        counts.insert(number, count);
+        rest = after;
+    }
+    let session = u64::from_le_bytes(*session);
+    rest.is_empty().then_some((session, counts))
+}
+
+fn encoded(session: u64, counts: &BTreeMap<u32, Count>) -> Vec<u8> {
+    let mut bytes = session.to_le_bytes().to_vec();
+    for (number, count) in counts {
+        bytes.extend(number.to_le_bytes());
+        for word in [count.keys, count.bytes, count.expiring] {
+            bytes.extend(word.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+impl<M: Media> Core<M> {
+    /// Takes the counts that the last session left, or notes that the keys have to be counted.
+    pub(super) fn load_counts(&self) -> Result<(), clustered::ReadError> {
+        let key = IndexKey::new(CATALOGUE, b"");
+        let saved = self.tree.get(When::Now, &key, parse)?.flatten();
+        match saved {
+            Some((session, counts)) if session == self.tree.first_stamp() => {
+                for (number, count) in counts {
+                    self.counts.add(number, count);
+                }
+            }
+            _ if self.is_new() => {}
+            _ => {
+                *lock(&self.ledger.uncounted) = Some(self.tree.begin(false));
+                // ORDERING: Release; pairs with the Acquire of `settle_counts`.
+                self.ledger.is_uncounted.store(true, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nothing was ever written to the store.
+    fn is_new(&self) -> bool {
+        let mut empty = true;
+        let time = self.tree.begin(false);
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let scanned = self.tree.scan(time, all, Direction::Up, |_, _| {
+            empty = false;
+            Ok(ControlFlow::Break(()))
+        });
+        self.tree.end(time);
+        empty && scanned.is_ok()
+    }
+
+    /// A thread of the store counts the keys.
+    pub(super) fn thread_counts(&self) {
+        // ORDERING: Relaxed; nobody else has the store yet.
+        self.ledger.has_thread.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts the keys before the first change, if no thread does: while they are not counted, the
+    /// old values of all that changes are kept.
+    #[inline]
+    pub(super) fn settle_counts(&self) -> Result<(), WriteError> {
+        // ORDERING: Acquire; pairs with the Releases of `load_counts` and `count_keys`. Relaxed;
+        // as in `thread_counts`.
+        if self.ledger.is_uncounted.load(Ordering::Acquire)
+            && !self.ledger.has_thread.load(Ordering::Relaxed)
+        {
+            self.count_keys();
+        }
+        Ok(())
+    }
+
+    /// Counts the keys that there were when the store was opened, unless they are known. Keys of
+    /// pages that cannot be read do not count.
+    #[cold]
+    pub(super) fn count_keys(&self) {
+        let mut uncounted = lock(&self.ledger.uncounted);
+        let Some(time) = *uncounted else {
+            return;
+        };
+        let mut counts: BTreeMap<u32, Count> = BTreeMap::new();
+        let mut from: Option<Vec<u8>> = None;
+        loop {
+            let start = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
+            let range = (start, Bound::Unbounded);
+            let mut last = None;
+            let scanned = self.tree.scan(time, range, Direction::Up, |key, current| {
+                if let Some((number, key)) = split(key) {
+                    let weight = weight(glimpsed(current.glimpse()));
+                    counts
+                        .entry(number)
+                        .or_default()
+                        .add(Count::of(key, weight));
+                }
+                last = Some(key.to_vec());
+                Ok(ControlFlow::Continue(()))
+            });
+            if scanned.is_ok() {
+                break;
+            }
+            // Behind the page that cannot be read.
+            let start = last.as_deref().map_or(start, Bound::Excluded);
+            match self.next_readable((start, Bound::Unbounded)) {
+                Some(next) => from = Some(next),
+                None => break,
+            }
+        }
+        for (number, count) in counts {
+            self.counts.add(number, count);
+        }
+        self.tree.end(time);
+        *uncounted = None;
+        // ORDERING: Release; pairs with the Acquire of `settle_counts`.
+        self.ledger.is_uncounted.store(false, Ordering::Release);
+    }
+
+    /// Returns the first key of a range behind the first page that cannot be read.
+    fn next_readable(&self, range: clustered::KeyRange<'_>) -> Option<Vec<u8>> {
+        let mut behind = None;
+        let mut damaged = |(_, high): clustered::KeyRange<'_>, _: &clustered::ReadError| {
+            if behind.is_none()
+                && let Bound::Excluded(high) = high
+            {
+                behind = Some(high.to_vec());
+            }
+        };
+        let visit = |_: &[u8], _: clustered::Current<'_, M>| Ok(ControlFlow::Continue(()));
+        // `visit` does not fail.
+        let _ = self.tree.salvage(range, visit, &mut damaged);
+        behind
+    }
+
+    /// Returns whether all keys have been counted.
+    pub(super) fn are_counted(&self) -> bool {
+        // ORDERING: Acquire; as in `settle_counts`.
+        !self.ledger.is_uncounted.load(Ordering::Acquire)
+    }
+
+    /// Leaves the counts for the next session. Nobody changes anything any more.
+    pub(super) fn save_counts(&self) -> Result<(), WriteError> {
+        let unchanged = self.tree.applied() == self.tree.first_stamp();
+        if !self.are_counted() || unchanged || self.counts.all().is_empty() {
+            return Ok(());
+        }
+        let key = IndexKey::new(CATALOGUE, b"");
+        for _ in 0..ATTEMPTS {
+            let session = self.tree.next_session();
+            let put = self.tree.put(&key, &encoded(session, &self.counts.all()));
+            let stamp = put.map_err(|e| super::write_error(Some(&key), e))?;
+            if self.tree.next_session() == session {
+                return Ok(self.tree.make_durable(stamp)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ledger_comes_back() {
+        let count = |keys| Count {
+            keys,
+            bytes: keys * 10,
+            expiring: 1,
+        };
+        let counts = BTreeMap::from([(1, count(7)), (u32::MAX, count(1 << 60))]);
+        let bytes = encoded(99, &counts);
+        assert_eq!(parse(&bytes), Some((99, counts)));
+        assert_eq!(parse(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(parse(b"short"), None);
+    }
+}

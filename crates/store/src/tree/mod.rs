@@ -1,0 +1,232 @@
+//! The store on a clustered tree: keys, values and their versions in its pages.
+//!
+//! ```text
+//! clustered tree     (keyspace, key) --> value       old versions in DRAM, while somebody reads them
+//! root of the store  format | a restore is unfinished
+//! ```
+//!
+//! The tree gives the store its time stamps, snapshots, transactions, and the durable mark. What
+//! the store adds:
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `engine` | what all engines of a store can do |
+//! | `open` | making, opening and closing |
+//! | `reads`, `writes` | operations on keys |
+//! | `value` | values with expiries |
+//! | `counts`, `ledger` | keys of each keyspace; how they outlive the process |
+//! | `gate` | keeping writers out, to drop a keyspace or to begin a watch |
+//! | `sweep` | removing what has expired or was dropped |
+//! | `check`, `salvage` | looking at everything; reading what a damaged store has |
+//!
+//! # Crash states
+//! A change of one key, and a commit of many, are there or not (the tree's promise). A dropped
+//! keyspace is one change of the catalogue: keys of a number without a name are what the sweep had
+//! not reached.
+
+mod check;
+mod counts;
+mod engine;
+mod gate;
+mod ledger;
+mod open;
+mod reads;
+mod salvage;
+mod sweep;
+mod value;
+mod writes;
+
+use crate::catalogue::Catalogue;
+use crate::control::Control;
+use crate::dropped::Dropped;
+use crate::engine::Ticket;
+use crate::engine::Wait;
+use crate::error::{Damage, ReadError, WriteError};
+use crate::feed::Feed;
+use crate::key::split;
+use crate::report::StoreRecovery;
+use crate::wall::WallClock;
+use bristlecone_index::clustered::{self, ChangeError, HostedTree, When};
+use bristlecone_pmem::pool::Root;
+use bristlecone_pmem::{CommitError, Media};
+use counts::Counts;
+use crossbeam_epoch as epoch;
+use gate::Gate;
+use ledger::Ledger;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use sweep::Sweep;
+
+pub(crate) use salvage::salvage;
+
+/// An open store on a tree.
+pub(crate) struct TreeEngine<M: Media> {
+    core: Arc<Core<M>>,
+    /// The sweep's thread.
+    thread: Option<JoinHandle<()>>,
+    recovery: StoreRecovery,
+    page_bytes: u32,
+    // Dropped after the tree.
+    root: Root<M>,
+}
+
+/// What the engine shares with its thread.
+pub(crate) struct Core<M: Media> {
+    tree: HostedTree<M>,
+    counts: Arc<Counts>,
+    ledger: Ledger,
+    gate: Gate,
+    dropped: Dropped,
+    sweep: Sweep,
+    control: Control,
+    catalogue: Arc<Catalogue>,
+    feed: Arc<Feed>,
+    wall: WallClock,
+    /// The latest time in ms that a snapshot was given. It never goes back, even if the wall clock
+    /// does.
+    now: AtomicU64,
+}
+
+impl<M: Media> Deref for TreeEngine<M> {
+    type Target = Core<M>;
+
+    fn deref(&self) -> &Core<M> {
+        &self.core
+    }
+}
+
+/// The time that shows all changes up to this time stamp.
+fn time_of(ts: u64) -> u64 {
+    ts + 1
+}
+
+impl<M: Media> Core<M> {
+    fn pm(&self) -> &M {
+        self.tree.pool().pm()
+    }
+
+    /// Returns the timestamp up to which every change is visible.
+    fn applied(&self) -> u64 {
+        self.tree.applied() - 1
+    }
+
+    /// Returns the timestamp up to which every change is durable.
+    fn durable(&self) -> u64 {
+        self.tree.durable() - 1
+    }
+
+    /// Makes every change up to `ts` durable, and says so to whoever watches.
+    fn make_durable(&self, ts: u64) -> Result<(), CommitError> {
+        let made = self.tree.make_durable(ts);
+        if self.feed.is_watched() {
+            let failed = self.tree.sound().err();
+            self.feed.advance(self.durable(), failed.as_ref());
+        }
+        made
+    }
+
+    /// Waits until the change of that timestamp, and all before it, are applied or durable.
+    fn wait_for(&self, ts: u64, wait: Wait) -> Result<(), CommitError> {
+        match wait {
+            Wait::Applied => {
+                self.tree.wait_shown(ts);
+                Ok(())
+            }
+            Wait::Durable => self.make_durable(ts),
+        }
+    }
+
+    /// Checks that no commit has failed, and tells subscribers if one has.
+    fn sound(&self) -> Result<(), CommitError> {
+        let sound = self.tree.sound();
+        if let Err(e) = &sound
+            && self.feed.is_watched()
+        {
+            self.feed.advance(self.durable(), Some(e));
+        }
+        sound
+    }
+
+    fn enter(&self, wait: Wait) -> Ticket {
+        let time = self.tree.begin(wait == Wait::Durable);
+        // ORDERING: AcqRel; pairs with itself: a snapshot that begins later has no earlier time.
+        let now = self.wall.now();
+        let now = self.now.fetch_max(now, Ordering::AcqRel).max(now);
+        Ticket {
+            ts: time - 1,
+            now,
+            shard: 0,
+        }
+    }
+
+    fn enter_again(&self, ticket: Ticket) -> Ticket {
+        self.tree.begin_again(time_of(ticket.ts));
+        ticket
+    }
+
+    fn leave(&self, ticket: Ticket) {
+        self.tree.end(time_of(ticket.ts));
+    }
+
+    /// Returns when a keyspace was dropped, if it was.
+    fn dropped_at(&self, number: u32) -> Option<u64> {
+        self.dropped.since(number, &epoch::pin())
+    }
+
+    /// Returns whether the keyspace of an index key was dropped at or before `ts`.
+    #[inline]
+    fn is_dropped_by(&self, key: &[u8], ts: impl FnOnce() -> u64) -> bool {
+        if self.dropped.is_empty() {
+            return false;
+        }
+        let number = split(key).map_or(0, |(number, _)| number);
+        let since = self.dropped_at(number);
+        since.is_some_and(|since| since <= ts())
+    }
+}
+
+/// When reads that wait like this take place.
+fn when(wait: Wait) -> When {
+    match wait {
+        Wait::Applied => When::Now,
+        Wait::Durable => When::Durable,
+    }
+}
+
+/// A value that is damaged, as the tree says it.
+fn damaged(e: Damage) -> clustered::ReadError {
+    clustered::ReadError::Damaged(e.0)
+}
+
+/// The store's error for a page or a value that could not be read, for this index key.
+fn read_error(key: Option<&[u8]>, e: clustered::ReadError) -> ReadError {
+    match e {
+        clustered::ReadError::Space(e) => ReadError::Memory {
+            what: e.to_string(),
+        },
+        e => {
+            let damage = Damage::new(e.to_string());
+            ReadError::Damaged(match key {
+                Some(key) => Damage::of_key(key, &damage),
+                None => damage,
+            })
+        }
+    }
+}
+
+/// The store's error for a change of this index key.
+fn write_error(key: Option<&[u8]>, e: ChangeError) -> WriteError {
+    match e {
+        ChangeError::Page(clustered::ReadError::Space(e)) => e.into(),
+        ChangeError::Page(e) => read_error(key, e).into(),
+        ChangeError::TooLong {
+            key: true,
+            len,
+            most,
+        } => WriteError::KeyTooLong { len, most },
+        ChangeError::TooLong { len, most, .. } => WriteError::ValueTooLong { len, most },
+        e => WriteError::Damaged(Damage::new(e.to_string())),
+    }
+}

@@ -1,0 +1,189 @@
+//! Reading keys.
+
+use super::value::decode;
+use super::{Core, damaged, read_error, time_of, when};
+use crate::engine::At;
+use crate::engine::Ticket;
+use crate::engine::Wait;
+use crate::entry::{Entry, expires_at};
+use crate::error::{Damage, ReadError};
+use crate::pinned::PinnedValue;
+use bristlecone_index::Direction;
+use bristlecone_index::clustered::{self, When};
+use bristlecone_index::engine::Range;
+use bristlecone_pmem::Media;
+use std::ops::{Bound, ControlFlow};
+
+/// Whether a value with that expiry is there.
+fn is_live(expiry: u64, now: impl FnOnce() -> u64) -> bool {
+    expiry == 0 || expiry > now()
+}
+
+/// A read at a snapshot or now.
+#[derive(Clone, Copy)]
+struct Moment {
+    when: When,
+    /// The time in ms that expiries are compared with; `None` for the wall clock's.
+    now: Option<u64>,
+}
+
+impl Moment {
+    fn of(at: At) -> Self {
+        match at {
+            At::Latest(wait) => Self {
+                when: when(wait),
+                now: None,
+            },
+            At::Snapshot(ticket) => Self {
+                when: When::At(time_of(ticket.ts)),
+                now: Some(ticket.now),
+            },
+        }
+    }
+}
+
+impl<M: Media> Core<M> {
+    /// The timestamp of a read.
+    fn ts_of(&self, moment: Moment) -> u64 {
+        match moment.when {
+            When::Now => u64::MAX,
+            When::Durable => self.durable(),
+            When::At(time) => time - 1,
+        }
+    }
+
+    fn is_visible(&self, key: &[u8], moment: Moment) -> bool {
+        !self.is_dropped_by(key, || self.ts_of(moment))
+    }
+
+    fn now_of(&self, moment: Moment) -> u64 {
+        moment.now.unwrap_or_else(|| self.wall.now())
+    }
+
+    pub(super) fn get(
+        &self,
+        at: At,
+        key: &[u8],
+        f: &mut dyn FnMut(Entry<'_>),
+    ) -> Result<(), ReadError> {
+        let moment = Moment::of(at);
+        if !self.is_visible(key, moment) {
+            return Ok(());
+        }
+        let found = self.tree.get(moment.when, key, |stored| {
+            let (value, expiry) = decode(stored)?;
+            if is_live(expiry, || self.now_of(moment)) {
+                f(Entry {
+                    value,
+                    expires_at: expires_at(expiry),
+                });
+            }
+            Ok(())
+        });
+        let found = found.map_err(|e| read_error(Some(key), e))?;
+        let decoded = found.unwrap_or(Ok(()));
+        Ok(decoded.map_err(|e: Damage| Damage::of_key(key, &e))?)
+    }
+
+    pub(super) fn get_pinned(
+        &self,
+        at: At,
+        key: &[u8],
+    ) -> Result<Option<PinnedValue<'_>>, ReadError> {
+        let moment = Moment::of(at);
+        if !self.is_visible(key, moment) {
+            return Ok(None);
+        }
+        let pinned = self.tree.get_pinned(moment.when, key);
+        let Some(pinned) = pinned.map_err(|e| read_error(Some(key), e))? else {
+            return Ok(None);
+        };
+        let (value, expiry) = decode(&pinned).map_err(|e| Damage::of_key(key, &e))?;
+        if !is_live(expiry, || self.now_of(moment)) {
+            return Ok(None);
+        }
+        let from = pinned.len() - value.len();
+        Ok(Some(PinnedValue::in_tree(pinned, from, expires_at(expiry))))
+    }
+
+    pub(super) fn multi_get(
+        &self,
+        wait: Wait,
+        keys: &[&[u8]],
+        f: &mut dyn FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        self.tree.prefetch(keys);
+        let ticket = self.enter(wait);
+        let read = keys.iter().try_for_each(|key| {
+            let mut flow = None;
+            let got = self.get(At::Snapshot(ticket), key, &mut |entry| {
+                flow = Some(f(Some(entry)));
+            });
+            match got.map(|()| flow.unwrap_or_else(|| f(None))) {
+                Ok(ControlFlow::Continue(())) => ControlFlow::Continue(()),
+                Ok(ControlFlow::Break(())) => ControlFlow::Break(Ok(())),
+                Err(e) => ControlFlow::Break(Err(e)),
+            }
+        });
+        self.leave(ticket);
+        read.break_value().unwrap_or(Ok(()))
+    }
+
+    pub(super) fn scan(
+        &self,
+        at: Ticket,
+        range: Range<'_>,
+        direction: Direction,
+        visit: &mut dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        let mut reached: Option<Vec<u8>> = None;
+        self.visit(at, range, direction, |key, current| {
+            let read = current.value();
+            let read = read.and_then(|stored| decode(stored).map_err(damaged));
+            let (value, expiry) = read.inspect_err(|_| reached = Some(key.to_vec()))?;
+            if !is_live(expiry, || at.now) {
+                return Ok(ControlFlow::Continue(()));
+            }
+            let expires_at = expires_at(expiry);
+            Ok(visit(key, Entry { value, expires_at }))
+        })
+        .map_err(|e| read_error(reached.as_deref(), e))
+    }
+
+    pub(super) fn scan_keys(
+        &self,
+        at: Ticket,
+        range: Range<'_>,
+        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        let up = Direction::Up;
+        self.visit(at, range, up, |key, current| {
+            let (_, expiry) = super::value::glimpsed(current.glimpse());
+            Ok(if is_live(expiry, || at.now) {
+                visit(key)
+            } else {
+                ControlFlow::Continue(())
+            })
+        })
+        .map_err(|e| read_error(None, e))
+    }
+
+    /// Visits the keys of a range of one keyspace, expired ones included.
+    fn visit(
+        &self,
+        at: Ticket,
+        range: Range<'_>,
+        direction: Direction,
+        visit: impl FnMut(
+            &[u8],
+            clustered::Current<'_, M>,
+        ) -> Result<ControlFlow<()>, clustered::ReadError>,
+    ) -> Result<(), clustered::ReadError> {
+        if let Bound::Included(first) | Bound::Excluded(first) = range.0
+            && self.is_dropped_by(first, || at.ts)
+        {
+            return Ok(());
+        }
+        self.tree.scan(time_of(at.ts), range, direction, visit)
+    }
+}

@@ -1,0 +1,220 @@
+//! Reading what a damaged store on a tree still has.
+
+use super::value::decode;
+use crate::catalogue::parse;
+use crate::entry::{Entry, expires_at};
+use crate::error::{Damage, StoreError};
+use crate::key::{CATALOGUE, split};
+use crate::root::StoreRoot;
+use crate::salvage::{SalvageReport, Salvaged};
+use bristlecone_index::Violation;
+use bristlecone_index::clustered::{
+    ClusteredOptions, Current, Glimpse, HostedTree, KeyRange, Observed, Observer, ReadError,
+};
+use bristlecone_pmem::{Media, Pool};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+/// Nobody changes the store.
+#[derive(Debug)]
+struct Nobody;
+
+impl Observer for Nobody {
+    fn weigh(&self, _: Glimpse<'_>) -> u64 {
+        0
+    }
+
+    fn changed(&self, _: Observed<'_>) {}
+}
+
+/// What is wrong with a page, as the salvage of the key that the page begins with.
+struct Lost {
+    low: Vec<u8>,
+    what: String,
+}
+
+struct Walk<'t, M: Media> {
+    tree: &'t HostedTree<M>,
+    now: u64,
+    names: BTreeMap<u32, Arc<str>>,
+    catalogue_damaged: bool,
+    walked: u64,
+    /// The first page that could not be read.
+    violation: Option<Violation>,
+}
+
+/// Visits what the store of that root has.
+///
+/// # Errors
+/// [`StoreError`]: the tree as a whole is damaged.
+pub(crate) fn salvage<M: Media>(
+    pool: &Arc<Pool<M>>,
+    store: &StoreRoot<M>,
+    now: u64,
+    visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
+) -> Result<SalvageReport, StoreError> {
+    let node_bytes = super::open::page_bytes_of(pool, &store.index_name);
+    let options = ClusteredOptions {
+        page_bytes: node_bytes,
+    };
+    let tree = HostedTree::open(pool, &store.index_name, &options, Arc::new(Nobody))?;
+    let mut walk = Walk {
+        tree: &tree,
+        now,
+        names: BTreeMap::new(),
+        catalogue_damaged: false,
+        walked: 0,
+        violation: None,
+    };
+    let first = (CATALOGUE + 1).to_be_bytes();
+    walk.names((Bound::Unbounded, Bound::Excluded(&first)), visit);
+    walk.entries((Bound::Included(&first), Bound::Unbounded), visit);
+    Ok(SalvageReport {
+        design: super::open::DESIGN.to_owned(),
+        node_bytes,
+        keyspaces: walk.names.values().map(|name| name.to_string()).collect(),
+        indexed: walk.walked,
+        walked: walk.walked,
+        violation: walk.violation,
+    })
+}
+
+impl<M: Media> Walk<'_, M> {
+    /// Visits a range, with each page that cannot be read where it is.
+    fn visit(
+        &mut self,
+        range: KeyRange<'_>,
+        mut each: impl FnMut(&mut Self, &[u8], Result<Current<'_, M>, &str>) -> ControlFlow<()>,
+    ) {
+        let walk = RefCell::new((self, Vec::<Lost>::new()));
+        let tree = walk.borrow().0.tree;
+        let mut broken = false;
+        let scanned = tree.salvage(
+            range,
+            |key, current| {
+                let (walk, lost) = &mut *walk.borrow_mut();
+                walk.walked += 1;
+                for lost in lost.drain(..) {
+                    if each(walk, &lost.low, Err(&lost.what)).is_break() {
+                        broken = true;
+                        return Ok(ControlFlow::Break(()));
+                    }
+                }
+                let flow = each(walk, key, Ok(current));
+                broken |= flow.is_break();
+                Ok(flow)
+            },
+            |(low, _), e| {
+                let (walk, lost) = &mut *walk.borrow_mut();
+                let low = match low {
+                    Bound::Included(low) | Bound::Excluded(low) => low.to_vec(),
+                    Bound::Unbounded => Vec::new(),
+                };
+                let what = e.to_string();
+                walk.violation
+                    .get_or_insert_with(|| Violation::new(what.clone()));
+                lost.push(Lost { low, what });
+            },
+        );
+        let (walk, lost) = walk.into_inner();
+        if let Err(e) = scanned {
+            walk.violation
+                .get_or_insert_with(|| Violation::new(e.to_string()));
+        }
+        for lost in lost.into_iter().take_while(|_| !broken) {
+            if each(walk, &lost.low, Err(&lost.what)).is_break() {
+                return;
+            }
+        }
+    }
+
+    /// Reads the catalogue.
+    fn names(
+        &mut self,
+        range: KeyRange<'_>,
+        visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
+    ) {
+        self.visit(range, |walk, key, current| {
+            let name = split(key).map_or(key, |(_, name)| name);
+            if name.is_empty() && current.is_ok() {
+                // The ledger of counts.
+                return ControlFlow::Continue(());
+            }
+            let found = read(current, |stored| {
+                let (value, _) = decode(stored)?;
+                parse(key, value)
+                    .ok_or_else(|| Damage::new("no entry of the catalogue is like that"))
+            });
+            match found {
+                Ok((name, number)) => {
+                    walk.names.insert(number, name);
+                    ControlFlow::Continue(())
+                }
+                Err(e) => {
+                    walk.catalogue_damaged = true;
+                    visit(Salvaged {
+                        keyspace: None,
+                        number: CATALOGUE,
+                        key: name,
+                        found: Err(e.into()),
+                    })
+                }
+            }
+        });
+    }
+
+    /// Visits the keys of all keyspaces.
+    fn entries(
+        &mut self,
+        range: KeyRange<'_>,
+        visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
+    ) {
+        self.visit(range, |walk, index_key, current| {
+            let (number, key) = split(index_key).unwrap_or((CATALOGUE, index_key));
+            let name = walk.names.get(&number).cloned();
+            if name.is_none() && !walk.catalogue_damaged {
+                // Of a dropped keyspace.
+                return ControlFlow::Continue(());
+            }
+            let now = walk.now;
+            let keyspace = name.as_deref();
+            let mut flow = ControlFlow::Continue(());
+            let read = read(current, |stored| {
+                let (value, expiry) = decode(stored)?;
+                if expiry == 0 || expiry > now {
+                    let expires_at = expires_at(expiry);
+                    flow = visit(Salvaged {
+                        keyspace,
+                        number,
+                        key,
+                        found: Ok(Entry { value, expires_at }),
+                    });
+                }
+                Ok(())
+            });
+            match read {
+                Ok(()) => flow,
+                Err(e) => visit(Salvaged {
+                    keyspace,
+                    number,
+                    key,
+                    found: Err(e.into()),
+                }),
+            }
+        });
+    }
+}
+
+/// Calls `f` with a value, if it can be read.
+fn read<M: Media, R>(
+    current: Result<Current<'_, M>, &str>,
+    f: impl FnOnce(&[u8]) -> Result<R, Damage>,
+) -> Result<R, Damage> {
+    let current = current.map_err(Damage::new)?;
+    let stored = current
+        .value()
+        .map_err(|e: ReadError| Damage::new(e.to_string()))?;
+    f(stored)
+}

@@ -1,0 +1,387 @@
+//! Changing keys.
+//!
+//! Writers are inside the [gate](super::gate) from before they look whether the keyspace was
+//! dropped until their change is made. Nobody is inside while waiting for durability.
+
+use super::value::{decode, encode, encode_owned, glimpsed};
+use super::{Core, damaged, time_of, write_error};
+use crate::catalogue::Keyspace;
+use crate::dropped::DroppedAt;
+use crate::engine::{KeyWrite, Ticket, Wait};
+use crate::entry::{Entry, Update, expires_at, expiry};
+use crate::error::{ConflictError, WriteError};
+use crate::feed::{Watch, WatchLimits};
+use crate::key::{IndexKey, split};
+use crate::reads::ReadSet;
+use crate::write::Step;
+use bristlecone_index::clustered::{
+    self, ChangeError, Current, Modification, Modified, Reads, Step as TreeStep,
+};
+use bristlecone_pmem::{Media, planted};
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+/// Longest value that a batch of steps reads, in bytes, since other keys are locked meanwhile.
+const MAX_READ_BYTES: usize = 64 << 10;
+/// Steps that are executed at once.
+const MAX_STEPS: usize = 1024;
+
+impl<M: Media> Core<M> {
+    /// Runs `op`, and once more after sweeping if there was no space. A failed `op` has left
+    /// nothing behind.
+    fn retry_for_space<T>(
+        &self,
+        mut op: impl FnMut() -> Result<T, WriteError>,
+    ) -> Result<T, WriteError> {
+        match op() {
+            Err(WriteError::Space(_)) => {
+                self.reclaim_space();
+                op()
+            }
+            done => done,
+        }
+    }
+
+    /// Checks that the store can be written to.
+    fn writable(&self) -> Result<(), WriteError> {
+        if self.pm().read_only() {
+            return Err(WriteError::ReadOnly);
+        }
+        Ok(self.sound()?)
+    }
+
+    /// Checks that the keyspaces of these index keys were not dropped. The caller is inside the
+    /// gate.
+    fn check_not_dropped<'k>(
+        &self,
+        keys: impl IntoIterator<Item = &'k [u8]>,
+    ) -> Result<(), DroppedAt> {
+        if self.dropped.is_empty() {
+            return Ok(());
+        }
+        let numbers = keys.into_iter().filter_map(split).map(|(number, _)| number);
+        for number in numbers {
+            if let Some(since) = self.dropped_at(number) {
+                return Err(DroppedAt { number, since });
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the error of a write to a dropped keyspace, once reads show that it is gone.
+    fn dropped_error(&self, dropped: DroppedAt, wait: Wait) -> WriteError {
+        match self.wait_for(dropped.since, wait) {
+            Ok(()) => WriteError::Dropped {
+                keyspace: self.catalogue.name_of(dropped.number),
+            },
+            Err(e) => e.into(),
+        }
+    }
+
+    /// Makes a change inside the gate, unless a keyspace was dropped.
+    fn change<'k, T>(
+        &self,
+        keys: impl IntoIterator<Item = &'k [u8]>,
+        wait: Wait,
+        change: impl FnOnce() -> Result<T, WriteError>,
+    ) -> Result<T, WriteError> {
+        let inside = self.gate.enter();
+        if let Err(dropped) = self.check_not_dropped(keys) {
+            drop(inside);
+            return Err(self.dropped_error(dropped, wait));
+        }
+        self.settle_counts()?;
+        change()
+    }
+
+    pub(super) fn put(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        expiry: u64,
+        wait: Wait,
+    ) -> Result<(), WriteError> {
+        self.writable()?;
+        let stored = encode(value, expiry);
+        let stamp = self.retry_for_space(|| {
+            self.change([key], wait, || {
+                let put = self.tree.put(key, &stored);
+                put.map_err(|e| write_error(Some(key), e))
+            })
+        })?;
+        Ok(self.wait_for(stamp, wait)?)
+    }
+
+    /// Removes a key. Returns whether it had a value that had not expired.
+    pub(super) fn delete(&self, key: &[u8], wait: Wait) -> Result<bool, WriteError> {
+        self.writable()?;
+        let (there, seen) = self.retry_for_space(|| {
+            let mut there = false;
+            let modified = self.modify(key, wait, |current| {
+                let Some(current) = current else {
+                    return Ok(Modification::Keep);
+                };
+                let (_, expiry) = glimpsed(current.glimpse());
+                there = expiry == 0 || expiry > self.wall.now();
+                Ok(Modification::Remove)
+            })?;
+            Ok((there, modified.seen))
+        })?;
+        self.wait_for(seen, wait)?;
+        Ok(there)
+    }
+
+    fn modify(
+        &self,
+        key: &[u8],
+        wait: Wait,
+        decide: impl FnMut(
+            Option<Current<'_, M>>,
+        ) -> Result<Modification<Vec<u8>>, clustered::ReadError>,
+    ) -> Result<Modified, WriteError> {
+        self.change([key], wait, || {
+            let modified = self.tree.modify(key, decide);
+            modified.map_err(|e| write_error(Some(key), e))
+        })
+    }
+
+    pub(super) fn update(
+        &self,
+        key: &[u8],
+        wait: Wait,
+        f: &mut dyn FnMut(Option<Entry<'_>>) -> Result<Update, WriteError>,
+    ) -> Result<(), WriteError> {
+        self.writable()?;
+        let modified = self.retry_for_space(|| {
+            let mut failed = None;
+            let modified = self.modify(key, wait, |current| {
+                let decided = self.decide(current.as_ref(), f);
+                decided.unwrap_or_else(|e| {
+                    failed = Some(e);
+                    Ok(Modification::Keep)
+                })
+            })?;
+            failed.map_or(Ok(modified), Err)
+        })?;
+        Ok(self.wait_for(modified.seen, wait)?)
+    }
+
+    /// Asks `f` what becomes of a key. The outer error is its own.
+    fn decide(
+        &self,
+        current: Option<&Current<'_, M>>,
+        f: &mut dyn FnMut(Option<Entry<'_>>) -> Result<Update, WriteError>,
+    ) -> Result<Result<Modification<Vec<u8>>, clustered::ReadError>, WriteError> {
+        let update = match current {
+            None => f(None)?,
+            Some(current) => {
+                let stored = match current.value() {
+                    Ok(stored) => stored,
+                    Err(e) => return Ok(Err(e)),
+                };
+                let (value, expiry) = match decode(stored) {
+                    Ok(decoded) => decoded,
+                    Err(e) => return Ok(Err(damaged(e))),
+                };
+                let expires_at = expires_at(expiry);
+                let is_live = expiry == 0 || expiry > self.wall.now();
+                f(is_live.then_some(Entry { value, expires_at }))?
+            }
+        };
+        Ok(Ok(match update {
+            Update::Keep => Modification::Keep,
+            Update::Delete => Modification::Remove,
+            Update::Put { value, expires_at } => {
+                crate::write::check_value(&value)?;
+                Modification::Put(encode_owned(value, expiry(expires_at)))
+            }
+        }))
+    }
+
+    /// Commits changes to several keys, each of which occurs once: all of them, or none.
+    pub(super) fn commit(
+        &self,
+        writes: &[KeyWrite<'_>],
+        since: Option<Ticket>,
+        reads: Option<&ReadSet>,
+        wait: Wait,
+    ) -> Result<u64, WriteError> {
+        if writes.is_empty() {
+            return Ok(0);
+        }
+        self.writable()?;
+        let changes: Vec<(&[u8], Option<Cow<'_, [u8]>>)> = (writes.iter())
+            .map(|(key, write)| {
+                let (value, expiry) = write.parts();
+                (&**key, value.map(|value| encode(value, expiry)))
+            })
+            .collect();
+        let reads = reads.map(|reads| (reads, reads_of(reads)));
+        let modified = self.retry_for_space(|| {
+            self.change(changes.iter().map(|(key, _)| *key), wait, || {
+                if let (Some((reads, _)), Some(ticket)) = (&reads, since) {
+                    self.check_reads_not_dropped(reads, ticket)?;
+                }
+                let changes = changes.iter().map(|(key, value)| (*key, value.as_deref()));
+                let since = since.map(|ticket| time_of(ticket.ts));
+                let reads = reads.as_ref().map(|(_, reads)| reads);
+                let written = self.tree.write(changes, since, reads);
+                written.map_err(|e| self.commit_error(e))
+            })
+        })?;
+        self.wait_for(modified.seen, wait)?;
+        Ok(modified.stamp.unwrap_or(0))
+    }
+
+    fn commit_error(&self, e: ChangeError) -> WriteError {
+        match e {
+            ChangeError::Conflict { key, read } => self.conflict(&key, read).into(),
+            e => write_error(None, e),
+        }
+    }
+
+    /// Returns the error for a key that another commit changed. `read`: this transaction only read
+    /// it.
+    fn conflict(&self, key: &[u8], read: bool) -> ConflictError {
+        let (keyspace, key) = split(key).unwrap_or((0, key));
+        ConflictError {
+            keyspace: self.catalogue.name_of(keyspace),
+            key: key.to_vec(),
+            read,
+        }
+    }
+
+    /// Checks that no keyspace that was read was dropped since. The caller is inside the gate, so
+    /// none is dropped before its commit is made.
+    fn check_reads_not_dropped(&self, reads: &ReadSet, since: Ticket) -> Result<(), WriteError> {
+        if self.dropped.is_empty() {
+            return Ok(());
+        }
+        for key in reads.of_keyspaces() {
+            // One that was dropped before the snapshot stays dropped.
+            let dropped = split(key).and_then(|(number, _)| self.dropped_at(number));
+            if dropped.is_some_and(|at| at > since.ts) {
+                return Err(self.conflict(key, true).into());
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn execute(
+        &self,
+        steps: &[(&[u8], Step<'_>)],
+        wait: Wait,
+        each: &mut dyn FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
+    ) -> Result<usize, WriteError> {
+        self.writable()?;
+        let steps = &steps[..distinct(&steps[..steps.len().min(MAX_STEPS)])];
+        if steps.is_empty() {
+            return Ok(0);
+        }
+        let values: Vec<_> = (steps.iter())
+            .map(|(_, step)| step.value().map(|value| encode(value, 0)))
+            .collect();
+        let tree_steps: Vec<TreeStep<'_>> = (steps.iter().zip(&values))
+            .map(|((key, _), value)| (*key, value.as_deref()))
+            .collect();
+        let mut next = steps.iter();
+        let executed = self.change(steps.iter().map(|(key, _)| *key), wait, || {
+            let executed = self.tree.execute(&tree_steps, &mut |current| {
+                let reads = matches!(next.next(), Some((_, Step::Get)));
+                let Some(current) = current else {
+                    return Ok(each(None));
+                };
+                if reads && glimpsed(current.glimpse()).0 > MAX_READ_BYTES {
+                    return Ok(ControlFlow::Break(()));
+                }
+                let (value, expiry) = decode(current.value()?).map_err(damaged)?;
+                // A put sees expired values too.
+                let is_live = !reads || expiry == 0 || expiry > self.wall.now();
+                let expires_at = expires_at(expiry);
+                Ok(each(is_live.then_some(Entry { value, expires_at })))
+            });
+            executed.map_err(|e| write_error(None, e))
+        })?;
+        let (done, modified) = executed;
+        self.wait_for(modified.seen, wait)?;
+        Ok(done)
+    }
+
+    /// With all writers kept out: changes the catalogue, so that keyspace `number` is gone.
+    pub(super) fn drop_keyspace(
+        &self,
+        key: &[u8],
+        value: Option<&[u8]>,
+        number: u32,
+        empty: Option<u32>,
+    ) -> Result<u64, WriteError> {
+        self.writable()?;
+        self.retry_for_space(|| {
+            let closed = self.gate.close();
+            let stored = value.map(|value| encode(value, 0));
+            let written = self.tree.write([(key, stored.as_deref())], None, None);
+            let modified = written.map_err(|e| write_error(Some(key), e))?;
+            self.dropped.add(number, modified.seen);
+            self.feed.keyspace_dropped(number, empty, modified.seen);
+            drop(closed);
+            self.sweep.add(number, modified.seen);
+            Ok(modified.seen)
+        })
+    }
+
+    pub(super) fn watch(
+        &self,
+        keyspace: &Keyspace,
+        prefix: &[u8],
+        limits: WatchLimits,
+    ) -> Result<Watch, WriteError> {
+        let number = self.catalogue.number(keyspace)?;
+        if self.pm().read_only() {
+            return Err(WriteError::ReadOnly);
+        }
+        let closed = self.gate.close();
+        if let Err(dropped) = self.check_not_dropped([&*IndexKey::new(number, b"")]) {
+            drop(closed);
+            return Err(self.dropped_error(dropped, Wait::Durable));
+        }
+        let last = self.applied();
+        let watch = self.feed.subscribe(number, prefix, limits);
+        drop(closed);
+        if !planted!(self.pm(), "store-feed-begins-early") {
+            // Every snapshot from now on has what the subscriber is not told.
+            self.make_durable(last)?;
+        }
+        Ok(watch)
+    }
+}
+
+/// The keys and ranges as the tree takes them.
+fn reads_of(set: &ReadSet) -> Reads<[u8]> {
+    let mut reads = Reads::new();
+    set.keys().for_each(|key| reads.key(key));
+    for (start, end) in set.ranges() {
+        let range: clustered::KeyRange<'_> = (start, end);
+        reads.range(range);
+    }
+    reads
+}
+
+/// Returns the length of the longest prefix of `steps` in which no key occurs twice, unless all of
+/// its steps read it.
+fn distinct(steps: &[(&[u8], Step<'_>)]) -> usize {
+    let (mut looked, mut put) = (HashSet::new(), HashSet::new());
+    for (i, (key, step)) in steps.iter().enumerate() {
+        let repeated = match step {
+            Step::Get => {
+                looked.insert(*key);
+                put.contains(key)
+            }
+            Step::Put(_) => looked.contains(key) || !put.insert(*key),
+        };
+        if repeated {
+            return i;
+        }
+    }
+    steps.len()
+}
