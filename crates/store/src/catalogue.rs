@@ -159,6 +159,11 @@ impl Catalogue {
         Ok(IndexKeys::new(self.number(keyspace)?, keys))
     }
 
+    /// Returns how many keyspaces there are.
+    pub fn count(&self) -> u64 {
+        lock(&self.known).by_name.len() as u64
+    }
+
     /// Returns whether there is a keyspace of that number.
     pub fn has(&self, id: u32) -> bool {
         id == CATALOGUE || lock(&self.known).by_name.values().any(|other| *other == id)

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::contract::{Direction, IndexStats, RecoveryReport, TreeError, VerifyReport, Violation};
 use crate::contract::{DurableIndex, InsertError, OrderedIndex};
+use bristlecone_pmem::heap::HeapStats;
 use bristlecone_pmem::{CommitError, Media, Pool, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Cow;
@@ -250,6 +251,11 @@ impl<M: Media> HostedTree<M> {
         (first.filter(|_| count > 0), count)
     }
 
+    /// Returns how many old values are kept for readers, and their bytes.
+    pub fn kept(&self) -> (u64, u64) {
+        self.0.versions.kept()
+    }
+
     /// Calls `f` with the value of `key`, if it has one.
     ///
     /// # Errors
@@ -442,6 +448,17 @@ impl<M: Media> HostedTree<M> {
         let (stamp, seen) = batch.stamps();
         let stamp = (stamp != 0).then_some(stamp);
         Ok((done, Modified { stamp, seen }))
+    }
+
+    /// Replaces the pages that hold values which nobody needs any more, as far as there is space
+    /// for that.
+    pub fn reclaim(&self) {
+        self.0.renew_all();
+    }
+
+    /// Returns how much of the pool the tree has.
+    pub fn space(&self) -> HeapStats {
+        self.0.heap.stats()
     }
 
     /// Loads all pages that are not, as [`LazyTree::load_rest`] does.

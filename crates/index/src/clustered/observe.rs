@@ -41,6 +41,13 @@ pub trait Observer: Debug + Send + Sync {
     /// Returns what it wants to know of a value when the value goes.
     fn weigh(&self, value: Glimpse<'_>) -> u64;
 
+    /// Returns whether nobody who reads at a time will ask for what this key had: its old values
+    /// need not be kept.
+    fn forgets(&self, key: &[u8]) -> bool {
+        let _ = key;
+        false
+    }
+
     /// Tells it of a change, which nobody can refuse any more.
     fn changed(&self, change: Observed<'_>);
 }

@@ -286,7 +286,11 @@ where
         // All of the page has been read when the lock is taken.
         let of_keys: Vec<_> = of_keys.collect();
         let mut keeping = self.versions.keep();
+        let is_forgotten = |key| (self.observer.as_ref()).is_some_and(|one| one.forgets(key));
         for (key, there, records) in of_keys {
+            if is_forgotten(key) {
+                continue;
+            }
             keeping.add(key, there, records.iter().map(|(_, version)| *version));
         }
         keeping.outers()

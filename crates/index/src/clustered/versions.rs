@@ -249,6 +249,13 @@ impl Versions {
         Ok(keys.filter_map(past).collect())
     }
 
+    /// How many old values are kept, and their bytes, in DRAM and in blocks.
+    pub(super) fn kept(&self) -> (u64, u64) {
+        let history = lock(&self.history);
+        let bytes = history.bytes + history.outer_bytes;
+        (history.entries as u64, bytes as u64)
+    }
+
     /// Bytes of DRAM.
     pub(super) fn bytes(&self) -> usize {
         lock(&self.history).bytes

@@ -23,6 +23,7 @@ use bristlecone_pmem::media::cpu;
 use bristlecone_pmem::sync::{PATIENT_TURNS, lock, pause};
 use bristlecone_pmem::{Media, SpaceError, planted};
 use crossbeam_epoch::{self as epoch, Guard};
+use std::borrow::Borrow;
 
 /// The state of a key that a change expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -428,6 +429,29 @@ where
         self.become_replaced(part, replaced, None, &turnover.dropped, false, guard);
         self.retire(block, guard);
         Ok(())
+    }
+
+    /// Replaces the loaded pages that hold superseded outer values, as far as there is space.
+    pub(super) fn renew_all(&self) {
+        let mut guard = epoch::pin();
+        let mut at = self.inner.find_first(&guard);
+        loop {
+            // Lets blocks that are replaced be used again.
+            guard.repin();
+            if let Handle::Part(slot) = Handle::decode(at.located.leaf)
+                && slot < self.parts.capacity()
+                && self.part(slot).superseded() > 0
+                && let Some(part) = self.try_lock(&at.located, slot)
+            {
+                // For want of space it stays as it is.
+                let _ = self.renew(part);
+                part.writer.unlock();
+            }
+            let Some(high) = &at.high else {
+                return;
+            };
+            at = self.inner.find_range(high.borrow(), &guard);
+        }
     }
 
     /// The page of a part whose writer's lock the caller holds, its entries with those of `change`,

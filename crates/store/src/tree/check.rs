@@ -20,19 +20,23 @@ impl<M: Media> Core<M> {
         let mut all = Count::default();
         self.counts.all().values().for_each(|count| all.add(*count));
         let (oldest, snapshots) = self.tree.readers();
-        let space = self.tree.stats();
+        let space = self.tree.space();
+        let keys = all.keys + self.catalogue.count();
+        let (kept, kept_bytes) = self.tree.kept();
+        let (vacuumed, vacuumed_bytes) = self.sweep.removed();
         StoreStats {
-            keys: all.keys,
-            versions: all.keys,
+            keys,
+            versions: keys + kept,
             live_bytes: all.bytes,
-            garbage_bytes: space.pm_bytes.saturating_sub(all.bytes),
+            garbage_bytes: kept_bytes,
             expiring: all.expiring,
+            vacuumed,
+            vacuumed_bytes,
             durable: self.durable(),
             oldest_snapshot: oldest.map(|time| time - 1),
             snapshots: snapshots as u64,
-            chunk_bytes: space.pm_bytes,
-            block_bytes: space.pm_bytes,
-            ..StoreStats::default()
+            chunk_bytes: space.chunk_bytes,
+            block_bytes: space.live_bytes,
         }
     }
 

@@ -11,10 +11,29 @@ use crate::key::{CATALOGUE, PREFIX, split};
 use bristlecone_index::clustered::{Glimpse, Observed, Observer};
 use bristlecone_pmem::sync::worker;
 use crossbeam_utils::CachePadded;
-use std::collections::BTreeMap;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `work`, of whose changes on this thread nobody who watches is told: what has expired, or
+/// was dropped, was not there any more.
+pub(super) fn quietly<R>(work: impl FnOnce() -> R) -> R {
+    struct Restored;
+    impl Drop for Restored {
+        fn drop(&mut self) {
+            QUIET.set(false);
+        }
+    }
+    QUIET.set(true);
+    let _restored = Restored;
+    work()
+}
 
 /// Keyspaces with numbers below this are found without a lock.
 const FEW: usize = 64;
@@ -93,6 +112,8 @@ pub(super) fn weight((len, expiry): (usize, u64)) -> u64 {
 pub(super) struct Counts {
     few: [OnceLock<Box<Sums>>; FEW],
     rest: RwLock<BTreeMap<u32, Arc<Sums>>>,
+    /// Keyspaces that nobody reads any more, at any time.
+    forgotten: RwLock<BTreeSet<u32>>,
     feed: Arc<Feed>,
 }
 
@@ -107,6 +128,7 @@ impl Counts {
         Self {
             few: std::array::from_fn(|_| OnceLock::new()),
             rest: RwLock::default(),
+            forgotten: RwLock::default(),
             feed,
         }
     }
@@ -131,6 +153,22 @@ impl Counts {
         self.with(number, |sums| sums.add(count));
     }
 
+    /// Old values of that keyspace need not be kept.
+    pub fn forget(&self, number: u32) {
+        let forgotten = self.forgotten.write();
+        forgotten
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(number);
+    }
+
+    /// The keyspace is no more.
+    pub fn remember(&self, number: u32) {
+        let forgotten = self.forgotten.write();
+        forgotten
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&number);
+    }
+
     /// Returns what a keyspace has.
     pub fn of(&self, number: u32) -> Count {
         self.with(number, Sums::total)
@@ -153,6 +191,14 @@ impl Observer for Counts {
         weight(glimpsed(value))
     }
 
+    fn forgets(&self, key: &[u8]) -> bool {
+        let forgotten = self
+            .forgotten
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        !forgotten.is_empty() && split(key).is_some_and(|(number, _)| forgotten.contains(&number))
+    }
+
     fn changed(&self, change: Observed<'_>) {
         let Some((number, key)) = split(change.key) else {
             return;
@@ -166,7 +212,7 @@ impl Observer for Counts {
             by.subtract(Count::of(key, was));
         }
         self.add(number, by);
-        if self.feed.is_watched() {
+        if self.feed.is_watched() && !QUIET.get() {
             self.report((number, key), &change, is);
         }
     }

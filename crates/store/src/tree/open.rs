@@ -144,6 +144,7 @@ impl<M: Media> TreeEngine<M> {
     ) -> Result<Self, StoreError> {
         let recovery = StoreRecovery {
             index: tree.recovery().clone(),
+            in_order: tree.pool().info().was_clean,
             ..StoreRecovery::default()
         };
         let core = Arc::new(Core {

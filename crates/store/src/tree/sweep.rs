@@ -5,16 +5,18 @@
 //! in DRAM.
 
 use super::Core;
+use super::counts::quietly;
 use super::value::glimpsed;
 use crate::bounds::Bounds;
 use crate::error::WriteError;
 use crate::report::VacuumReport;
 use bristlecone_index::Direction;
-use bristlecone_index::clustered::Modification;
+use bristlecone_index::clustered::{Current, Modification};
 use bristlecone_index::engine::Range;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::{lock, wait_for_readers};
 use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -35,6 +37,9 @@ pub(super) struct Sweep {
     dropped: Mutex<Vec<(u32, u64)>>,
     /// Looking for expired keys goes on after this index key.
     at: Mutex<Option<Vec<u8>>>,
+    /// Keys that were removed, and their bytes.
+    removed: AtomicU64,
+    removed_bytes: AtomicU64,
 }
 
 impl Sweep {
@@ -56,6 +61,13 @@ impl Sweep {
         let dropped = lock(&self.dropped);
         let due = dropped.iter().filter(|(_, since)| *since < oldest);
         due.map(|(number, _)| *number).collect()
+    }
+
+    /// Returns how many keys were removed, and their bytes.
+    pub fn removed(&self) -> (u64, u64) {
+        // ORDERING: Relaxed; statistics.
+        let [keys, bytes] = [&self.removed, &self.removed_bytes].map(|n| n.load(Ordering::Relaxed));
+        (keys, bytes)
     }
 
     fn done(&self, number: u32) {
@@ -80,14 +92,26 @@ impl<M: Media> Core<M> {
         let (oldest, _) = self.tree.readers();
         let oldest = oldest.unwrap_or(u64::MAX).min(self.tree.durable());
         for number in self.sweep.due(oldest) {
+            // Nobody who reads it is left.
+            self.counts.forget(number);
             if !self.remove_dropped(number, &mut left, &mut report)? {
                 return Ok(report);
             }
             self.sweep.done(number);
+            self.counts.remember(number);
         }
         let expiring = self.counts.all().values().any(|count| count.expiring > 0);
         report.complete = !expiring || self.remove_expired(left, &mut report)?;
         Ok(report)
+    }
+
+    /// Notes that a key of so many bytes, with its value, was removed.
+    fn was_removed(&self, keys: u64, bytes: u64, report: &mut VacuumReport) {
+        report.versions += keys;
+        report.bytes += bytes;
+        // ORDERING: Relaxed; statistics.
+        self.sweep.removed.fetch_add(keys, Ordering::Relaxed);
+        self.sweep.removed_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Removes all keys that can be.
@@ -121,12 +145,12 @@ impl<M: Media> Core<M> {
             if keys.is_empty() {
                 return Ok(*left > 0);
             }
-            let removed = self.tree.remove_all(keys.iter().map(Vec::as_slice));
+            let all = keys.iter().map(Vec::as_slice);
+            let removed = quietly(|| self.tree.remove_all(all));
             removed.map_err(|e| super::write_error(None, e))?;
             *left -= keys.len();
             report.dropped += keys.len() as u64;
-            report.versions += keys.len() as u64;
-            report.bytes += bytes;
+            self.was_removed(keys.len() as u64, bytes, report);
         }
     }
 
@@ -180,7 +204,7 @@ impl<M: Media> Core<M> {
         scanned.map_err(|e| super::read_error(None, e))?;
         for key in expired {
             let mut bytes = key.len();
-            let removed = self.tree.modify(&key, |current| {
+            let decide = |current: Option<Current<'_, M>>| {
                 let glimpse = current.as_ref().map(|current| current.glimpse());
                 let (len, expiry) = glimpse.map_or((0, 0), glimpsed);
                 if expiry == 0 || expiry > now {
@@ -188,12 +212,12 @@ impl<M: Media> Core<M> {
                 }
                 bytes = key.len() + len;
                 Ok(Modification::Remove)
-            });
+            };
+            let removed = quietly(|| self.tree.modify(&key, decide));
             let removed = removed.map_err(|e| super::write_error(Some(&key), e))?;
             if removed.stamp.is_some() {
                 report.expired += 1;
-                report.versions += 1;
-                report.bytes += bytes as u64;
+                self.was_removed(1, bytes as u64, report);
             }
         }
         Ok(complete)
@@ -203,6 +227,7 @@ impl<M: Media> Core<M> {
     pub(super) fn reclaim_space(&self) {
         // The caller reports the lack of space, and the thread what stops it.
         let _ = self.vacuum_all();
+        self.tree.reclaim();
         let _ = (0..MAX_WAITS).any(|_| wait_for_readers());
     }
 }
