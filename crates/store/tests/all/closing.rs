@@ -1,6 +1,6 @@
 //! Closing a store: the errors, and that nothing is lost.
 
-use crate::common::{Fixture, PATIENCE, text};
+use crate::common::{ALL, DESIGNS, Fixture, PATIENCE, text};
 use bristlecone_pmem::media::journal::fault::FaultDisk;
 use bristlecone_pmem::{Access, CommitError};
 use bristlecone_store::{CloseError, Store, StoreOptions, TransactionOptions};
@@ -9,36 +9,38 @@ use std::time::Duration;
 
 #[test]
 fn whoever_still_has_it_is_in_the_way() {
-    let f = Fixture::new("lbtree");
-    f.put("a", "1");
-    let mut store = f.store;
-    let (clone, snapshot) = (store.clone(), store.snapshot());
-    let cursor = snapshot.cursor::<Vec<u8>>(&f.k, ..);
-    let transaction = store.begin(TransactionOptions::default());
-    let others: [Box<dyn FnOnce()>; 4] = [
-        Box::new(|| drop(clone)),
-        Box::new(|| drop(snapshot)),
-        Box::new(|| drop(cursor)),
-        Box::new(|| transaction.rollback()),
-    ];
-    for other in others {
-        let (back, error) = store.close().unwrap_err();
-        assert!(matches!(error, CloseError::InUse), "{error}");
-        // The store is as it was.
-        back.put(&f.k, b"a", b"2").unwrap();
-        store = back;
-        other();
+    for design in ALL {
+        let f = Fixture::new(design);
+        f.put("a", "1");
+        let mut store = f.store;
+        let (clone, snapshot) = (store.clone(), store.snapshot());
+        let cursor = snapshot.cursor::<Vec<u8>>(&f.k, ..);
+        let transaction = store.begin(TransactionOptions::default());
+        let others: [Box<dyn FnOnce()>; 4] = [
+            Box::new(|| drop(clone)),
+            Box::new(|| drop(snapshot)),
+            Box::new(|| drop(cursor)),
+            Box::new(|| transaction.rollback()),
+        ];
+        for other in others {
+            let (back, error) = store.close().unwrap_err();
+            assert!(matches!(error, CloseError::InUse), "{error}");
+            // The store is as it was.
+            back.put(&f.k, b"a", b"2").unwrap();
+            store = back;
+            other();
+        }
+        let pool = std::sync::Arc::clone(store.pool());
+        assert!(
+            crate::common::open(&pool, "s", &f.options).is_err(),
+            "it is open"
+        );
+        store.close().map_err(|(_, e)| e).unwrap();
+        let store = crate::common::open(&pool, "s", &f.options).unwrap();
+        let k = store.find_keyspace("k").unwrap();
+        assert_eq!(text(store.get(&k, b"a").unwrap()).as_deref(), Some("2"));
+        store.close().map_err(|(_, e)| e).unwrap();
     }
-    let pool = std::sync::Arc::clone(store.pool());
-    assert!(
-        crate::common::open(&pool, "s", &f.options).is_err(),
-        "it is open"
-    );
-    store.close().map_err(|(_, e)| e).unwrap();
-    let store = crate::common::open(&pool, "s", &f.options).unwrap();
-    let k = store.find_keyspace("k").unwrap();
-    assert_eq!(text(store.get(&k, b"a").unwrap()).as_deref(), Some("2"));
-    store.close().map_err(|(_, e)| e).unwrap();
 }
 
 #[test]
@@ -76,54 +78,56 @@ fn a_disk_that_fails_for_good_is_reported() {
 
 #[test]
 fn what_the_vacuums_thread_failed_with_is_said() {
-    // In several blocks.
-    const LONG: u32 = 1_234_567;
-    /// The flag of a record whose value is in segments.
-    const APART: u32 = 1 << 30;
-    let f = Fixture::with(
-        "lbtree",
-        StoreOptions {
-            vacuum_every: Some(Duration::from_millis(1)),
-            ..StoreOptions::default()
-        },
-    );
-    f.put("a", &"v".repeat(LONG as usize));
-    let snapshot = f.store.snapshot();
-    f.put("a", "another value");
-    // The store's memory is mapped from the file, so the old version now has an impossible length.
-    let path = f.store.pool().path().to_path_buf();
-    let bytes = std::fs::read(&path).unwrap();
-    let length = bytes
-        .windows(4)
-        .position(|found| found == (LONG | APART).to_le_bytes());
-    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
-    file.write_all_at(&[0xFF; 4], length.unwrap() as u64)
-        .unwrap();
-    drop(snapshot);
-    // Each vacuum reads the clock once, and frees what the one before could have freed.
-    let asked = f.hands.asked();
-    let begun = std::time::Instant::now();
-    while f.hands.asked() < asked + 4 {
-        assert!(
-            begun.elapsed() < PATIENCE,
-            "the vacuum's thread has stopped"
+    for design in DESIGNS {
+        // In several blocks.
+        const LONG: u32 = 1_234_567;
+        /// The flag of a record whose value is in segments.
+        const APART: u32 = 1 << 30;
+        let f = Fixture::with(
+            design,
+            StoreOptions {
+                vacuum_every: Some(Duration::from_millis(1)),
+                ..StoreOptions::default()
+            },
         );
-        std::thread::yield_now();
+        f.put("a", &"v".repeat(LONG as usize));
+        let snapshot = f.store.snapshot();
+        f.put("a", "another value");
+        // The store's memory is mapped from the file, so the old version now has an impossible length.
+        let path = f.store.pool().path().to_path_buf();
+        let bytes = std::fs::read(&path).unwrap();
+        let length = bytes
+            .windows(4)
+            .position(|found| found == (LONG | APART).to_le_bytes());
+        let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        file.write_all_at(&[0xFF; 4], length.unwrap() as u64)
+            .unwrap();
+        drop(snapshot);
+        // Each vacuum reads the clock once, and frees what the one before could have freed.
+        let asked = f.hands.asked();
+        let begun = std::time::Instant::now();
+        while f.hands.asked() < asked + 4 {
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "the vacuum's thread has stopped"
+            );
+            std::thread::yield_now();
+        }
+        let (store, error) = f.store.close().unwrap_err();
+        assert!(
+            matches!(&error, CloseError::Vacuum(e) if e.to_string().contains("damaged")),
+            "{error}"
+        );
+        assert_eq!(
+            text(store.get(&f.k, b"a").unwrap()).as_deref(),
+            Some("another value")
+        );
     }
-    let (store, error) = f.store.close().unwrap_err();
-    assert!(
-        matches!(&error, CloseError::Vacuum(e) if e.to_string().contains("damaged")),
-        "{error}"
-    );
-    assert_eq!(
-        text(store.get(&f.k, b"a").unwrap()).as_deref(),
-        Some("another value")
-    );
 }
 
 #[test]
 fn a_store_says_whether_it_was_closed_in_order() {
-    for design in crate::common::DESIGNS {
+    for design in ALL {
         let f = Fixture::new(design);
         assert!(!f.killed().recovery().in_order);
         assert!(f.reopened().store.recovery().in_order);

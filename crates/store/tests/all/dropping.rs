@@ -1,6 +1,6 @@
 //! Dropped and cleared keyspaces: what older snapshots still see, and that nothing is left behind.
 
-use crate::common::{DESIGNS, Fixture, PATIENCE, create, text};
+use crate::common::{ALL, DESIGNS, Fixture, PATIENCE, create, text};
 use bristlecone_pmem::media::{Auto, MediumKind};
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{
@@ -61,7 +61,7 @@ fn is_dropped<T: std::fmt::Debug>(answer: Result<T, WriteError>) {
 
 #[test]
 fn who_still_has_a_dropped_keyspace_finds_nothing_there_and_cannot_write() {
-    for design in DESIGNS {
+    for design in ALL {
         let f = Fixture::new(design);
         let other = filled(&f, 100);
         let mut cursor = f.store.snapshot().into_cursor(&other, ..);
@@ -116,7 +116,7 @@ fn who_still_has_a_dropped_keyspace_finds_nothing_there_and_cannot_write() {
 
 #[test]
 fn snapshots_from_before_see_all_of_it_until_they_end() {
-    for design in DESIGNS {
+    for design in ALL {
         let f = Fixture::new(design);
         let other = filled(&f, 60);
         let before = f.store.snapshot();
@@ -140,35 +140,37 @@ fn snapshots_from_before_see_all_of_it_until_they_end() {
 
 #[test]
 fn a_serialisable_transaction_that_read_it_conflicts() {
-    let f = Fixture::new("lbtree");
-    for by_range in [false, true] {
-        let other = filled(&f, 3);
-        let mut tx = f.store.begin(TransactionOptions::serializable());
-        if by_range {
-            let seen = tx.prefix(&other, b"no such", |_, _| ControlFlow::Continue(()));
-            seen.unwrap();
-        } else {
-            assert_eq!(tx.get(&other, b"no such").unwrap(), None);
+    for design in ALL {
+        let f = Fixture::new(design);
+        for by_range in [false, true] {
+            let other = filled(&f, 3);
+            let mut tx = f.store.begin(TransactionOptions::serializable());
+            if by_range {
+                let seen = tx.prefix(&other, b"no such", |_, _| ControlFlow::Continue(()));
+                seen.unwrap();
+            } else {
+                assert_eq!(tx.get(&other, b"no such").unwrap(), None);
+            }
+            tx.put(&f.k, b"a", b"1").unwrap();
+            let mut blind = f.store.begin(TransactionOptions::serializable());
+            blind.put(&f.k, b"b", b"1").unwrap();
+            f.store.drop_keyspace(other.clone()).unwrap();
+            let error = tx.commit().unwrap_err();
+            assert!(matches!(error, WriteError::Conflict(_)), "{error}");
+            assert!(error.to_string().contains("\"other\""), "{error}");
+            blind.commit().unwrap();
+            // A writer that finds it dropped stops there.
+            let mut tx = f.store.begin(TransactionOptions::serializable());
+            assert_eq!(tx.get(&other, b"together").unwrap(), None);
+            tx.put(&f.k, b"c", b"1").unwrap();
+            tx.commit().unwrap();
         }
-        tx.put(&f.k, b"a", b"1").unwrap();
-        let mut blind = f.store.begin(TransactionOptions::serializable());
-        blind.put(&f.k, b"b", b"1").unwrap();
-        f.store.drop_keyspace(other.clone()).unwrap();
-        let error = tx.commit().unwrap_err();
-        assert!(matches!(error, WriteError::Conflict(_)), "{error}");
-        assert!(error.to_string().contains("\"other\""), "{error}");
-        blind.commit().unwrap();
-        // A writer that finds it dropped stops there.
-        let mut tx = f.store.begin(TransactionOptions::serializable());
-        assert_eq!(tx.get(&other, b"together").unwrap(), None);
-        tx.put(&f.k, b"c", b"1").unwrap();
-        tx.commit().unwrap();
     }
 }
 
 #[test]
 fn a_cleared_keyspace_is_an_empty_one_of_its_name() {
-    for design in DESIGNS {
+    for design in ALL {
         let f = Fixture::new(design);
         let other = filled(&f, 60);
         let before = f.store.snapshot();
@@ -193,7 +195,7 @@ fn a_cleared_keyspace_is_an_empty_one_of_its_name() {
 
 #[test]
 fn what_a_kill_leaves_of_it_goes_with_the_next_vacuums() {
-    for design in DESIGNS {
+    for design in ALL {
         let f = Fixture::new(design);
         let other = filled(&f, 200);
         let number = other.number();
@@ -210,7 +212,7 @@ fn what_a_kill_leaves_of_it_goes_with_the_next_vacuums() {
             killed.drop_keyspace(again).unwrap();
             only_k_is_left(&killed);
             assert!(killed.stats().block_bytes < blocks / 2);
-            if f.store.vacuum(40).unwrap().complete {
+            if f.store.vacuum(20).unwrap().complete {
                 break;
             }
         }
@@ -225,40 +227,44 @@ fn what_a_kill_leaves_of_it_goes_with_the_next_vacuums() {
 
 #[test]
 fn a_thread_of_the_store_takes_up_what_was_left() {
-    let f = Fixture::new("lbtree");
-    let other = filled(&f, 500);
-    f.store.drop_keyspace(other).unwrap();
-    let pool = Pool::<Auto>::open(&f.copy(), &PoolOptions::default()).unwrap();
-    let options = StoreOptions {
-        vacuum_every: Some(Duration::from_millis(1)),
-        ..f.options.clone()
-    };
-    let store = crate::common::open(&pool, "s", &options).unwrap();
-    let begun = Instant::now();
-    while store.stats().versions > 2 {
-        assert!(begun.elapsed() < PATIENCE, "{:?}", store.stats());
-        std::thread::yield_now();
+    for design in ALL {
+        let f = Fixture::new(design);
+        let other = filled(&f, 500);
+        f.store.drop_keyspace(other).unwrap();
+        let pool = Pool::<Auto>::open(&f.copy(), &PoolOptions::default()).unwrap();
+        let options = StoreOptions {
+            vacuum_every: Some(Duration::from_millis(1)),
+            ..f.options.clone()
+        };
+        let store = crate::common::open(&pool, "s", &options).unwrap();
+        let begun = Instant::now();
+        while store.stats().versions > 2 {
+            assert!(begun.elapsed() < PATIENCE, "{:?}", store.stats());
+            std::thread::yield_now();
+        }
+        only_k_is_left(&store);
     }
-    only_k_is_left(&store);
 }
 
 #[test]
 fn a_reader_of_the_pool_finds_no_dropped_keyspace_and_changes_nothing() {
-    let f = Fixture::new("lbtree");
-    let other = filled(&f, 50);
-    f.store.drop_keyspace(other).unwrap();
-    let path = f.copy();
-    let pool = Pool::<Auto>::open(&path, &PoolOptions::read_only()).unwrap();
-    let store = crate::common::open(&pool, "s", &f.options).unwrap();
-    assert_eq!(store.keyspaces().len(), 1);
-    assert_eq!(store.vacuum_all().unwrap().versions, 0);
-    store.check().unwrap();
+    for design in ALL {
+        let f = Fixture::new(design);
+        let other = filled(&f, 50);
+        f.store.drop_keyspace(other).unwrap();
+        let path = f.copy();
+        let pool = Pool::<Auto>::open(&path, &PoolOptions::read_only()).unwrap();
+        let store = crate::common::open(&pool, "s", &f.options).unwrap();
+        assert_eq!(store.keyspaces().len(), 1);
+        assert_eq!(store.vacuum_all().unwrap().versions, 0);
+        store.check().unwrap();
+    }
 }
 
 #[test]
 fn writers_batches_and_backups_beside_one_who_drops() {
     let _alone = crate::common::alone();
-    for design in DESIGNS {
+    for design in ALL {
         let options = StoreOptions {
             vacuum_every: Some(Duration::from_millis(1)),
             ..StoreOptions::default()
@@ -359,31 +365,33 @@ impl io::Write for Dropping<'_> {
 
 #[test]
 fn a_backup_under_way_has_all_of_it() {
-    let f = Fixture::new("lbtree");
-    let other = filled(&f, 30);
-    for i in 0..1000u32 {
-        f.store.put(&other, &i.to_le_bytes(), &[7; 1000]).unwrap();
+    for design in ALL {
+        let f = Fixture::new(design);
+        let other = filled(&f, 30);
+        for i in 0..1000u32 {
+            f.store.put(&other, &i.to_le_bytes(), &[7; 1000]).unwrap();
+        }
+        let there = f.store.len(&other);
+        let mut out = Dropping {
+            store: &f.store,
+            keyspace: Some(other),
+            written: Vec::new(),
+        };
+        let report = f.store.backup(&mut out).unwrap();
+        assert_eq!((report.entries, out.keyspace), (there + 1, None));
+        only_k_is_left(&f.store);
+        let restored = Store::restore(&f.new_pool(), "r", &f.options, &mut &out.written[..]);
+        let (restored, _) = restored.unwrap();
+        let other = restored.find_keyspace("other").unwrap();
+        assert_eq!(restored.len(&other), there);
+        restored.check().unwrap();
     }
-    let there = f.store.len(&other);
-    let mut out = Dropping {
-        store: &f.store,
-        keyspace: Some(other),
-        written: Vec::new(),
-    };
-    let report = f.store.backup(&mut out).unwrap();
-    assert_eq!((report.entries, out.keyspace), (there + 1, None));
-    only_k_is_left(&f.store);
-    let restored = Store::restore(&f.new_pool(), "r", &f.options, &mut &out.written[..]);
-    let (restored, _) = restored.unwrap();
-    let other = restored.find_keyspace("other").unwrap();
-    assert_eq!(restored.len(&other), there);
-    restored.check().unwrap();
 }
 
 #[test]
 fn a_full_pool_takes_a_drop_and_has_room_again() {
     let _alone = crate::common::alone();
-    for design in DESIGNS {
+    for design in ALL {
         let options = crate::common::on(MediumKind::Dram, 6 << 20);
         let pool = Pool::<Auto>::create("small".as_ref(), &options).unwrap();
         let options = StoreOptions::default().without_thread();
@@ -408,26 +416,28 @@ fn a_full_pool_takes_a_drop_and_has_room_again() {
 
 #[test]
 fn a_damaged_catalogue_takes_nothing_away() {
-    let f = Fixture::new("lbtree");
-    let other = filled(&f, 10);
-    let path = f.copy();
-    let bytes = std::fs::read(&path).unwrap();
-    // Its record has a value of four bytes, the keyspace's number.
-    let value = other.number().to_le_bytes();
-    let record = (0..bytes.len() / 16).map(|at| at * 16).find(|at| {
-        let word = |i: usize| &bytes[at + i..at + i + 4];
-        bytes.len() >= at + 40
-            && word(0) == [0; 4]
-            && word(4) == [0; 4]
-            && word(16) == [4, 0, 0, 0]
-            && word(24) == value
-    });
-    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    file.write_all_at(&[99], record.unwrap() as u64 + 24)
-        .unwrap();
-    let pool = Pool::<Auto>::open(&path, &PoolOptions::default()).unwrap();
-    let error = crate::common::open(&pool, "s", &f.options)
-        .unwrap_err()
-        .to_string();
-    assert!(error.contains("checksum"), "{error}");
+    for design in DESIGNS {
+        let f = Fixture::new(design);
+        let other = filled(&f, 10);
+        let path = f.copy();
+        let bytes = std::fs::read(&path).unwrap();
+        // Its record has a value of four bytes, the keyspace's number.
+        let value = other.number().to_le_bytes();
+        let record = (0..bytes.len() / 16).map(|at| at * 16).find(|at| {
+            let word = |i: usize| &bytes[at + i..at + i + 4];
+            bytes.len() >= at + 40
+                && word(0) == [0; 4]
+                && word(4) == [0; 4]
+                && word(16) == [4, 0, 0, 0]
+                && word(24) == value
+        });
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&[99], record.unwrap() as u64 + 24)
+            .unwrap();
+        let pool = Pool::<Auto>::open(&path, &PoolOptions::default()).unwrap();
+        let error = crate::common::open(&pool, "s", &f.options)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("checksum"), "{error}");
+    }
 }

@@ -1,7 +1,7 @@
 //! Full pools: errors that change nothing, transactions that are undone half-way, and space after
 //! deletions.
 
-use crate::common::{DESIGNS, create, on};
+use crate::common::{ALL, TREE, create, on};
 use bristlecone_pmem::Pool;
 use bristlecone_pmem::media::{Auto, MediumKind};
 use bristlecone_store::{Keyspace, Store, StoreOptions, TransactionOptions, WriteError};
@@ -35,7 +35,7 @@ fn key(number: u32) -> [u8; 4] {
 #[test]
 fn a_full_pool_refuses_whole_commits_and_takes_deletions() {
     let _alone = crate::common::alone();
-    for design in DESIGNS {
+    for design in ALL {
         for value in [300usize, 5000] {
             let store = small(design);
             let k = store.keyspace("k").unwrap();
@@ -106,7 +106,7 @@ fn a_full_pool_refuses_whole_commits_and_takes_deletions() {
 #[test]
 fn what_commits_that_were_undone_leave_is_vacuumed() {
     let _alone = crate::common::alone();
-    for design in DESIGNS {
+    for design in ALL {
         let store = small(design);
         let k = store.keyspace("k").unwrap();
         let put = |numbers: &[u32]| {
@@ -159,7 +159,7 @@ fn a_multi_put_in_a_full_pool_is_complete_or_absent() {
         let more = if number.is_multiple_of(3) { 700 } else { 20 };
         [&key(number)[..], &vec![b'k'; more]].concat()
     };
-    for design in DESIGNS {
+    for design in ALL {
         let store = small(design);
         let k = store.keyspace("k").unwrap();
         let (mut there, mut refused) = (0, 0);
@@ -202,7 +202,7 @@ fn a_multi_put_in_a_full_pool_is_complete_or_absent() {
 #[test]
 fn every_kind_of_write_makes_the_room_that_its_index_needs() {
     let _alone = crate::common::alone();
-    for design in DESIGNS {
+    for design in ALL {
         let writes: [(&str, Writes); 6] = [
             ("put", |store, k| store.put(k, &NEW, b"v")),
             ("put together", |store, k| {
@@ -237,10 +237,12 @@ fn every_kind_of_write_makes_the_room_that_its_index_needs() {
                     there += 1;
                 }
             }
-            assert!(
-                matches!(write(&store, &k), Err(WriteError::Space(_))),
-                "{design}: {name}"
-            );
+            // A page may have room for it still.
+            let refused = matches!(write(&store, &k), Err(WriteError::Space(_)));
+            assert!(refused || design == TREE, "{design}: {name}");
+            if !refused && name != "keyspace" {
+                store.delete(&k, &NEW).unwrap();
+            }
             // Deleted values are space once they are vacuumed and readers have left.
             for number in 0..200 {
                 assert!(store.delete(&k, &long(number)).unwrap());

@@ -2,7 +2,7 @@
 //! G2-item, and OTV, PMP and P4 of the surveys that followed. Each is tried with transactions
 //! interleaved by hand, under both isolation levels.
 
-use crate::common::{DESIGNS, Fixture, text};
+use crate::common::{ALL, Fixture, text};
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Isolation, Transaction, TransactionOptions, WriteError};
 use std::ops::ControlFlow;
@@ -11,7 +11,7 @@ const BOTH: [Isolation; 2] = [Isolation::Snapshot, Isolation::Serializable];
 
 /// Two rows, `x` = 10 and `y` = 20, in every design and under every level.
 fn each(levels: &[Isolation], test: impl Fn(&Bench)) {
-    for design in DESIGNS {
+    for design in ALL {
         for isolation in levels {
             let f = Fixture::new(design);
             f.put("x", "10");

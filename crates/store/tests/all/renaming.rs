@@ -1,6 +1,6 @@
 //! Keyspaces that get another name: what handles, snapshots and crashes make of it.
 
-use crate::common::{DESIGNS, Fixture, text};
+use crate::common::{ALL, Fixture, text};
 use crate::failing::made;
 use bristlecone_pmem::media::journal::fault::FaultDisk;
 use bristlecone_pmem::{Access, Media, Pool, PoolOptions};
@@ -13,7 +13,7 @@ fn names<M: Media>(store: &Store<M>) -> Vec<String> {
 
 #[test]
 fn a_renamed_keyspace_is_the_same_one_under_its_new_name() {
-    for design in DESIGNS {
+    for design in ALL {
         let f = Fixture::new(design);
         f.put("a", "1");
         let before = f.store.snapshot();
@@ -50,43 +50,47 @@ fn a_renamed_keyspace_is_the_same_one_under_its_new_name() {
 
 #[test]
 fn names_that_are_taken_or_are_none_are_refused_and_nothing_changes() {
-    let f = Fixture::new("lbtree");
-    f.store.keyspace("other").unwrap();
-    let refused = f.store.rename_keyspace(&f.k, "other").unwrap_err();
-    assert!(matches!(refused, WriteError::Exists { .. }), "{refused}");
-    assert!(refused.to_string().contains("\"other\""), "{refused}");
-    let refused = f.store.rename_keyspace(&f.k, "").unwrap_err();
-    assert!(matches!(refused, WriteError::BadName { .. }), "{refused}");
-    let elsewhere = Fixture::new("lbtree");
-    let refused = elsewhere.store.rename_keyspace(&f.k, "new").unwrap_err();
-    assert!(
-        matches!(refused, WriteError::OtherStore { .. }),
-        "{refused}"
-    );
-    let same = f.store.rename_keyspace(&f.k, "k").unwrap();
-    assert_eq!(same, f.k);
-    assert_eq!(names(&f.store), ["k", "other"]);
+    for design in ALL {
+        let f = Fixture::new(design);
+        f.store.keyspace("other").unwrap();
+        let refused = f.store.rename_keyspace(&f.k, "other").unwrap_err();
+        assert!(matches!(refused, WriteError::Exists { .. }), "{refused}");
+        assert!(refused.to_string().contains("\"other\""), "{refused}");
+        let refused = f.store.rename_keyspace(&f.k, "").unwrap_err();
+        assert!(matches!(refused, WriteError::BadName { .. }), "{refused}");
+        let elsewhere = Fixture::new(design);
+        let refused = elsewhere.store.rename_keyspace(&f.k, "new").unwrap_err();
+        assert!(
+            matches!(refused, WriteError::OtherStore { .. }),
+            "{refused}"
+        );
+        let same = f.store.rename_keyspace(&f.k, "k").unwrap();
+        assert_eq!(same, f.k);
+        assert_eq!(names(&f.store), ["k", "other"]);
 
-    let (dir, options) = f.ended(true);
-    let mut read = PoolOptions::default();
-    read.media.access = Access::ReadOnly;
-    let path = dir.path().join("pool");
-    let pool = Pool::<bristlecone_pmem::media::Auto>::open(&path, &read).unwrap();
-    let store = crate::common::open(&pool, "s", &options).unwrap();
-    let k = store.find_keyspace("k").unwrap();
-    let refused = store.rename_keyspace(&k, "new").unwrap_err();
-    assert!(matches!(refused, WriteError::ReadOnly), "{refused}");
+        let (dir, options) = f.ended(true);
+        let mut read = PoolOptions::default();
+        read.media.access = Access::ReadOnly;
+        let path = dir.path().join("pool");
+        let pool = Pool::<bristlecone_pmem::media::Auto>::open(&path, &read).unwrap();
+        let store = crate::common::open(&pool, "s", &options).unwrap();
+        let k = store.find_keyspace("k").unwrap();
+        let refused = store.rename_keyspace(&k, "new").unwrap_err();
+        assert!(matches!(refused, WriteError::ReadOnly), "{refused}");
+    }
 }
 
 #[test]
 fn a_watch_goes_on_under_the_new_name() {
-    let f = Fixture::new("lbtree");
-    let mut watch = f.store.watch(&f.k, b"", WatchLimits::default()).unwrap();
-    let new = f.store.rename_keyspace(&f.k, "new").unwrap();
-    f.store.put(&new, b"a", b"1").unwrap();
-    let event = watch.try_next().unwrap();
-    assert!(matches!(event, Some(WatchEvent::Put { .. })), "{event:?}");
-    assert_eq!(watch.try_next().unwrap(), None);
+    for design in ALL {
+        let f = Fixture::new(design);
+        let mut watch = f.store.watch(&f.k, b"", WatchLimits::default()).unwrap();
+        let new = f.store.rename_keyspace(&f.k, "new").unwrap();
+        f.store.put(&new, b"a", b"1").unwrap();
+        let event = watch.try_next().unwrap();
+        assert!(matches!(event, Some(WatchEvent::Put { .. })), "{event:?}");
+        assert_eq!(watch.try_next().unwrap(), None);
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Change feeds: every way to write reaches them, once it is durable, in order, and they never grow
 //! without bound.
 
-use crate::common::{DESIGNS, Fixture, PATIENCE};
+use crate::common::{ALL, Fixture, PATIENCE};
 use crate::failing::made;
 use bristlecone_pmem::CommitError;
 use bristlecone_pmem::media::Auto;
@@ -40,7 +40,7 @@ fn taken(watch: &mut Watch) -> Vec<String> {
 
 #[test]
 fn every_way_to_write_is_reported() {
-    for design in DESIGNS {
+    for design in ALL {
         let f = Fixture::new(design);
         f.put("before", "1");
         let mut all = watch(&f, "");
@@ -61,7 +61,7 @@ fn every_way_to_write_is_reported() {
         let swapped = store.compare_and_swap(k, b"n", Some(b"merged"), Some(b"no"));
         assert_eq!(swapped.unwrap(), Err(None));
         assert!(store.delete(k, b"a").unwrap() && !store.delete(k, b"a").unwrap());
-        let put = store.multi_put(k, &[(b"t", b"1"), (b"before", b"2")], |_| true);
+        let put = store.multi_put(k, &[(b"before", b"2"), (b"t", b"1")], |_| true);
         assert_eq!(put.unwrap(), 2);
         let mut batch = Batch::new();
         batch.put(k, b"some/c", b"batch");
@@ -84,7 +84,7 @@ fn every_way_to_write_is_reported() {
         let found = taken(&mut all);
         assert!(found[1] == long);
         assert_eq!(found[0], "a=1");
-        let rest = "some/b=short some/b=short n=5 n=merged -n -a t=1 before=2 some/c=batch -t some/d=1 x=1";
+        let rest = "some/b=short some/b=short n=5 n=merged -n -a before=2 t=1 some/c=batch -t some/d=1 x=1";
         assert_eq!(found[2..].join(" "), rest);
 
         // Expiry is no commit.
@@ -97,39 +97,43 @@ fn every_way_to_write_is_reported() {
 
 #[test]
 fn a_put_says_when_it_expires_and_when_it_was_committed() {
-    let f = Fixture::new("lbtree");
-    let mut all = watch(&f, "");
-    let expires = Some(1 << 40);
-    f.store.put_expiring(&f.k, b"a", b"1", expires).unwrap();
-    let now = f.store.snapshot().timestamp();
-    let event = all.try_next().unwrap().unwrap();
-    let (key, value) = (b"a"[..].into(), b"1"[..].into());
-    let put = WatchEvent::Put {
-        key,
-        value,
-        expires_at: expires,
-        ts: now,
-    };
-    assert_eq!(event, put);
+    for design in ALL {
+        let f = Fixture::new(design);
+        let mut all = watch(&f, "");
+        let expires = Some(1 << 40);
+        f.store.put_expiring(&f.k, b"a", b"1", expires).unwrap();
+        let now = f.store.snapshot().timestamp();
+        let event = all.try_next().unwrap().unwrap();
+        let (key, value) = (b"a"[..].into(), b"1"[..].into());
+        let put = WatchEvent::Put {
+            key,
+            value,
+            expires_at: expires,
+            ts: now,
+        };
+        assert_eq!(event, put);
+    }
 }
 
 #[test]
 fn a_cleared_keyspace_is_watched_on_and_a_dropped_one_ends_the_watch() {
-    let f = Fixture::new("lbtree");
-    let mut all = watch(&f, "");
-    f.put("a", "1");
-    let empty = f.store.clear(f.k.clone()).unwrap();
-    f.store.put(&empty, b"b", b"2").unwrap();
-    f.store.drop_keyspace(empty.clone()).unwrap();
-    // One of the same name is another keyspace.
-    let again = f.store.keyspace("k").unwrap();
-    f.store.put(&again, b"c", b"3").unwrap();
-    assert!(!all.is_ended());
-    let events: Vec<_> = all.by_ref().map(|event| shown(&event.unwrap())).collect();
-    assert_eq!(events, ["a=1", "cleared", "b=2", "dropped"]);
-    assert!(all.is_ended());
-    let refused = f.store.watch(&empty, b"", WatchLimits::default());
-    assert!(matches!(refused, Err(WriteError::Dropped { .. })));
+    for design in ALL {
+        let f = Fixture::new(design);
+        let mut all = watch(&f, "");
+        f.put("a", "1");
+        let empty = f.store.clear(f.k.clone()).unwrap();
+        f.store.put(&empty, b"b", b"2").unwrap();
+        f.store.drop_keyspace(empty.clone()).unwrap();
+        // One of the same name is another keyspace.
+        let again = f.store.keyspace("k").unwrap();
+        f.store.put(&again, b"c", b"3").unwrap();
+        assert!(!all.is_ended());
+        let events: Vec<_> = all.by_ref().map(|event| shown(&event.unwrap())).collect();
+        assert_eq!(events, ["a=1", "cleared", "b=2", "dropped"]);
+        assert!(all.is_ended());
+        let refused = f.store.watch(&empty, b"", WatchLimits::default());
+        assert!(matches!(refused, Err(WriteError::Dropped { .. })));
+    }
 }
 
 fn journalled(dir: &tempfile::TempDir) -> (Store<Auto>, Keyspace) {
@@ -176,83 +180,87 @@ fn nothing_is_reported_before_it_is_durable() {
 /// A subscriber that does not read has the newest changes, within its limits.
 #[test]
 fn one_that_does_not_read_is_told_how_much_it_missed() {
-    let f = Fixture::new("lbtree");
-    let limits = |events, bytes| WatchLimits { events, bytes };
-    let mut few = f.store.watch(&f.k, b"", limits(3, 1 << 20)).unwrap();
-    let mut small = f.store.watch(&f.k, b"", limits(100, 2000)).unwrap();
-    for i in 0..1000 {
-        f.put(&format!("{i:04}"), "v");
-    }
-    assert_eq!(
-        taken(&mut few),
-        ["missed 997", "0997=v", "0998=v", "0999=v"]
-    );
-    let found = taken(&mut small);
-    let missed: usize = found[0].strip_prefix("missed ").unwrap().parse().unwrap();
-    assert_eq!(missed + found.len() - 1, 1000);
-    assert!((10..=20).contains(&(found.len() - 1)), "{found:?}");
-    assert_eq!(found.last().unwrap(), "0999=v");
+    for design in ALL {
+        let f = Fixture::new(design);
+        let limits = |events, bytes| WatchLimits { events, bytes };
+        let mut few = f.store.watch(&f.k, b"", limits(3, 1 << 20)).unwrap();
+        let mut small = f.store.watch(&f.k, b"", limits(100, 2000)).unwrap();
+        for i in 0..1000 {
+            f.put(&format!("{i:04}"), "v");
+        }
+        assert_eq!(
+            taken(&mut few),
+            ["missed 997", "0997=v", "0998=v", "0999=v"]
+        );
+        let found = taken(&mut small);
+        let missed: usize = found[0].strip_prefix("missed ").unwrap().parse().unwrap();
+        assert_eq!(missed + found.len() - 1, 1000);
+        assert!((10..=20).contains(&(found.len() - 1)), "{found:?}");
+        assert_eq!(found.last().unwrap(), "0999=v");
 
-    // One change that is more than it may have: what comes before it is lost, too, so that the
-    // order holds.
-    f.put("a", "1");
-    f.put("long", &"v".repeat(4000));
-    f.put("b", "2");
-    assert_eq!(taken(&mut small), ["missed 2", "b=2"]);
-    assert_eq!(taken(&mut few).len(), 3);
+        // One change that is more than it may have: what comes before it is lost, too, so that the
+        // order holds.
+        f.put("a", "1");
+        f.put("long", &"v".repeat(4000));
+        f.put("b", "2");
+        assert_eq!(taken(&mut small), ["missed 2", "b=2"]);
+        assert_eq!(taken(&mut few).len(), 3);
+    }
 }
 
 /// Threads write by each protocol, and subscribers that begin at any time have, with a snapshot,
 /// all of it.
 #[test]
 fn a_snapshot_and_what_follows_it_are_the_keyspace_whoever_writes() {
-    let f = Fixture::new("lbtree");
-    let limits = WatchLimits {
-        events: usize::MAX,
-        bytes: usize::MAX,
-    };
-    let key = |n: u32| [n as u8 % 13];
-    let write = |thread: u32, n: u32| {
-        let value = (thread << 16 | n).to_be_bytes();
-        match n % 4 {
-            0 => f.store.put(&f.k, &key(n), &value).unwrap(),
-            1 => {
-                f.store.delete(&f.k, &key(n * 7)).unwrap();
-            }
-            2 => {
-                let mut batch = Batch::new();
-                for i in 0..3 {
-                    batch.put(&f.k, &key(n + i), &value);
+    for design in ALL {
+        let f = Fixture::new(design);
+        let limits = WatchLimits {
+            events: usize::MAX,
+            bytes: usize::MAX,
+        };
+        let key = |n: u32| [n as u8 % 13];
+        let write = |thread: u32, n: u32| {
+            let value = (thread << 16 | n).to_be_bytes();
+            match n % 4 {
+                0 => f.store.put(&f.k, &key(n), &value).unwrap(),
+                1 => {
+                    f.store.delete(&f.k, &key(n * 7)).unwrap();
                 }
-                batch.delete(&f.k, &key(n + 5));
-                f.store.write(batch).unwrap();
+                2 => {
+                    let mut batch = Batch::new();
+                    for i in 0..3 {
+                        batch.put(&f.k, &key(n + i), &value);
+                    }
+                    batch.delete(&f.k, &key(n + 5));
+                    f.store.write(batch).unwrap();
+                }
+                _ => {
+                    let (a, b) = (key(n), key(n + 1));
+                    let puts = [(&a[..], value), (&b[..], value)];
+                    f.store.multi_put(&f.k, &puts, |_| true).unwrap();
+                }
             }
-            _ => {
-                let (a, b) = (key(n), key(n + 1));
-                let puts = [(&a[..], value), (&b[..], value)];
-                f.store.multi_put(&f.k, &puts, |_| true).unwrap();
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                scope.spawn(move || (0..3000).for_each(|n| write(thread, n)));
             }
-        }
-    };
-    std::thread::scope(|scope| {
-        for thread in 0..3 {
-            scope.spawn(move || (0..3000).for_each(|n| write(thread, n)));
-        }
-        for _ in 0..3 {
-            std::thread::sleep(Duration::from_millis(3));
-            let watch = f.store.watch(&f.k, b"", limits).unwrap();
-            let snapshot = f.store.snapshot();
-            let mut map = BTreeMap::new();
-            snapshot
-                .scan::<Vec<u8>>(&f.k, .., |key, entry| {
-                    map.insert(key.to_vec(), entry.value.to_vec());
-                    std::ops::ControlFlow::Continue(())
-                })
-                .unwrap();
-            let f = &f;
-            scope.spawn(move || follow(f, watch, snapshot.timestamp(), map));
-        }
-    });
+            for _ in 0..3 {
+                std::thread::sleep(Duration::from_millis(3));
+                let watch = f.store.watch(&f.k, b"", limits).unwrap();
+                let snapshot = f.store.snapshot();
+                let mut map = BTreeMap::new();
+                snapshot
+                    .scan::<Vec<u8>>(&f.k, .., |key, entry| {
+                        map.insert(key.to_vec(), entry.value.to_vec());
+                        std::ops::ControlFlow::Continue(())
+                    })
+                    .unwrap();
+                let f = &f;
+                scope.spawn(move || follow(f, watch, snapshot.timestamp(), map));
+            }
+        });
+    }
 }
 
 /// Follows the changes after `since` until nothing comes for a while, and compares what they make
@@ -327,23 +335,25 @@ fn a_medium_that_fails_is_said_once_and_ends_the_watch() {
 
 #[test]
 fn who_only_reads_has_nothing_to_watch() {
-    let f = Fixture::new("lbtree");
-    let (dir, options) = f.ended(true);
-    let path = dir.path().join("pool");
-    let mut read = PoolOptions::default();
-    read.media.access = bristlecone_pmem::Access::ReadOnly;
-    let pool = Pool::<bristlecone_pmem::media::Auto>::open(&path, &read).unwrap();
-    let store = crate::common::open(&pool, "s", &options).unwrap();
-    let k = store.find_keyspace("k").unwrap();
-    let refused = store.watch(&k, b"", WatchLimits::default());
-    assert!(matches!(refused, Err(WriteError::ReadOnly)));
+    for design in ALL {
+        let f = Fixture::new(design);
+        let (dir, options) = f.ended(true);
+        let path = dir.path().join("pool");
+        let mut read = PoolOptions::default();
+        read.media.access = bristlecone_pmem::Access::ReadOnly;
+        let pool = Pool::<bristlecone_pmem::media::Auto>::open(&path, &read).unwrap();
+        let store = crate::common::open(&pool, "s", &options).unwrap();
+        let k = store.find_keyspace("k").unwrap();
+        let refused = store.watch(&k, b"", WatchLimits::default());
+        assert!(matches!(refused, Err(WriteError::ReadOnly)));
+    }
 }
 
 /// A subscriber that was told that its keyspace was cleared looked up the name, and got the
 /// keyspace from before, which reads as empty and takes no writes.
 #[test]
 fn a_subscriber_that_is_told_of_a_clearing_finds_the_new_keyspace() {
-    let f = Fixture::new(DESIGNS[0]);
+    let f = Fixture::new(crate::common::TREE);
     let mut watch = watch(&f, "");
     std::thread::scope(|scope| {
         let clearer = scope.spawn(|| {
@@ -374,7 +384,7 @@ fn a_subscriber_that_is_told_of_a_clearing_finds_the_new_keyspace() {
     let now = f.store.watched(&watch).unwrap();
     assert_eq!(Some(&now), f.store.find_keyspace(f.k.name()).as_ref());
     f.store.put(&now, b"k", b"v").unwrap();
-    let other = Fixture::new(DESIGNS[0]);
+    let other = Fixture::new(crate::common::TREE);
     assert!(other.store.watched(&watch).is_none());
     f.store.drop_keyspace(now).unwrap();
     assert!(f.store.watched(&watch).is_none());

@@ -221,7 +221,7 @@ fn hold(design: &str, seed: u64, threads: u64, operations: u64) {
 
 #[test]
 fn randomised_histories_have_no_anomalies() {
-    for design in crate::common::DESIGNS {
+    for design in crate::common::ALL {
         hold(design, 1, 4, 12_000);
     }
 }
@@ -230,7 +230,7 @@ fn randomised_histories_have_no_anomalies() {
 #[test]
 #[ignore = "a minute or so"]
 fn a_million_operations_have_no_anomalies() {
-    for design in crate::common::DESIGNS {
+    for design in crate::common::ALL {
         hold(design, 2, 8, 1_000_000);
     }
 }
