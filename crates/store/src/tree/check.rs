@@ -2,9 +2,10 @@
 
 use super::Core;
 use super::counts::{Count, weight};
-use super::value::{decode, glimpsed};
+use super::long;
+use super::value::{Marker, decode, glimpsed};
 use crate::error::DamagedRecord;
-use crate::key::{CATALOGUE, split};
+use crate::key::CATALOGUE;
 use crate::report::{CheckReport, StoreStats};
 use bristlecone_index::Violation;
 use bristlecone_index::clustered;
@@ -69,9 +70,8 @@ impl<M: Media> Core<M> {
         let scanned = self.tree.salvage(
             ALL,
             |key, current| {
-                if let Some((number, key)) = split(key) {
-                    let weight = weight(glimpsed(current.glimpse()));
-                    let count = Count::of(key, weight);
+                if let Some((number, key_bytes)) = long::owner::<M>(key) {
+                    let count = Count::of(key_bytes, weight(glimpsed(current.glimpse())));
                     report.entries += 1;
                     report.versions += 1;
                     report.bytes += count.bytes;
@@ -117,6 +117,9 @@ impl<M: Media> Core<M> {
             ALL,
             |key, current| {
                 let decoded = match current.value() {
+                    Ok(stored) if long::is_marker::<M>(key) => {
+                        Marker::decode(stored).map(|_| ()).map_err(|e| e.0)
+                    }
                     Ok(stored) => decode(stored).map(|_| ()).map_err(|e| e.0),
                     Err(e) => Err(e.to_string()),
                 };

@@ -4,14 +4,16 @@
 //! [weight](Observer::weigh) the tree asks for before. What there was before the store was opened
 //! comes from the [ledger](super::ledger) of a store that was closed in order, or from a scan.
 
+use super::long;
 use super::value::glimpsed;
 use crate::entry::expires_at;
 use crate::feed::{Feed, WatchEvent};
-use crate::key::{CATALOGUE, PREFIX, split};
+use crate::key::{CATALOGUE, split};
 use bristlecone_index::clustered::{Glimpse, Observed, Observer};
+use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::worker;
 use crossbeam_utils::CachePadded;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +21,31 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
+    /// The long keys that this thread is changing, by where the tree has them.
+    static LONG: RefCell<BTreeMap<Vec<u8>, Vec<u8>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// Runs `work`, which changes long keys: each with where the tree has it.
+pub(super) fn naming<'k, 'p, R>(
+    long: impl IntoIterator<Item = (&'k [u8], &'p [u8])>,
+    work: impl FnOnce() -> R,
+) -> R {
+    struct Cleared(bool);
+    impl Drop for Cleared {
+        fn drop(&mut self) {
+            if self.0 {
+                LONG.with_borrow_mut(BTreeMap::clear);
+            }
+        }
+    }
+    let mut cleared = Cleared(false);
+    for (key, place) in long {
+        if key.len() != place.len() || key != place {
+            cleared.0 = true;
+            LONG.with_borrow_mut(|long| long.insert(place.to_vec(), key.to_vec()));
+        }
+    }
+    work()
 }
 
 /// Runs `work`, of whose changes on this thread nobody who watches is told: what has expired, or
@@ -50,11 +77,11 @@ pub(super) struct Count {
 }
 
 impl Count {
-    /// A key and its value, whose weight this is.
-    pub fn of(key: &[u8], weight: u64) -> Self {
+    /// A key of so many bytes and its value, whose weight this is.
+    pub fn of(key_bytes: usize, weight: u64) -> Self {
         Self {
             keys: 1,
-            bytes: key.len() as u64 + (weight >> 1),
+            bytes: key_bytes as u64 + (weight >> 1),
             expiring: weight & 1,
         }
     }
@@ -115,6 +142,8 @@ pub(super) struct Counts {
     /// Keyspaces that nobody reads any more, at any time.
     forgotten: RwLock<BTreeSet<u32>>,
     feed: Arc<Feed>,
+    /// Says whose an entry is.
+    owner: fn(&[u8]) -> Option<(u32, usize)>,
 }
 
 impl fmt::Debug for Counts {
@@ -124,12 +153,13 @@ impl fmt::Debug for Counts {
 }
 
 impl Counts {
-    pub fn new(feed: Arc<Feed>) -> Self {
+    pub fn new<M: Media>(feed: Arc<Feed>) -> Self {
         Self {
             few: std::array::from_fn(|_| OnceLock::new()),
             rest: RwLock::default(),
             forgotten: RwLock::default(),
             feed,
+            owner: long::owner::<M>,
         }
     }
 
@@ -196,24 +226,25 @@ impl Observer for Counts {
             .forgotten
             .read()
             .unwrap_or_else(PoisonError::into_inner);
-        !forgotten.is_empty() && split(key).is_some_and(|(number, _)| forgotten.contains(&number))
+        !forgotten.is_empty()
+            && (self.owner)(key).is_some_and(|(number, _)| forgotten.contains(&number))
     }
 
     fn changed(&self, change: Observed<'_>) {
-        let Some((number, key)) = split(change.key) else {
+        let Some((number, key_bytes)) = (self.owner)(change.key) else {
             return;
         };
         let is = change.is.map(glimpsed);
         let mut by = Count::default();
         if let Some(is) = is {
-            by.add(Count::of(key, weight(is)));
+            by.add(Count::of(key_bytes, weight(is)));
         }
         if let Some(was) = change.was {
-            by.subtract(Count::of(key, was));
+            by.subtract(Count::of(key_bytes, was));
         }
         self.add(number, by);
         if self.feed.is_watched() && !QUIET.get() {
-            self.report((number, key), &change, is);
+            self.report(&change, is);
         }
     }
 }
@@ -221,9 +252,13 @@ impl Observer for Counts {
 impl Counts {
     /// Queues a change for whoever watches its key.
     #[cold]
-    fn report(&self, (number, key): (u32, &[u8]), change: &Observed<'_>, is: Option<(usize, u64)>) {
+    fn report(&self, change: &Observed<'_>, is: Option<(usize, u64)>) {
         let ts = change.stamp;
-        debug_assert_eq!(change.key.len(), PREFIX + key.len());
+        let long = LONG.with_borrow(|long| long.get(change.key).cloned());
+        let whole = long.as_deref().unwrap_or(change.key);
+        let Some((number, key)) = split(whole) else {
+            return;
+        };
         let event = || {
             let key = key.into();
             let (Some(stored), Some((len, expiry))) = (change.is, is) else {
@@ -248,7 +283,7 @@ mod tests {
 
     #[test]
     fn changes_add_up() {
-        let counts = Counts::new(Arc::default());
+        let counts = Counts::new::<bristlecone_pmem::media::Dram>(Arc::default());
         let change = |number: u32, was: Option<(usize, u64)>, is: Option<&[u8]>| {
             let key = [&number.to_be_bytes()[..], b"key"].concat();
             counts.changed(Observed {

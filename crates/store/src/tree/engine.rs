@@ -76,7 +76,7 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
     }
 
     fn prefetch(&self, keys: &[&[u8]]) {
-        self.tree.prefetch(keys);
+        self.core.prefetch(keys);
     }
 
     fn scan(

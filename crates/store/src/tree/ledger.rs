@@ -11,9 +11,10 @@
 
 use super::Core;
 use super::counts::{Count, weight};
+use super::long;
 use super::value::glimpsed;
 use crate::error::WriteError;
-use crate::key::{CATALOGUE, IndexKey, split};
+use crate::key::{CATALOGUE, IndexKey};
 use bristlecone_index::Direction;
 use bristlecone_index::clustered::{self, When};
 use bristlecone_pmem::Media;
@@ -139,12 +140,9 @@ impl<M: Media> Core<M> {
             let range = (start, Bound::Unbounded);
             let mut last = None;
             let scanned = self.tree.scan(time, range, Direction::Up, |key, current| {
-                if let Some((number, key)) = split(key) {
-                    let weight = weight(glimpsed(current.glimpse()));
-                    counts
-                        .entry(number)
-                        .or_default()
-                        .add(Count::of(key, weight));
+                if let Some((number, key_bytes)) = long::owner::<M>(key) {
+                    let count = Count::of(key_bytes, weight(glimpsed(current.glimpse())));
+                    counts.entry(number).or_default().add(count);
                 }
                 last = Some(key.to_vec());
                 Ok(ControlFlow::Continue(()))

@@ -13,7 +13,7 @@
 //! | `engine` | what all engines of a store can do |
 //! | `open` | making, opening and closing |
 //! | `reads`, `writes` | operations on keys |
-//! | `value` | values with expiries |
+//! | `value`, `long` | values with expiries; keys that are too long for the tree |
 //! | `counts`, `ledger` | keys of each keyspace; how they outlive the process |
 //! | `gate` | keeping writers out, to drop a keyspace or to begin a watch |
 //! | `sweep` | removing what has expired or was dropped |
@@ -29,6 +29,7 @@ mod counts;
 mod engine;
 mod gate;
 mod ledger;
+mod long;
 mod open;
 mod reads;
 mod salvage;
@@ -87,6 +88,8 @@ pub(crate) struct Core<M: Media> {
     /// The latest time in ms that a snapshot was given. It never goes back, even if the wall clock
     /// does.
     now: AtomicU64,
+    /// Spaces of long keys that this session has numbered.
+    ids: AtomicU64,
 }
 
 impl<M: Media> Deref for TreeEngine<M> {

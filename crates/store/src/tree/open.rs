@@ -3,6 +3,7 @@
 use super::counts::Counts;
 use super::gate::Gate;
 use super::ledger::Ledger;
+use super::long::{self, SPACES};
 use super::sweep::{self, Sweep};
 use super::{Core, TreeEngine};
 use crate::bounds::Bounds;
@@ -62,7 +63,7 @@ fn clear_remains<M: Media>(pool: &Arc<Pool<M>>, index_name: &str) -> Result<(), 
     let options = ClusteredOptions {
         page_bytes: there.kind.node_bytes,
     };
-    let counts = Arc::new(Counts::new(Arc::default()));
+    let counts = Arc::new(Counts::new::<M>(Arc::default()));
     let tree = HostedTree::<M>::open(pool, index_name, &options, counts)?;
     let time = tree.begin(false);
     let mut empty = true;
@@ -103,7 +104,7 @@ impl<M: Media> TreeEngine<M> {
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
-        let counts = Arc::new(Counts::new(Arc::clone(&shares.feed)));
+        let counts = Arc::new(Counts::new::<M>(Arc::clone(&shares.feed)));
         let observer = Arc::clone(&counts);
         let tree_options = ClusteredOptions { page_bytes };
         let tree = HostedTree::create(pool, index_name, &tree_options, observer)?;
@@ -128,7 +129,7 @@ impl<M: Media> TreeEngine<M> {
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
-        let counts = Arc::new(Counts::new(Arc::clone(&shares.feed)));
+        let counts = Arc::new(Counts::new::<M>(Arc::clone(&shares.feed)));
         let observer = Arc::clone(&counts);
         let tree_options = ClusteredOptions { page_bytes };
         let tree = HostedTree::open(pool, &index_name, &tree_options, observer)?;
@@ -159,6 +160,7 @@ impl<M: Media> TreeEngine<M> {
             feed: shares.feed,
             wall: options.clock.clone(),
             now: AtomicU64::new(0),
+            ids: AtomicU64::new(0),
         });
         core.load_catalogue()?;
         let damaged = |e| StoreError::from(WriteError::from(super::read_error(None, e)));
@@ -249,29 +251,35 @@ impl<M: Media> Core<M> {
 
     /// Returns the numbers of the keyspaces that have keys, the catalogue excepted: from each to
     /// the first key behind its own. Those in pages that cannot be read may be missing.
-    fn numbers_with_keys(&self) -> Vec<u32> {
-        let mut numbers = Vec::new();
-        let mut next = CATALOGUE + 1;
+    fn numbers_with_keys(&self) -> BTreeSet<u32> {
+        let mut numbers = BTreeSet::new();
+        let mut next = (CATALOGUE + 1).to_be_bytes().to_vec();
         loop {
-            let from = next.to_be_bytes();
-            let range = (Bound::Included(&from[..]), Bound::Unbounded);
             let mut first = None;
+            let range = (Bound::Included(&next[..]), Bound::Unbounded);
+            // Nothing in it fails.
             let _ = self.tree.salvage(
                 range,
                 |key, _| {
-                    first = split(key).map(|(number, _)| number);
+                    first = Some(key.to_vec());
                     Ok(ControlFlow::Break(()))
                 },
                 |_, _| {},
             );
-            let Some(number) = first else {
+            let Some(first) = first else {
                 return numbers;
             };
-            numbers.push(number);
-            match number.checked_add(1) {
-                Some(after) => next = after,
+            let (number, after) = match split(&first) {
+                Some((SPACES, rest)) => {
+                    let number = split(rest).map_or(0, |(number, _)| number);
+                    let [_, after] = long::spaces_of(number);
+                    (number, after)
+                }
+                Some((number, _)) => (number, (number + 1).to_be_bytes().to_vec()),
                 None => return numbers,
-            }
+            };
+            numbers.insert(number);
+            next = after;
         }
     }
 }

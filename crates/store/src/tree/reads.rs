@@ -1,5 +1,6 @@
 //! Reading keys.
 
+use super::long::Place;
 use super::value::decode;
 use super::{Core, damaged, read_error, time_of, when};
 use crate::engine::At;
@@ -70,7 +71,11 @@ impl<M: Media> Core<M> {
         if !self.is_visible(key, moment) {
             return Ok(());
         }
-        let found = self.tree.get(moment.when, key, |stored| {
+        let place = self.place(key).map_err(|e| read_error(Some(key), e))?;
+        let Place::At(place) = place else {
+            return Ok(());
+        };
+        let found = self.tree.get(moment.when, &place, |stored| {
             let (value, expiry) = decode(stored)?;
             if is_live(expiry, || self.now_of(moment)) {
                 f(Entry {
@@ -94,7 +99,11 @@ impl<M: Media> Core<M> {
         if !self.is_visible(key, moment) {
             return Ok(None);
         }
-        let pinned = self.tree.get_pinned(moment.when, key);
+        let place = self.place(key).map_err(|e| read_error(Some(key), e))?;
+        let Place::At(place) = place else {
+            return Ok(None);
+        };
+        let pinned = self.tree.get_pinned(moment.when, &place);
         let Some(pinned) = pinned.map_err(|e| read_error(Some(key), e))? else {
             return Ok(None);
         };
@@ -112,7 +121,7 @@ impl<M: Media> Core<M> {
         keys: &[&[u8]],
         f: &mut dyn FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
-        self.tree.prefetch(keys);
+        self.prefetch(keys);
         let ticket = self.enter(wait);
         let read = keys.iter().try_for_each(|key| {
             let mut flow = None;
@@ -174,7 +183,7 @@ impl<M: Media> Core<M> {
         at: Ticket,
         range: Range<'_>,
         direction: Direction,
-        visit: impl FnMut(
+        mut visit: impl FnMut(
             &[u8],
             clustered::Current<'_, M>,
         ) -> Result<ControlFlow<()>, clustered::ReadError>,
@@ -184,6 +193,12 @@ impl<M: Media> Core<M> {
         {
             return Ok(());
         }
-        self.tree.scan(time_of(at.ts), range, direction, visit)
+        let time = time_of(at.ts);
+        let scanned = self.scan_places(time, range, direction, &mut visit);
+        scanned.map(|_| ())
+    }
+
+    pub(super) fn prefetch(&self, keys: &[&[u8]]) {
+        self.tree.prefetch(keys);
     }
 }

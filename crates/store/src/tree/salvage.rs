@@ -1,6 +1,7 @@
 //! Reading what a damaged store on a tree still has.
 
-use super::value::decode;
+use super::long;
+use super::value::{Marker, decode};
 use crate::catalogue::parse;
 use crate::entry::{Entry, expires_at};
 use crate::error::{Damage, StoreError};
@@ -12,6 +13,7 @@ use bristlecone_index::clustered::{
     ClusteredOptions, Current, Glimpse, HostedTree, KeyRange, Observed, Observer, ReadError,
 };
 use bristlecone_pmem::{Media, Pool};
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -39,6 +41,8 @@ struct Walk<'t, M: Media> {
     tree: &'t HostedTree<M>,
     now: u64,
     names: BTreeMap<u32, Arc<str>>,
+    /// What the keys of each space begin with, whose marker has been seen.
+    beginnings: BTreeMap<Vec<u8>, Vec<u8>>,
     catalogue_damaged: bool,
     walked: u64,
     /// The first page that could not be read.
@@ -64,6 +68,7 @@ pub(crate) fn salvage<M: Media>(
         tree: &tree,
         now,
         names: BTreeMap::new(),
+        beginnings: BTreeMap::new(),
         catalogue_damaged: false,
         walked: 0,
         violation: None,
@@ -130,6 +135,33 @@ impl<M: Media> Walk<'_, M> {
         }
     }
 
+    /// Returns the key of an entry, with the beginning of a long one; `None` for a marker, which
+    /// is noted. A key whose marker is lost lacks its beginning.
+    fn whole_key<'k>(
+        &mut self,
+        key: &'k [u8],
+        current: &Result<Current<'_, M>, &str>,
+    ) -> Option<Cow<'k, [u8]>> {
+        let whole = long::whole(key, |space| self.beginnings.get(space).cloned());
+        let Ok(current) = current else {
+            return Some(whole);
+        };
+        if !long::is_marker::<M>(key) {
+            return Some(whole);
+        }
+        // One that cannot be read leads nowhere.
+        let id = current
+            .value()
+            .ok()
+            .and_then(|stored| Marker::decode(stored).ok());
+        if let Some(id) = id {
+            let space = long::space_of_marker(key, id);
+            let beginning = whole[..whole.len() - 1].to_vec();
+            self.beginnings.insert(space, beginning);
+        }
+        None
+    }
+
     /// Reads the catalogue.
     fn names(
         &mut self,
@@ -172,6 +204,11 @@ impl<M: Media> Walk<'_, M> {
         visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
     ) {
         self.visit(range, |walk, index_key, current| {
+            let whole = match walk.whole_key(index_key, &current) {
+                Some(whole) => whole,
+                None => return ControlFlow::Continue(()),
+            };
+            let index_key = &*whole;
             let (number, key) = split(index_key).unwrap_or((CATALOGUE, index_key));
             let name = walk.names.get(&number).cloned();
             if name.is_none() && !walk.catalogue_damaged {

@@ -6,6 +6,7 @@
 
 use super::Core;
 use super::counts::quietly;
+use super::long;
 use super::value::glimpsed;
 use crate::bounds::Bounds;
 use crate::error::WriteError;
@@ -139,9 +140,16 @@ impl<M: Media> Core<M> {
         left: &mut usize,
         report: &mut VacuumReport,
     ) -> Result<bool, WriteError> {
+        // Spaces of long keys first: a marker that is left leads here again.
+        let [first, after] = long::spaces_of(number);
+        let spaces = (Bound::Included(&first[..]), Bound::Excluded(&after[..]));
         let bounds = Bounds::new(number, Bound::Unbounded, Bound::Unbounded);
         loop {
-            let (keys, bytes) = self.some_keys(bounds.range(), TOGETHER.min(*left))?;
+            let most = TOGETHER.min(*left);
+            let (mut keys, mut bytes) = self.some_keys(spaces, most)?;
+            if keys.is_empty() {
+                (keys, bytes) = self.some_keys(bounds.range(), most)?;
+            }
             if keys.is_empty() {
                 return Ok(*left > 0);
             }

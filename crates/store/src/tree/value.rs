@@ -3,6 +3,7 @@
 //! ```text
 //! value                                as it is, unless it begins like a head
 //! mark 32 | kind 8 | expiry 64 | value          kind 0; expiry in ms since 1970, 0 for none
+//! mark 32 | kind 8 | space 64                   kind 1: the marker of long keys
 //! ```
 //!
 //! So a value without an expiry costs nothing, but for one in 2^32, and values of one length stay
@@ -14,6 +15,7 @@ use std::borrow::Cow;
 
 const MARK: [u8; 4] = [0xC1, 0x9E, 0x5B, 0xF6];
 const WHOLE: u8 = 0;
+const MARKER: u8 = 1;
 /// Bytes of a head.
 pub(super) const HEAD: usize = MARK.len() + 1 + size_of::<u64>();
 
@@ -55,10 +57,11 @@ fn decode_head(stored: &[u8]) -> Result<(&[u8], u64), Damage> {
         .split_first_chunk::<HEAD>()
         .filter(|(head, _)| head[MARK.len()] == WHOLE)
         .ok_or_else(|| Damage::new("its value has a head that none is like"))?;
-    Ok((value, expiry_in(head)))
+    Ok((value, word_in(head)))
 }
 
-fn expiry_in(head: &[u8; HEAD]) -> u64 {
+/// The word behind mark and kind.
+fn word_in(head: &[u8; HEAD]) -> u64 {
     let (_, expiry) = head.split_last_chunk::<8>().unwrap_or((&[], &[0; 8]));
     u64::from_le_bytes(*expiry)
 }
@@ -67,8 +70,31 @@ fn expiry_in(head: &[u8; HEAD]) -> u64 {
 #[inline]
 pub(super) fn glimpsed(stored: Glimpse<'_>) -> (usize, u64) {
     match stored.bytes.first_chunk::<HEAD>() {
-        Some(head) if head.starts_with(&MARK) => (stored.len - HEAD, expiry_in(head)),
+        Some(head) if head.starts_with(&MARK) && head[MARK.len()] == WHOLE => {
+            (stored.len - HEAD, word_in(head))
+        }
         _ => (stored.len, 0),
+    }
+}
+
+/// The value of a marker of [long keys](super::long): the number of their space.
+pub(super) struct Marker;
+
+impl Marker {
+    pub fn encode(id: u64) -> Vec<u8> {
+        let mut stored = MARK.to_vec();
+        stored.push(MARKER);
+        stored.extend(id.to_le_bytes());
+        stored
+    }
+
+    /// # Errors
+    /// [`Damage`]: it is none.
+    pub fn decode(stored: &[u8]) -> Result<u64, Damage> {
+        let head: Option<&[u8; HEAD]> = stored.try_into().ok();
+        let head = head.filter(|head| head.starts_with(&MARK) && head[MARK.len()] == MARKER);
+        head.map(word_in)
+            .ok_or_else(|| Damage::new("the marker of a long key leads nowhere"))
     }
 }
 

@@ -3,8 +3,10 @@
 //! Writers are inside the [gate](super::gate) from before they look whether the keyspace was
 //! dropped until their change is made. Nobody is inside while waiting for durability.
 
+use super::counts::naming;
+use super::long::{self, Place};
 use super::value::{decode, encode, encode_owned, glimpsed};
-use super::{Core, damaged, time_of, write_error};
+use super::{Core, damaged, read_error, time_of, write_error};
 use crate::catalogue::Keyspace;
 use crate::dropped::DroppedAt;
 use crate::engine::{KeyWrite, Ticket, Wait};
@@ -20,7 +22,7 @@ use bristlecone_index::clustered::{
 use bristlecone_pmem::{Media, planted};
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 
 /// Longest value that a batch of steps reads, in bytes, since other keys are locked meanwhile.
 const MAX_READ_BYTES: usize = 64 << 10;
@@ -106,7 +108,8 @@ impl<M: Media> Core<M> {
         let stored = encode(value, expiry);
         let stamp = self.retry_for_space(|| {
             self.change([key], wait, || {
-                let put = self.tree.put(key, &stored);
+                let place = self.make_place(key)?;
+                let put = naming([(key, &*place)], || self.tree.put(&place, &stored));
                 put.map_err(|e| write_error(Some(key), e))
             })
         })?;
@@ -141,7 +144,8 @@ impl<M: Media> Core<M> {
         ) -> Result<Modification<Vec<u8>>, clustered::ReadError>,
     ) -> Result<Modified, WriteError> {
         self.change([key], wait, || {
-            let modified = self.tree.modify(key, decide);
+            let place = self.make_place(key)?;
+            let modified = naming([(key, &*place)], || self.tree.modify(&place, decide));
             modified.map_err(|e| write_error(Some(key), e))
         })
     }
@@ -217,28 +221,62 @@ impl<M: Media> Core<M> {
                 (&**key, value.map(|value| encode(value, expiry)))
             })
             .collect();
-        let reads = reads.map(|reads| (reads, reads_of(reads)));
         let modified = self.retry_for_space(|| {
             self.change(changes.iter().map(|(key, _)| *key), wait, || {
-                if let (Some((reads, _)), Some(ticket)) = (&reads, since) {
+                if let (Some(reads), Some(ticket)) = (reads, since) {
                     self.check_reads_not_dropped(reads, ticket)?;
                 }
-                let changes = changes.iter().map(|(key, value)| (*key, value.as_deref()));
+                let keys = changes.iter().map(|(key, _)| *key);
+                let places = self.make_places(keys.clone())?;
+                let all = changes.iter().zip(&places);
+                let all = all.map(|((_, value), place)| (&**place, value.as_deref()));
                 let since = since.map(|ticket| time_of(ticket.ts));
-                let reads = reads.as_ref().map(|(_, reads)| reads);
-                let written = self.tree.write(changes, since, reads);
-                written.map_err(|e| self.commit_error(e))
+                let reads = reads.map(|reads| self.reads_of(reads)).transpose()?;
+                let named = keys.clone().zip(places.iter().map(|place| &**place));
+                let write = || self.tree.write(all, since, reads.as_ref());
+                naming(named.clone(), write).map_err(|e| match e {
+                    ChangeError::Conflict { key, read } => {
+                        let whole = named.clone().find(|(_, place)| **place == *key);
+                        let key = whole.map_or(&key[..], |(key, _)| key);
+                        self.conflict(key, read).into()
+                    }
+                    e => write_error(None, e),
+                })
             })
         })?;
         self.wait_for(modified.seen, wait)?;
         Ok(modified.stamp.unwrap_or(0))
     }
 
-    fn commit_error(&self, e: ChangeError) -> WriteError {
-        match e {
-            ChangeError::Conflict { key, read } => self.conflict(&key, read).into(),
-            e => write_error(None, e),
+    /// Returns where the tree has each key, with markers for those that are too long.
+    fn make_places<'k>(
+        &self,
+        keys: impl Iterator<Item = &'k [u8]>,
+    ) -> Result<Vec<Cow<'k, [u8]>>, WriteError> {
+        keys.map(|key| self.make_place(key)).collect()
+    }
+
+    /// Returns keys and ranges as the tree takes them.
+    fn reads_of(&self, set: &ReadSet) -> Result<Reads<[u8]>, WriteError> {
+        let mut reads: Reads<[u8]> = Reads::new();
+        for key in set.keys() {
+            match self.place(key).map_err(|e| read_error(Some(key), e))? {
+                Place::At(place) => reads.key(&place),
+                Place::Nowhere(marker) => reads.key(&marker),
+            }
         }
+        for (start, end) in set.ranges() {
+            reads.range((start, end));
+            // Any long key of the keyspace, since a range does not say which of their spaces it
+            // has.
+            if let Bound::Included(first) | Bound::Excluded(first) = start
+                && let Some((number, _)) = split(first)
+            {
+                let [first, after] = long::spaces_of(number);
+                reads.range((Bound::Included(&first[..]), Bound::Excluded(&after[..])));
+            }
+        }
+        Ok(reads)
     }
 
     /// Returns the error for a key that another commit changed. `read`: this transaction only read
@@ -282,12 +320,15 @@ impl<M: Media> Core<M> {
         let values: Vec<_> = (steps.iter())
             .map(|(_, step)| step.value().map(|value| encode(value, 0)))
             .collect();
-        let tree_steps: Vec<TreeStep<'_>> = (steps.iter().zip(&values))
-            .map(|((key, _), value)| (*key, value.as_deref()))
-            .collect();
+        let keys = steps.iter().map(|(key, _)| *key);
         let mut next = steps.iter();
-        let executed = self.change(steps.iter().map(|(key, _)| *key), wait, || {
-            let executed = self.tree.execute(&tree_steps, &mut |current| {
+        let executed = self.change(keys.clone(), wait, || {
+            let places = self.make_places(keys.clone())?;
+            let all = places.iter().zip(&values);
+            let all: Vec<TreeStep<'_>> = all
+                .map(|(place, value)| (&**place, value.as_deref()))
+                .collect();
+            let mut each = |current: Option<Current<'_, M>>| {
                 let reads = matches!(next.next(), Some((_, Step::Get)));
                 let Some(current) = current else {
                     return Ok(each(None));
@@ -300,7 +341,9 @@ impl<M: Media> Core<M> {
                 let is_live = !reads || expiry == 0 || expiry > self.wall.now();
                 let expires_at = expires_at(expiry);
                 Ok(each(is_live.then_some(Entry { value, expires_at })))
-            });
+            };
+            let named = keys.clone().zip(places.iter().map(|place| &**place));
+            let executed = naming(named, || self.tree.execute(&all, &mut each));
             executed.map_err(|e| write_error(None, e))
         })?;
         let (done, modified) = executed;
@@ -354,17 +397,6 @@ impl<M: Media> Core<M> {
         }
         Ok(watch)
     }
-}
-
-/// The keys and ranges as the tree takes them.
-fn reads_of(set: &ReadSet) -> Reads<[u8]> {
-    let mut reads = Reads::new();
-    set.keys().for_each(|key| reads.key(key));
-    for (start, end) in set.ranges() {
-        let range: clustered::KeyRange<'_> = (start, end);
-        reads.range(range);
-    }
-    reads
 }
 
 /// Returns the length of the longest prefix of `steps` in which no key occurs twice, unless all of

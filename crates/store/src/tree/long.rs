@@ -1,0 +1,247 @@
+//! Keys that are longer than the tree's: their beginning leads to a space of its own, which has the
+//! rest.
+//!
+//! ```text
+//! key of at most L bytes             as it is
+//! longer one                         its first L bytes, 0      a marker: the number of their space
+//!                                    2^32 - 1 | keyspace 32 | space 64 | the rest     the entry
+//! ```
+//!
+//! The rest may be too long again. A marker lies between the key that its L bytes are and all that
+//! are above it, where the keys of its space belong; no other key has L + 1 bytes. It is made
+//! before the first of them, never changes, and stays until its keyspace is dropped. So where an
+//! entry is does not depend on when it is read.
+
+use super::value::Marker;
+use super::{Core, write_error};
+use crate::error::WriteError;
+use crate::key::split;
+use bristlecone_index::Direction;
+use bristlecone_index::clustered::{self, Current, HostedTree, Modification, When};
+use bristlecone_index::engine::Range;
+use bristlecone_pmem::Media;
+use std::borrow::Cow;
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::Ordering;
+
+/// The keyspace number of spaces.
+pub(super) const SPACES: u32 = u32::MAX;
+/// Bytes of SPACES, keyspace, and number of the space.
+const SPACE_PREFIX: usize = 16;
+
+/// Visits keys with what they have.
+type Visit<'v, M> =
+    dyn FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, clustered::ReadError> + 'v;
+
+/// Longest index key that the tree has as it is.
+const fn longest<M: Media>() -> usize {
+    HostedTree::<M>::MAX_KEY - 1
+}
+
+/// Returns whether an entry with a key of so many bytes is a marker.
+pub(super) fn is_marker<M: Media>(tree_key: &[u8]) -> bool {
+    tree_key.len() > longest::<M>()
+}
+
+/// Returns the keyspace of an entry and the bytes of its key that are not before it; `None` for a
+/// marker.
+pub(super) fn owner<M: Media>(tree_key: &[u8]) -> Option<(u32, usize)> {
+    if is_marker::<M>(tree_key) {
+        return None;
+    }
+    let (number, key) = split(tree_key)?;
+    if number != SPACES {
+        return Some((number, key.len()));
+    }
+    let rest = tree_key.len().checked_sub(SPACE_PREFIX)?;
+    Some((split(key)?.0, rest))
+}
+
+/// Returns the range of all spaces of a keyspace.
+pub(super) fn spaces_of(number: u32) -> [Vec<u8>; 2] {
+    let first = [SPACES.to_be_bytes(), number.to_be_bytes()].concat();
+    let after = [SPACES.to_be_bytes(), (number + 1).to_be_bytes()].concat();
+    [first, after]
+}
+
+/// The first bytes of the keys of a space.
+fn space(beginning: &[u8], id: u64) -> [u8; SPACE_PREFIX] {
+    let number = match split(beginning) {
+        Some((SPACES, rest)) => split(rest).map_or(0, |(number, _)| number),
+        Some((number, _)) => number,
+        None => 0,
+    };
+    let mut prefix = [0; SPACE_PREFIX];
+    prefix[..4].copy_from_slice(&SPACES.to_be_bytes());
+    prefix[4..8].copy_from_slice(&number.to_be_bytes());
+    prefix[8..].copy_from_slice(&id.to_be_bytes());
+    prefix
+}
+
+/// Returns what the keys of the space that a marker leads to begin with in the tree.
+pub(super) fn space_of_marker(marker: &[u8], id: u64) -> Vec<u8> {
+    space(&marker[..marker.len() - 1], id).to_vec()
+}
+
+/// Returns the key of an entry, with its beginning if it is in a space: `beginning_of` returns that
+/// of a space.
+pub(super) fn whole<'k>(
+    tree_key: &'k [u8],
+    beginning_of: impl Fn(&[u8]) -> Option<Vec<u8>>,
+) -> Cow<'k, [u8]> {
+    let in_space = split(tree_key).is_some_and(|(number, _)| number == SPACES);
+    match tree_key.split_at_checked(SPACE_PREFIX) {
+        Some((space, rest)) if in_space => match beginning_of(space) {
+            Some(beginning) => Cow::Owned([&beginning, rest].concat()),
+            None => Cow::Borrowed(tree_key),
+        },
+        _ => Cow::Borrowed(tree_key),
+    }
+}
+
+fn marker_of<M: Media>(key: &[u8]) -> Vec<u8> {
+    [&key[..longest::<M>()], &[0]].concat()
+}
+
+/// Where a key is, or would be.
+pub(super) enum Place<'k> {
+    At(Cow<'k, [u8]>),
+    /// This marker is not there, so the key is not either.
+    Nowhere(Vec<u8>),
+}
+
+impl<M: Media> Core<M> {
+    /// Returns where the tree has an index key.
+    ///
+    /// # Errors
+    /// [`ReadError`](clustered::ReadError)
+    #[inline]
+    pub(super) fn place<'k>(&self, key: &'k [u8]) -> Result<Place<'k>, clustered::ReadError> {
+        if key.len() <= longest::<M>() {
+            return Ok(Place::At(Cow::Borrowed(key)));
+        }
+        self.long_place(key)
+    }
+
+    #[cold]
+    fn long_place(&self, key: &[u8]) -> Result<Place<'static>, clustered::ReadError> {
+        let mut key = key.to_vec();
+        while key.len() > longest::<M>() {
+            let marker = marker_of::<M>(&key);
+            let id = self.tree.get(When::Now, &marker, Marker::decode)?;
+            let Some(id) = id.transpose().map_err(super::damaged)? else {
+                return Ok(Place::Nowhere(marker));
+            };
+            let (beginning, rest) = key.split_at(longest::<M>());
+            key = [&space(beginning, id)[..], rest].concat();
+        }
+        Ok(Place::At(Cow::Owned(key)))
+    }
+
+    /// As [`place`](Self::place); makes the markers that are missing. The caller is inside the
+    /// gate.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    #[inline]
+    pub(super) fn make_place<'k>(&self, key: &'k [u8]) -> Result<Cow<'k, [u8]>, WriteError> {
+        if key.len() <= longest::<M>() {
+            return Ok(Cow::Borrowed(key));
+        }
+        self.make_long_place(key)
+    }
+
+    #[cold]
+    fn make_long_place(&self, key: &[u8]) -> Result<Cow<'static, [u8]>, WriteError> {
+        let mut key = key.to_vec();
+        while key.len() > longest::<M>() {
+            let mut id = self.new_id();
+            let made = self
+                .tree
+                .modify(&marker_of::<M>(&key), |current| match current {
+                    None => Ok(Modification::Put(Marker::encode(id))),
+                    Some(current) => {
+                        id = Marker::decode(current.value()?).map_err(super::damaged)?;
+                        Ok(Modification::Keep)
+                    }
+                });
+            made.map_err(|e| write_error(Some(&key), e))?;
+            let (beginning, rest) = key.split_at(longest::<M>());
+            key = [&space(beginning, id)[..], rest].concat();
+        }
+        Ok(Cow::Owned(key))
+    }
+
+    /// Returns a number that no space has: those of a session are not above its time stamps.
+    fn new_id(&self) -> u64 {
+        // ORDERING: Relaxed; only that numbers differ matters.
+        self.tree.first_stamp() + self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Visits the keys of a range of index keys at a time, long ones where they belong.
+    ///
+    /// # Errors
+    /// [`ReadError`](clustered::ReadError), and those of `visit`.
+    pub(super) fn scan_places(
+        &self,
+        time: u64,
+        range: Range<'_>,
+        direction: Direction,
+        visit: &mut Visit<'_, M>,
+    ) -> Result<ControlFlow<()>, clustered::ReadError> {
+        let outside = |bound: Bound<&[u8]>| match bound {
+            Bound::Included(key) | Bound::Excluded(key) if key.len() > longest::<M>() => {
+                Bound::Included(marker_of::<M>(key))
+            }
+            bound => bound.map(<[u8]>::to_vec),
+        };
+        let outer = (outside(range.0), outside(range.1));
+        let outer = (
+            outer.0.as_ref().map(Vec::as_slice),
+            outer.1.as_ref().map(Vec::as_slice),
+        );
+        let mut flow = ControlFlow::Continue(());
+        self.tree.scan(time, outer, direction, |key, current| {
+            flow = if is_marker::<M>(key) {
+                let id = Marker::decode(current.value()?).map_err(super::damaged)?;
+                let beginning = &key[..longest::<M>()];
+                self.scan_space(time, (beginning, id), range, direction, visit)?
+            } else {
+                visit(key, current)?
+            };
+            Ok(flow)
+        })?;
+        Ok(flow)
+    }
+
+    /// Visits the keys of a space that are in a range.
+    fn scan_space(
+        &self,
+        time: u64,
+        (beginning, id): (&[u8], u64),
+        range: Range<'_>,
+        direction: Direction,
+        visit: &mut Visit<'_, M>,
+    ) -> Result<ControlFlow<()>, clustered::ReadError> {
+        let prefix = space(beginning, id);
+        let after = space(beginning, id + 1);
+        let inside = |bound: Bound<&[u8]>, all: Bound<Vec<u8>>| match bound {
+            Bound::Included(key) | Bound::Excluded(key)
+                if key.len() > longest::<M>() && key.starts_with(beginning) =>
+            {
+                bound.map(|key| [&prefix[..], &key[beginning.len()..]].concat())
+            }
+            _ => all,
+        };
+        let start = inside(range.0, Bound::Included(prefix.to_vec()));
+        let end = inside(range.1, Bound::Excluded(after.to_vec()));
+        let inner = (
+            start.as_ref().map(Vec::as_slice),
+            end.as_ref().map(Vec::as_slice),
+        );
+        self.scan_places(time, inner, direction, &mut |key, current| {
+            let whole = [beginning, &key[SPACE_PREFIX..]].concat();
+            visit(&whole, current)
+        })
+    }
+}
