@@ -111,6 +111,21 @@ pub use bristlecone_store::Isolation;
 /// ```
 pub use bristlecone_store::ConflictError;
 
+/// How a database keeps its keys: [`Options::layout`].
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use bristlecone::{Database, Layout};
+///
+/// let db = Database::builder().layout(Layout::Clustered).open(dir.path().join("orders.db"))?;
+/// let orders = db.keyspace("orders")?;
+/// orders.insert("17", "packed")?;
+/// assert_eq!(orders.first()?.expect("it was inserted").1, "packed");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub use bristlecone_store::Layout;
+
 /// Counts of [`Database::backup_to`].
 ///
 /// # Examples

@@ -4,7 +4,7 @@ use crate::error::OrError;
 use crate::{Database, Durability, Error, Medium, Result};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Access, MediaOptions, OpenError, Pool, PoolOptions};
-use bristlecone_store::{Store, StoreOptions};
+use bristlecone_store::{Layout, Store, StoreOptions};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +35,7 @@ pub struct Options {
     media: MediaOptions,
     create: bool,
     create_new: bool,
+    layout: Layout,
     vacuum_every: Option<Duration>,
 }
 
@@ -44,6 +45,7 @@ impl Default for Options {
             media: MediaOptions::default(),
             create: true,
             create_new: false,
+            layout: Layout::default(),
             vacuum_every: StoreOptions::default().vacuum_every,
         }
     }
@@ -174,6 +176,22 @@ impl Options {
         self
     }
 
+    /// Sets how a new database keeps its keys. One that is there keeps its layout.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use bristlecone::{Database, Layout};
+    ///
+    /// let db = Database::builder().layout(Layout::Clustered).open(dir.path().join("orders.db"))?;
+    /// db.keyspace("orders")?.insert("17", "packed")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = layout;
+        self
+    }
+
     /// Sets how often a thread of the database frees superseded versions, by default every 50 ms.
     /// With `None` there is no such thread, and [`Database::compact`] frees them.
     ///
@@ -299,6 +317,7 @@ impl Options {
     /// Opens the store of a pool, or makes it in one that holds nothing.
     fn store_in(&self, pool: &Arc<Pool<Auto>>) -> Result<Store<Auto>> {
         let options = StoreOptions {
+            layout: self.layout,
             vacuum_every: self.vacuum_every,
             ..StoreOptions::default()
         };

@@ -231,7 +231,8 @@ impl<M: Media> Store<M> {
         options: &StoreOptions,
         from: &mut impl Read,
     ) -> Result<(Self, BackupReport), BackupError> {
-        Self::restore_as(pool, name, options, None, from)
+        let make = || Self::create_as(pool, name, options, true);
+        Self::restore_to(pool, name, make, from)
     }
 
     /// As [`restore`](Self::restore), to a store of version records with an index of that engine.
@@ -246,19 +247,19 @@ impl<M: Media> Store<M> {
         kind: &dyn EngineKind<M>,
         from: &mut impl Read,
     ) -> Result<(Self, BackupReport), BackupError> {
-        Self::restore_as(pool, name, options, Some(kind), from)
+        let make = || Self::create_marked(pool, name, options, Some(kind), true);
+        Self::restore_to(pool, name, make, from)
     }
 
-    fn restore_as(
+    fn restore_to(
         pool: &Arc<Pool<M>>,
         name: &str,
-        options: &StoreOptions,
-        kind: Option<&dyn EngineKind<M>>,
+        make: impl FnOnce() -> Result<Self, StoreError>,
         from: &mut impl Read,
     ) -> Result<(Self, BackupReport), BackupError> {
         let mut source = Source { from, at: 0 };
         let timestamp = source.head()?;
-        let store = Self::create_marked(pool, name, options, kind, true)?;
+        let store = make()?;
         match store.fill(&mut source, timestamp) {
             Ok(report) => Ok((store, report)),
             Err(e) => {

@@ -26,7 +26,7 @@
 
 use crossbeam_epoch::{self as epoch, Guard};
 use std::fmt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The numbers that were dropped since the store was opened, ascending, each with the timestamp of
 /// its drop.
@@ -43,6 +43,7 @@ pub(crate) struct DroppedAt {
 #[derive(Default)]
 pub(crate) struct Dropped {
     since: epoch::Atomic<Since>,
+    any: AtomicBool,
 }
 
 impl fmt::Debug for Dropped {
@@ -65,7 +66,7 @@ impl Dropped {
     #[inline]
     pub fn is_empty(&self) -> bool {
         // ORDERING: Acquire; pairs with the Release of `add`.
-        self.since.load(Ordering::Acquire, &epoch::pin()).is_null()
+        !self.any.load(Ordering::Acquire)
     }
 
     /// Returns the timestamp at which a keyspace was dropped, if it was.
@@ -93,6 +94,8 @@ impl Dropped {
         list.insert(at, (number, ts));
         // ORDERING: Release; pairs with the Acquire of `since`.
         self.since.store(epoch::Owned::new(list), Ordering::Release);
+        // ORDERING: Release; pairs with the Acquire of `is_empty`: who sees it finds the list.
+        self.any.store(true, Ordering::Release);
         if !before.is_null() {
             // SAFETY: 1. made from a box by an earlier call; 2. no new reader can find it; 3. each
             // list is retired once, since calls exclude each other.

@@ -99,7 +99,7 @@ pub use pinned::PinnedValue;
 pub use report::{CheckReport, StoreRecovery, StoreStats, VacuumReport};
 pub use salvage::{SalvageReport, Salvaged};
 pub use snapshot::{Cursor, Pair, Snapshot};
-pub use store::{Store, StoreOptions};
+pub use store::{Layout, Store, StoreOptions};
 pub use transaction::{Isolation, Savepoint, Transaction, TransactionOptions};
 pub use wall::WallClock;
 pub use write::Step;

@@ -3,12 +3,12 @@
 use super::Core;
 use super::counts::{Count, weight};
 use super::long;
-use super::value::{Marker, decode, glimpsed};
+use super::value::{Found, Marker, glimpsed};
 use crate::error::DamagedRecord;
 use crate::key::CATALOGUE;
 use crate::report::{CheckReport, StoreStats};
 use bristlecone_index::Violation;
-use bristlecone_index::clustered;
+use bristlecone_index::clustered::{self, When};
 use bristlecone_pmem::Media;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -120,7 +120,14 @@ impl<M: Media> Core<M> {
                     Ok(stored) if long::is_marker::<M>(key) => {
                         Marker::decode(stored).map(|_| ()).map_err(|e| e.0)
                     }
-                    Ok(stored) => decode(stored).map(|_| ()).map_err(|e| e.0),
+                    Ok(stored) => match Found::of(stored) {
+                        Ok(Found::Here(..)) => Ok(()),
+                        Ok(Found::Apart(head)) => {
+                            let parts = self.assemble(When::Now, key, &head);
+                            parts.map(|_| ()).map_err(|e| e.to_string())
+                        }
+                        Err(e) => Err(e.0),
+                    },
                     Err(e) => Err(e.to_string()),
                 };
                 if let Err(what) = decoded {

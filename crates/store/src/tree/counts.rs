@@ -5,19 +5,20 @@
 //! comes from the [ledger](super::ledger) of a store that was closed in order, or from a scan.
 
 use super::long;
-use super::value::glimpsed;
+use super::parts::Apart;
+use super::value::{Seen, glimpsed};
 use crate::entry::expires_at;
 use crate::feed::{Feed, WatchEvent};
 use crate::key::{CATALOGUE, split};
 use bristlecone_index::clustered::{Glimpse, Observed, Observer};
 use bristlecone_pmem::Media;
-use bristlecone_pmem::sync::worker;
+use bristlecone_pmem::sync::{lock, worker};
 use crossbeam_utils::CachePadded;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
@@ -81,8 +82,9 @@ impl Count {
     pub fn of(key_bytes: usize, weight: u64) -> Self {
         Self {
             keys: 1,
-            bytes: key_bytes as u64 + (weight >> 1),
-            expiring: weight & 1,
+            // Values in parts are not counted.
+            bytes: key_bytes as u64 + if weight & APART == 0 { weight >> 2 } else { 0 },
+            expiring: weight & EXPIRING,
         }
     }
 
@@ -130,9 +132,16 @@ impl Sums {
     }
 }
 
-/// The weight of a value of that length and expiry.
-pub(super) fn weight((len, expiry): (usize, u64)) -> u64 {
-    (len as u64) << 1 | u64::from(expiry != 0)
+const EXPIRING: u64 = 1;
+const APART: u64 = 2;
+
+/// The weight of a value: whether it expires, whether it has parts, and their number or its length.
+pub(super) fn weight(seen: Seen) -> u64 {
+    let expiring = if seen.expiry == 0 { 0 } else { EXPIRING };
+    expiring
+        | seen
+            .apart
+            .map_or((seen.len as u64) << 2, |id| id << 2 | APART)
 }
 
 /// The counts of all keyspaces, and the feed that is told of each change with them.
@@ -142,6 +151,8 @@ pub(super) struct Counts {
     /// Keyspaces that nobody reads any more, at any time.
     forgotten: RwLock<BTreeSet<u32>>,
     feed: Arc<Feed>,
+    /// Values in parts that are gone.
+    pub apart_gone: Mutex<Vec<Apart>>,
     /// Says whose an entry is.
     owner: fn(&[u8]) -> Option<(u32, usize)>,
 }
@@ -159,6 +170,7 @@ impl Counts {
             rest: RwLock::default(),
             forgotten: RwLock::default(),
             feed,
+            apart_gone: Mutex::default(),
             owner: long::owner::<M>,
         }
     }
@@ -241,6 +253,9 @@ impl Observer for Counts {
         }
         if let Some(was) = change.was {
             by.subtract(Count::of(key_bytes, was));
+            if was & APART != 0 {
+                lock(&self.apart_gone).push((number, was >> 2));
+            }
         }
         self.add(number, by);
         if self.feed.is_watched() && !QUIET.get() {
@@ -252,7 +267,7 @@ impl Observer for Counts {
 impl Counts {
     /// Queues a change for whoever watches its key.
     #[cold]
-    fn report(&self, change: &Observed<'_>, is: Option<(usize, u64)>) {
+    fn report(&self, change: &Observed<'_>, is: Option<Seen>) {
         let ts = change.stamp;
         let long = LONG.with_borrow(|long| long.get(change.key).cloned());
         let whole = long.as_deref().unwrap_or(change.key);
@@ -261,18 +276,20 @@ impl Counts {
         };
         let event = || {
             let key = key.into();
-            let (Some(stored), Some((len, expiry))) = (change.is, is) else {
+            let (Some(stored), Some(seen)) = (change.is, is) else {
                 return Some(WatchEvent::Delete { key, ts });
             };
-            let value = stored.bytes.get(stored.bytes.len().checked_sub(len)?..)?;
+            // A value in parts is not queued.
+            let from = stored.bytes.len().checked_sub(seen.len)?;
+            let value = stored.bytes.get(from..).filter(|_| seen.apart.is_none())?;
             Some(WatchEvent::Put {
                 key,
                 value: value.into(),
-                expires_at: expires_at(expiry),
+                expires_at: expires_at(seen.expiry),
                 ts,
             })
         };
-        let bytes = is.map_or(0, |(len, _)| len);
+        let bytes = is.map_or(0, |seen| seen.len);
         self.feed.change((number, key), bytes, ts, event);
     }
 }
@@ -284,7 +301,12 @@ mod tests {
     #[test]
     fn changes_add_up() {
         let counts = Counts::new::<bristlecone_pmem::media::Dram>(Arc::default());
-        let change = |number: u32, was: Option<(usize, u64)>, is: Option<&[u8]>| {
+        let seen = |len, expiry| Seen {
+            len,
+            expiry,
+            apart: None,
+        };
+        let change = |number: u32, was: Option<Seen>, is: Option<&[u8]>| {
             let key = [&number.to_be_bytes()[..], b"key"].concat();
             counts.changed(Observed {
                 key: &key,
@@ -299,7 +321,7 @@ mod tests {
         for number in [1, 1_000_000] {
             change(number, None, Some(b"five!"));
             let expiring = super::super::value::encode(b"v", 99);
-            change(number, Some((5, 0)), Some(&expiring));
+            change(number, Some(seen(5, 0)), Some(&expiring));
             change(number, None, Some(b""));
             let count = Count {
                 keys: 2,
@@ -308,9 +330,29 @@ mod tests {
             };
             assert_eq!(counts.of(number), count);
             assert_eq!(counts.all()[&number], count);
-            change(number, Some((1, 99)), None);
-            change(number, Some((0, 0)), None);
+            change(number, Some(seen(1, 99)), None);
+            change(number, Some(seen(0, 0)), None);
             assert_eq!(counts.of(number), Count::default());
+            let apart = Some(77);
+            change(
+                number,
+                Some(Seen {
+                    apart,
+                    ..seen(29, 0)
+                }),
+                None,
+            );
+            assert_eq!(lock(&counts.apart_gone).pop(), Some((number, 77)));
+            counts.add(
+                number,
+                Count::of(
+                    3,
+                    weight(Seen {
+                        apart,
+                        ..seen(29, 0)
+                    }),
+                ),
+            );
         }
         assert!(counts.all().is_empty());
     }

@@ -12,6 +12,7 @@
 //! before the first of them, never changes, and stays until its keyspace is dropped. So where an
 //! entry is does not depend on when it is read.
 
+use super::parts::PARTS;
 use super::value::Marker;
 use super::{Core, write_error};
 use crate::error::WriteError;
@@ -43,13 +44,16 @@ pub(super) fn is_marker<M: Media>(tree_key: &[u8]) -> bool {
     tree_key.len() > longest::<M>()
 }
 
-/// Returns the keyspace of an entry and the bytes of its key that are not before it; `None` for a
-/// marker.
+/// Returns the keyspace of an entry and the bytes of its key that are not before it; `None` for
+/// what is none: markers, and parts of values.
 pub(super) fn owner<M: Media>(tree_key: &[u8]) -> Option<(u32, usize)> {
     if is_marker::<M>(tree_key) {
         return None;
     }
     let (number, key) = split(tree_key)?;
+    if number == PARTS {
+        return None;
+    }
     if number != SPACES {
         return Some((number, key.len()));
     }
@@ -172,8 +176,9 @@ impl<M: Media> Core<M> {
         Ok(Cow::Owned(key))
     }
 
-    /// Returns a number that no space has: those of a session are not above its time stamps.
-    fn new_id(&self) -> u64 {
+    /// Returns a number that no space and no value in parts has: those of a session are not above
+    /// its time stamps.
+    pub(super) fn new_id(&self) -> u64 {
         // ORDERING: Relaxed; only that numbers differ matters.
         self.tree.first_stamp() + self.ids.fetch_add(1, Ordering::Relaxed)
     }

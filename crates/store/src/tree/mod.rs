@@ -13,7 +13,8 @@
 //! | `engine` | what all engines of a store can do |
 //! | `open` | making, opening and closing |
 //! | `reads`, `writes` | operations on keys |
-//! | `value`, `long` | values with expiries; keys that are too long for the tree |
+//! | `value` | values with expiries |
+//! | `long`, `parts` | keys and values that are too long for the tree |
 //! | `counts`, `ledger` | keys of each keyspace; how they outlive the process |
 //! | `gate` | keeping writers out, to drop a keyspace or to begin a watch |
 //! | `sweep` | removing what has expired or was dropped |
@@ -31,6 +32,7 @@ mod gate;
 mod ledger;
 mod long;
 mod open;
+mod parts;
 mod reads;
 mod salvage;
 mod sweep;

@@ -4,6 +4,7 @@ use super::counts::Counts;
 use super::gate::Gate;
 use super::ledger::Ledger;
 use super::long::{self, SPACES};
+use super::parts::{self, PARTS};
 use super::sweep::{self, Sweep};
 use super::{Core, TreeEngine};
 use crate::bounds::Bounds;
@@ -165,6 +166,8 @@ impl<M: Media> TreeEngine<M> {
         core.load_catalogue()?;
         let damaged = |e| StoreError::from(WriteError::from(super::read_error(None, e)));
         core.load_counts().map_err(damaged)?;
+        // What cannot be read is reported by a check; its parts stay.
+        let _ = core.find_lost_parts();
         let writable = !core.pm().read_only();
         let thread = match options.vacuum_every.filter(|_| writable) {
             Some(every) => Some(sweep::spawn(&core, every).map_err(StoreError::Thread)?),
@@ -273,6 +276,11 @@ impl<M: Media> Core<M> {
                 Some((SPACES, rest)) => {
                     let number = split(rest).map_or(0, |(number, _)| number);
                     let [_, after] = long::spaces_of(number);
+                    (number, after)
+                }
+                Some((PARTS, rest)) => {
+                    let number = split(rest).map_or(0, |(number, _)| number);
+                    let [_, after] = parts::parts_of(number);
                     (number, after)
                 }
                 Some((number, _)) => (number, (number + 1).to_be_bytes().to_vec()),

@@ -1,7 +1,7 @@
 //! Reading keys.
 
 use super::long::Place;
-use super::value::decode;
+use super::value::{Found, Head, glimpsed};
 use super::{Core, damaged, read_error, time_of, when};
 use crate::engine::At;
 use crate::engine::Ticket;
@@ -13,12 +13,17 @@ use bristlecone_index::Direction;
 use bristlecone_index::clustered::{self, When};
 use bristlecone_index::engine::Range;
 use bristlecone_pmem::Media;
+use crossbeam_epoch as epoch;
+use std::borrow::Cow;
 use std::ops::{Bound, ControlFlow};
 
 /// Whether a value with that expiry is there.
 fn is_live(expiry: u64, now: impl FnOnce() -> u64) -> bool {
     expiry == 0 || expiry > now()
 }
+
+/// A value, and when it expires.
+type Whole = (Vec<u8>, Option<u64>);
 
 /// A read at a snapshot or now.
 #[derive(Clone, Copy)]
@@ -71,23 +76,65 @@ impl<M: Media> Core<M> {
         if !self.is_visible(key, moment) {
             return Ok(());
         }
-        let place = self.place(key).map_err(|e| read_error(Some(key), e))?;
-        let Place::At(place) = place else {
+        let Some(place) = self.place_of(key)? else {
             return Ok(());
         };
         let found = self.tree.get(moment.when, &place, |stored| {
-            let (value, expiry) = decode(stored)?;
+            let (value, expiry) = match Found::of(stored)? {
+                Found::Here(value, expiry) => (value, expiry),
+                Found::Apart(_) => return Ok(true),
+            };
             if is_live(expiry, || self.now_of(moment)) {
                 f(Entry {
                     value,
                     expires_at: expires_at(expiry),
                 });
             }
-            Ok(())
+            Ok(false)
         });
         let found = found.map_err(|e| read_error(Some(key), e))?;
-        let decoded = found.unwrap_or(Ok(()));
-        Ok(decoded.map_err(|e: Damage| Damage::of_key(key, &e))?)
+        let is_apart = found.unwrap_or(Ok(false));
+        if is_apart.map_err(|e: Damage| Damage::of_key(key, &e))?
+            && let Some((value, expires_at)) = self.get_apart(at, key, &place)?
+        {
+            f(Entry {
+                value: &value,
+                expires_at,
+            });
+        }
+        Ok(())
+    }
+
+    /// Returns a value that has parts, if it is still there, and its expiry.
+    #[cold]
+    fn get_apart(&self, at: At, key: &[u8], place: &[u8]) -> Result<Option<Whole>, ReadError> {
+        // Head and parts at one time.
+        let (ticket, ends) = match at {
+            At::Latest(wait) => (self.enter(wait), true),
+            At::Snapshot(ticket) => (ticket, false),
+        };
+        let when = When::At(time_of(ticket.ts));
+        let read = || {
+            let head = self.tree.get(when, place, |stored| {
+                Ok(match Found::of(stored)? {
+                    Found::Here(value, expiry) => (Err(value.to_vec()), expiry),
+                    Found::Apart(head) => (Ok(head), head.expiry),
+                })
+            })?;
+            let Some((found, expiry)) = head.transpose().map_err(damaged)? else {
+                return Ok(None);
+            };
+            if !is_live(expiry, || ticket.now) {
+                return Ok(None);
+            }
+            let value = found.map_or_else(Ok, |head| self.assemble(when, place, &head));
+            Ok(Some((value?, expires_at(expiry))))
+        };
+        let whole = read().map_err(|e| read_error(Some(key), e));
+        if ends {
+            self.leave(ticket);
+        }
+        whole
     }
 
     pub(super) fn get_pinned(
@@ -99,19 +146,26 @@ impl<M: Media> Core<M> {
         if !self.is_visible(key, moment) {
             return Ok(None);
         }
-        let place = self.place(key).map_err(|e| read_error(Some(key), e))?;
-        let Place::At(place) = place else {
+        let Some(place) = self.place_of(key)? else {
             return Ok(None);
         };
         let pinned = self.tree.get_pinned(moment.when, &place);
         let Some(pinned) = pinned.map_err(|e| read_error(Some(key), e))? else {
             return Ok(None);
         };
-        let (value, expiry) = decode(&pinned).map_err(|e| Damage::of_key(key, &e))?;
+        let (len, expiry) = match Found::of(&pinned).map_err(|e| Damage::of_key(key, &e))? {
+            Found::Here(value, expiry) => (value.len(), expiry),
+            Found::Apart(_) => {
+                let whole = self.get_apart(at, key, &place)?;
+                return Ok(whole.map(|(value, expires_at)| {
+                    PinnedValue::of_record(Cow::Owned(value), expires_at, epoch::pin())
+                }));
+            }
+        };
         if !is_live(expiry, || self.now_of(moment)) {
             return Ok(None);
         }
-        let from = pinned.len() - value.len();
+        let from = pinned.len() - len;
         Ok(Some(PinnedValue::in_tree(pinned, from, expires_at(expiry))))
     }
 
@@ -148,8 +202,15 @@ impl<M: Media> Core<M> {
         let mut reached: Option<Vec<u8>> = None;
         self.visit(at, range, direction, |key, current| {
             let read = current.value();
-            let read = read.and_then(|stored| decode(stored).map_err(damaged));
-            let (value, expiry) = read.inspect_err(|_| reached = Some(key.to_vec()))?;
+            let read = read.and_then(|stored| Found::of(stored).map_err(damaged));
+            let found = read.inspect_err(|_| reached = Some(key.to_vec()))?;
+            let (value, expiry) = match found {
+                Found::Here(value, expiry) => (value, expiry),
+                Found::Apart(head) => {
+                    let whole = self.scan_apart(at, key, &head, visit);
+                    return whole.inspect_err(|_| reached = Some(key.to_vec()));
+                }
+            };
             if !is_live(expiry, || at.now) {
                 return Ok(ControlFlow::Continue(()));
             }
@@ -157,6 +218,29 @@ impl<M: Media> Core<M> {
             Ok(visit(key, Entry { value, expires_at }))
         })
         .map_err(|e| read_error(reached.as_deref(), e))
+    }
+
+    /// Visits a key whose value has parts.
+    #[cold]
+    fn scan_apart(
+        &self,
+        at: Ticket,
+        key: &[u8],
+        head: &Head,
+        visit: &mut dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, clustered::ReadError> {
+        if !is_live(head.expiry, || at.now) {
+            return Ok(ControlFlow::Continue(()));
+        }
+        let Place::At(place) = self.place(key)? else {
+            return Ok(ControlFlow::Continue(()));
+        };
+        let value = self.assemble(When::At(time_of(at.ts)), &place, head)?;
+        let entry = Entry {
+            value: &value,
+            expires_at: expires_at(head.expiry),
+        };
+        Ok(visit(key, entry))
     }
 
     pub(super) fn scan_keys(
@@ -167,7 +251,7 @@ impl<M: Media> Core<M> {
     ) -> Result<(), ReadError> {
         let up = Direction::Up;
         self.visit(at, range, up, |key, current| {
-            let (_, expiry) = super::value::glimpsed(current.glimpse());
+            let expiry = glimpsed(current.glimpse()).expiry;
             Ok(if is_live(expiry, || at.now) {
                 visit(key)
             } else {

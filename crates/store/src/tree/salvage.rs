@@ -1,7 +1,8 @@
 //! Reading what a damaged store on a tree still has.
 
 use super::long;
-use super::value::{Marker, decode};
+use super::parts;
+use super::value::{Found, Marker, decode};
 use crate::catalogue::parse;
 use crate::entry::{Entry, expires_at};
 use crate::error::{Damage, StoreError};
@@ -10,7 +11,7 @@ use crate::root::StoreRoot;
 use crate::salvage::{SalvageReport, Salvaged};
 use bristlecone_index::Violation;
 use bristlecone_index::clustered::{
-    ClusteredOptions, Current, Glimpse, HostedTree, KeyRange, Observed, Observer, ReadError,
+    ClusteredOptions, Current, Glimpse, HostedTree, KeyRange, Observed, Observer, ReadError, When,
 };
 use bristlecone_pmem::{Media, Pool};
 use std::borrow::Cow;
@@ -208,7 +209,11 @@ impl<M: Media> Walk<'_, M> {
                 Some(whole) => whole,
                 None => return ControlFlow::Continue(()),
             };
-            let index_key = &*whole;
+            let (place, index_key) = (index_key, &*whole);
+            if long::owner::<M>(place).is_none() {
+                // Parts of a value.
+                return ControlFlow::Continue(());
+            }
             let (number, key) = split(index_key).unwrap_or((CATALOGUE, index_key));
             let name = walk.names.get(&number).cloned();
             if name.is_none() && !walk.catalogue_damaged {
@@ -218,8 +223,17 @@ impl<M: Media> Walk<'_, M> {
             let now = walk.now;
             let keyspace = name.as_deref();
             let mut flow = ControlFlow::Continue(());
+            let tree = walk.tree;
             let read = read(current, |stored| {
-                let (value, expiry) = decode(stored)?;
+                let parts;
+                let (value, expiry) = match Found::of(stored)? {
+                    Found::Here(value, expiry) => (value, expiry),
+                    Found::Apart(head) => {
+                        let whole = parts::assembled(tree, When::Now, place, &head);
+                        parts = whole.map_err(|e| Damage::new(e.to_string()))?;
+                        (&parts[..], head.expiry)
+                    }
+                };
                 if expiry == 0 || expiry > now {
                     let expires_at = expires_at(expiry);
                     flow = visit(Salvaged {

@@ -7,7 +7,8 @@
 use super::Core;
 use super::counts::quietly;
 use super::long;
-use super::value::glimpsed;
+use super::parts;
+use super::value::{Seen, glimpsed};
 use crate::bounds::Bounds;
 use crate::error::WriteError;
 use crate::report::VacuumReport;
@@ -89,6 +90,8 @@ impl<M: Media> Core<M> {
         }
         self.sound()?;
         self.count_keys();
+        let (_, bytes) = self.remove_parts()?;
+        self.was_removed(0, bytes, &mut report);
         let mut left = most;
         let (oldest, _) = self.tree.readers();
         let oldest = oldest.unwrap_or(u64::MAX).min(self.tree.durable());
@@ -143,12 +146,16 @@ impl<M: Media> Core<M> {
         // Spaces of long keys first: a marker that is left leads here again.
         let [first, after] = long::spaces_of(number);
         let spaces = (Bound::Included(&first[..]), Bound::Excluded(&after[..]));
+        let [first, after] = parts::parts_of(number);
+        let parts = (Bound::Included(&first[..]), Bound::Excluded(&after[..]));
         let bounds = Bounds::new(number, Bound::Unbounded, Bound::Unbounded);
         loop {
             let most = TOGETHER.min(*left);
             let (mut keys, mut bytes) = self.some_keys(spaces, most)?;
-            if keys.is_empty() {
-                (keys, bytes) = self.some_keys(bounds.range(), most)?;
+            for rest in [parts, bounds.range()] {
+                if keys.is_empty() {
+                    (keys, bytes) = self.some_keys(rest, most)?;
+                }
             }
             if keys.is_empty() {
                 return Ok(*left > 0);
@@ -163,7 +170,11 @@ impl<M: Media> Core<M> {
     }
 
     /// Returns the first keys of a range, up to `most`, and the bytes of them and their values.
-    fn some_keys(&self, range: Range<'_>, most: usize) -> Result<(Vec<Vec<u8>>, u64), WriteError> {
+    pub(super) fn some_keys(
+        &self,
+        range: Range<'_>,
+        most: usize,
+    ) -> Result<(Vec<Vec<u8>>, u64), WriteError> {
         let (mut keys, mut bytes) = (Vec::new(), 0);
         if most == 0 {
             return Ok((keys, 0));
@@ -195,7 +206,7 @@ impl<M: Media> Core<M> {
         let time = self.tree.begin(false);
         let scanned = self.tree.scan(time, range, Direction::Up, |key, current| {
             looks += 1;
-            let (_, expiry) = glimpsed(current.glimpse());
+            let expiry = glimpsed(current.glimpse()).expiry;
             if expiry != 0 && expiry <= now {
                 expired.push(key.to_vec());
             }
@@ -214,11 +225,11 @@ impl<M: Media> Core<M> {
             let mut bytes = key.len();
             let decide = |current: Option<Current<'_, M>>| {
                 let glimpse = current.as_ref().map(|current| current.glimpse());
-                let (len, expiry) = glimpse.map_or((0, 0), glimpsed);
-                if expiry == 0 || expiry > now {
+                let seen = glimpse.map_or_else(Seen::default, glimpsed);
+                if seen.expiry == 0 || seen.expiry > now {
                     return Ok(Modification::Keep);
                 }
-                bytes = key.len() + len;
+                bytes = key.len() + seen.len;
                 Ok(Modification::Remove)
             };
             let removed = quietly(|| self.tree.modify(&key, decide));

@@ -1,9 +1,10 @@
 //! Values as the tree has them: as they are, or behind a head if there is more to say.
 //!
 //! ```text
-//! value                                as it is, unless it begins like a head
-//! mark 32 | kind 8 | expiry 64 | value          kind 0; expiry in ms since 1970, 0 for none
-//! mark 32 | kind 8 | space 64                   kind 1: the marker of long keys
+//! value                                          as it is, unless it begins like a head
+//! mark 32 | kind 8 | expiry 64 | value           kind 0; expiry in ms since 1970, 0 for none
+//! mark 32 | kind 8 | space 64                    kind 1: the marker of long keys
+//! mark 32 | kind 8 | expiry 64 | id 64 | length 64    kind 2: the head of a value in parts
 //! ```
 //!
 //! So a value without an expiry costs nothing, but for one in 2^32, and values of one length stay
@@ -16,28 +17,26 @@ use std::borrow::Cow;
 const MARK: [u8; 4] = [0xC1, 0x9E, 0x5B, 0xF6];
 const WHOLE: u8 = 0;
 const MARKER: u8 = 1;
-/// Bytes of a head.
-pub(super) const HEAD: usize = MARK.len() + 1 + size_of::<u64>();
+const APART: u8 = 2;
+/// Bytes of mark, kind and a word.
+const SHORT: usize = MARK.len() + 1 + size_of::<u64>();
 
 /// Returns a value with its expiry, 0 for none, as the tree has it.
 pub(super) fn encode(value: &[u8], expiry: u64) -> Cow<'_, [u8]> {
     if expiry == 0 && !value.starts_with(&MARK) {
         return Cow::Borrowed(value);
     }
-    let mut stored = Vec::with_capacity(HEAD + value.len());
-    stored.extend(MARK);
-    stored.push(WHOLE);
-    stored.extend(expiry.to_le_bytes());
+    let mut stored = head(WHOLE, expiry, value.len());
     stored.extend(value);
     Cow::Owned(stored)
 }
 
-/// As [`encode`], of a value that is given up.
-pub(super) fn encode_owned(value: Vec<u8>, expiry: u64) -> Vec<u8> {
-    match encode(&value, expiry) {
-        Cow::Owned(stored) => stored,
-        Cow::Borrowed(_) => value,
-    }
+fn head(kind: u8, word: u64, room: usize) -> Vec<u8> {
+    let mut head = Vec::with_capacity(SHORT + room);
+    head.extend(MARK);
+    head.push(kind);
+    head.extend(word.to_le_bytes());
+    head
 }
 
 /// Returns the value and its expiry, 0 for none.
@@ -46,34 +45,121 @@ pub(super) fn encode_owned(value: Vec<u8>, expiry: u64) -> Vec<u8> {
 /// [`Damage`]: no commit has written that.
 #[inline]
 pub(super) fn decode(stored: &[u8]) -> Result<(&[u8], u64), Damage> {
-    if !stored.starts_with(&MARK) {
-        return Ok((stored, 0));
+    match Found::of(stored)? {
+        Found::Here(value, expiry) => Ok((value, expiry)),
+        Found::Apart(_) => Err(Damage::new("its value is in parts")),
     }
-    decode_head(stored)
 }
 
-fn decode_head(stored: &[u8]) -> Result<(&[u8], u64), Damage> {
-    let (head, value) = stored
-        .split_first_chunk::<HEAD>()
-        .filter(|(head, _)| head[MARK.len()] == WHOLE)
-        .ok_or_else(|| Damage::new("its value has a head that none is like"))?;
-    Ok((value, word_in(head)))
+/// What the tree has of a value.
+pub(super) enum Found<'s> {
+    /// The value and its expiry, 0 for none.
+    Here(&'s [u8], u64),
+    Apart(Head),
+}
+
+impl<'s> Found<'s> {
+    /// # Errors
+    /// [`Damage`]: no commit has written that.
+    #[inline]
+    pub fn of(stored: &'s [u8]) -> Result<Self, Damage> {
+        if !stored.starts_with(&MARK) {
+            return Ok(Self::Here(stored, 0));
+        }
+        Self::of_head(stored)
+    }
+
+    fn of_head(stored: &'s [u8]) -> Result<Self, Damage> {
+        if let Some((head, value)) = stored.split_first_chunk::<SHORT>()
+            && head[MARK.len()] == WHOLE
+        {
+            return Ok(Self::Here(value, word_in(head)));
+        }
+        let head = Head::decode(stored).map(Self::Apart);
+        head.ok_or_else(|| Damage::new("its value has a head that none is like"))
+    }
+}
+
+/// The head of a value in [parts](super::parts).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub expiry: u64,
+    /// The number of its parts.
+    pub id: u64,
+    /// Its length.
+    pub len: u64,
+}
+
+impl Head {
+    pub const BYTES: usize = SHORT + 2 * size_of::<u64>();
+
+    pub fn encode(self) -> Vec<u8> {
+        let mut head = head(APART, self.expiry, Self::BYTES);
+        head.extend(self.id.to_le_bytes());
+        head.extend(self.len.to_le_bytes());
+        head
+    }
+
+    /// `None` if it is none.
+    pub fn decode(stored: &[u8]) -> Option<Self> {
+        let (short, rest) = stored.split_first_chunk::<SHORT>()?;
+        let rest: &[u8; 16] = rest.try_into().ok()?;
+        let is_head = short.starts_with(&MARK) && short[MARK.len()] == APART;
+        let ([id, len], _) = rest.as_chunks::<8>() else {
+            return None;
+        };
+        is_head.then(|| Self {
+            expiry: word_in(short),
+            id: u64::from_le_bytes(*id),
+            len: u64::from_le_bytes(*len),
+        })
+    }
 }
 
 /// The word behind mark and kind.
-fn word_in(head: &[u8; HEAD]) -> u64 {
-    let (_, expiry) = head.split_last_chunk::<8>().unwrap_or((&[], &[0; 8]));
-    u64::from_le_bytes(*expiry)
+fn word_in(head: &[u8; SHORT]) -> u64 {
+    let (_, word) = head.split_last_chunk::<8>().unwrap_or((&[], &[0; 8]));
+    u64::from_le_bytes(*word)
 }
 
-/// Returns the length of a value of which this is the beginning, and its expiry, 0 for none.
+/// A value of which one has seen the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// Its length in the tree.
+    pub len: usize,
+    /// 0 for none.
+    pub expiry: u64,
+    /// The number of its parts, if it has any.
+    pub apart: Option<u64>,
+}
+
+/// Returns what the beginning of a value says.
 #[inline]
-pub(super) fn glimpsed(stored: Glimpse<'_>) -> (usize, u64) {
-    match stored.bytes.first_chunk::<HEAD>() {
-        Some(head) if head.starts_with(&MARK) && head[MARK.len()] == WHOLE => {
-            (stored.len - HEAD, word_in(head))
+pub(super) fn glimpsed(stored: Glimpse<'_>) -> Seen {
+    let len = stored.len;
+    match stored.bytes.first_chunk::<SHORT>() {
+        Some(head) if head.starts_with(&MARK) => {
+            match (head[MARK.len()], Head::decode(stored.bytes)) {
+                (WHOLE, _) => Seen {
+                    len: len - SHORT,
+                    expiry: word_in(head),
+                    apart: None,
+                },
+                (_, Some(head)) => Seen {
+                    len,
+                    expiry: head.expiry,
+                    apart: Some(head.id),
+                },
+                _ => Seen {
+                    len,
+                    ..Seen::default()
+                },
+            }
         }
-        _ => (stored.len, 0),
+        _ => Seen {
+            len,
+            ..Seen::default()
+        },
     }
 }
 
@@ -82,16 +168,13 @@ pub(super) struct Marker;
 
 impl Marker {
     pub fn encode(id: u64) -> Vec<u8> {
-        let mut stored = MARK.to_vec();
-        stored.push(MARKER);
-        stored.extend(id.to_le_bytes());
-        stored
+        head(MARKER, id, 0)
     }
 
     /// # Errors
     /// [`Damage`]: it is none.
     pub fn decode(stored: &[u8]) -> Result<u64, Damage> {
-        let head: Option<&[u8; HEAD]> = stored.try_into().ok();
+        let head: Option<&[u8; SHORT]> = stored.try_into().ok();
         let head = head.filter(|head| head.starts_with(&MARK) && head[MARK.len()] == MARKER);
         head.map(word_in)
             .ok_or_else(|| Damage::new("the marker of a long key leads nowhere"))
@@ -102,31 +185,65 @@ impl Marker {
 mod tests {
     use super::*;
 
+    fn seen(stored: &[u8]) -> Seen {
+        glimpsed(Glimpse {
+            bytes: stored,
+            len: stored.len(),
+        })
+    }
+
     #[test]
     fn values_come_back_with_their_expiries() {
         let like_a_head = [&MARK[..], b"x"].concat();
         let whole_head = [&MARK[..], &[0; 20]].concat();
-        for value in [&b""[..], b"v", &MARK[..3], &MARK, &like_a_head, &whole_head] {
+        let of_parts = [&MARK[..], &[APART], &[0; 24]].concat();
+        for value in [
+            &b""[..],
+            b"v",
+            &MARK[..3],
+            &MARK,
+            &like_a_head,
+            &whole_head,
+            &of_parts,
+        ] {
             for expiry in [0, 1, u64::MAX] {
                 let stored = encode(value, expiry);
                 assert_eq!(decode(&stored).unwrap(), (value, expiry));
-                let glimpse = Glimpse {
-                    bytes: &stored,
-                    len: stored.len(),
-                };
-                assert_eq!(glimpsed(glimpse), (value.len(), expiry));
-                assert_eq!(encode_owned(value.to_vec(), expiry), *stored);
+                let len = value.len();
+                let apart = None;
+                assert_eq!(seen(&stored), Seen { len, expiry, apart });
                 let grown = expiry != 0 || value.starts_with(&MARK);
-                assert_eq!(stored.len(), value.len() + if grown { HEAD } else { 0 });
+                assert_eq!(stored.len(), len + if grown { SHORT } else { 0 });
             }
         }
     }
 
     #[test]
+    fn heads_come_back() {
+        let head = Head {
+            expiry: 7,
+            id: 8,
+            len: 1 << 29,
+        };
+        let stored = head.encode();
+        assert_eq!(Head::decode(&stored), Some(head));
+        assert!(decode(&stored).is_err());
+        let of_head = Seen {
+            len: Head::BYTES,
+            expiry: 7,
+            apart: Some(8),
+        };
+        assert_eq!(seen(&stored), of_head);
+        assert_eq!(Marker::decode(&Marker::encode(9)).unwrap(), 9);
+        assert!(Marker::decode(&stored).is_err());
+    }
+
+    #[test]
     fn a_head_that_is_none_is_damage() {
         let mut stored = encode(b"v", 7).into_owned();
-        stored[MARK.len()] = 1;
+        stored[MARK.len()] = 9;
         assert!(decode(&stored).is_err());
-        assert!(decode(&encode(b"", 7)[..HEAD - 1]).is_err());
+        assert!(decode(&encode(b"", 7)[..SHORT - 1]).is_err());
+        assert!(decode(&Marker::encode(1)).is_err());
     }
 }

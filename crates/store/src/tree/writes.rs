@@ -5,7 +5,8 @@
 
 use super::counts::naming;
 use super::long::{self, Place};
-use super::value::{decode, encode, encode_owned, glimpsed};
+use super::parts::Stored;
+use super::value::{Found, encode, glimpsed};
 use super::{Core, damaged, read_error, time_of, write_error};
 use crate::catalogue::Keyspace;
 use crate::dropped::DroppedAt;
@@ -17,7 +18,7 @@ use crate::key::{IndexKey, split};
 use crate::reads::ReadSet;
 use crate::write::Step;
 use bristlecone_index::clustered::{
-    self, ChangeError, Current, Modification, Modified, Reads, Step as TreeStep,
+    self, ChangeError, Current, Modification, Modified, Reads, Step as TreeStep, When,
 };
 use bristlecone_pmem::{Media, planted};
 use std::borrow::Cow;
@@ -105,12 +106,15 @@ impl<M: Media> Core<M> {
         wait: Wait,
     ) -> Result<(), WriteError> {
         self.writable()?;
-        let stored = encode(value, expiry);
         let stamp = self.retry_for_space(|| {
             self.change([key], wait, || {
                 let place = self.make_place(key)?;
-                let put = naming([(key, &*place)], || self.tree.put(&place, &stored));
-                put.map_err(|e| write_error(Some(key), e))
+                let stored = self.store_value(&place, value, expiry)?;
+                let put = naming([(key, &*place)], || self.tree.put(&place, &stored.bytes));
+                put.map_err(|e| {
+                    self.give_back(stored.apart);
+                    write_error(Some(key), e)
+                })
             })
         })?;
         Ok(self.wait_for(stamp, wait)?)
@@ -125,7 +129,7 @@ impl<M: Media> Core<M> {
                 let Some(current) = current else {
                     return Ok(Modification::Keep);
                 };
-                let (_, expiry) = glimpsed(current.glimpse());
+                let expiry = glimpsed(current.glimpse()).expiry;
                 there = expiry == 0 || expiry > self.wall.now();
                 Ok(Modification::Remove)
             })?;
@@ -158,49 +162,106 @@ impl<M: Media> Core<M> {
     ) -> Result<(), WriteError> {
         self.writable()?;
         let modified = self.retry_for_space(|| {
-            let mut failed = None;
-            let modified = self.modify(key, wait, |current| {
-                let decided = self.decide(current.as_ref(), f);
-                decided.unwrap_or_else(|e| {
-                    failed = Some(e);
-                    Ok(Modification::Keep)
-                })
-            })?;
-            failed.map_or(Ok(modified), Err)
+            self.change([key], wait, || {
+                let place = self.make_place(key)?;
+                naming([(key, &*place)], || self.try_update((key, &place), f))
+            })
         })?;
         Ok(self.wait_for(modified.seen, wait)?)
     }
 
-    /// Asks `f` what becomes of a key. The outer error is its own.
+    /// Changes a key to what `f` makes of it, once. A value that is to have parts gets them, and
+    /// `f` is asked again.
+    fn try_update(
+        &self,
+        (key, place): (&[u8], &[u8]),
+        f: &mut dyn FnMut(Option<Entry<'_>>) -> Result<Update, WriteError>,
+    ) -> Result<Modified, WriteError> {
+        let mut prepared: Option<(Update, Stored<'static>)> = None;
+        loop {
+            let (mut failed, mut wanted) = (None, None);
+            let modified = self.tree.modify(place, |current| {
+                let update = match self.decide(place, current.as_ref(), f) {
+                    Ok(update) => update?,
+                    Err(e) => {
+                        failed = Some(e);
+                        return Ok(Modification::Keep);
+                    }
+                };
+                Ok(match update {
+                    Update::Keep => Modification::Keep,
+                    Update::Delete => Modification::Remove,
+                    Update::Put { value, expires_at } if !self.has_parts(value.len()) => {
+                        Modification::Put(encode(&value, expiry(expires_at)).into_owned())
+                    }
+                    long => match &prepared {
+                        Some((known, stored)) if *known == long => {
+                            Modification::Put(stored.bytes.to_vec())
+                        }
+                        _ => {
+                            wanted = Some(long);
+                            Modification::Keep
+                        }
+                    },
+                })
+            });
+            let used = matches!(&modified, Ok(modified) if modified.stamp.is_some());
+            let unused = prepared.take().filter(|_| !used || wanted.is_some());
+            self.give_back(unused.and_then(|(_, stored)| stored.apart));
+            let modified = modified.map_err(|e| write_error(Some(key), e))?;
+            if let Some(e) = failed {
+                return Err(e);
+            }
+            let Some(Update::Put { value, expires_at }) = wanted else {
+                return Ok(modified);
+            };
+            let Stored { bytes, apart } = self.store_value(place, &value, expiry(expires_at))?;
+            let bytes = Cow::Owned(bytes.into_owned());
+            prepared = Some((Update::Put { value, expires_at }, Stored { bytes, apart }));
+        }
+    }
+
+    /// Asks `f` what becomes of a key, whose page is locked. The outer error is its own.
     fn decide(
         &self,
+        place: &[u8],
         current: Option<&Current<'_, M>>,
         f: &mut dyn FnMut(Option<Entry<'_>>) -> Result<Update, WriteError>,
-    ) -> Result<Result<Modification<Vec<u8>>, clustered::ReadError>, WriteError> {
+    ) -> Result<Result<Update, clustered::ReadError>, WriteError> {
         let update = match current {
             None => f(None)?,
             Some(current) => {
-                let stored = match current.value() {
-                    Ok(stored) => stored,
+                let mut whole = Vec::new();
+                let (value, expiry) = match self.current_value(place, current, &mut whole) {
+                    Ok(found) => found,
                     Err(e) => return Ok(Err(e)),
-                };
-                let (value, expiry) = match decode(stored) {
-                    Ok(decoded) => decoded,
-                    Err(e) => return Ok(Err(damaged(e))),
                 };
                 let expires_at = expires_at(expiry);
                 let is_live = expiry == 0 || expiry > self.wall.now();
                 f(is_live.then_some(Entry { value, expires_at }))?
             }
         };
-        Ok(Ok(match update {
-            Update::Keep => Modification::Keep,
-            Update::Delete => Modification::Remove,
-            Update::Put { value, expires_at } => {
-                crate::write::check_value(&value)?;
-                Modification::Put(encode_owned(value, expiry(expires_at)))
+        if let Update::Put { value, .. } = &update {
+            crate::write::check_value(value)?;
+        }
+        Ok(Ok(update))
+    }
+
+    /// Returns the value of a key whose page is locked, in `whole` if it has parts, and its expiry.
+    fn current_value<'v>(
+        &self,
+        place: &[u8],
+        current: &Current<'v, M>,
+        whole: &'v mut Vec<u8>,
+    ) -> Result<(&'v [u8], u64), clustered::ReadError> {
+        match Found::of(current.value()?).map_err(damaged)? {
+            Found::Here(value, expiry) => Ok((value, expiry)),
+            Found::Apart(head) => {
+                // The lock keeps the head, and so its parts.
+                *whole = self.assemble(When::Now, place, &head)?;
+                Ok((whole, head.expiry))
             }
-        }))
+        }
     }
 
     /// Commits changes to several keys, each of which occurs once: all of them, or none.
@@ -215,33 +276,35 @@ impl<M: Media> Core<M> {
             return Ok(0);
         }
         self.writable()?;
-        let changes: Vec<(&[u8], Option<Cow<'_, [u8]>>)> = (writes.iter())
-            .map(|(key, write)| {
-                let (value, expiry) = write.parts();
-                (&**key, value.map(|value| encode(value, expiry)))
-            })
-            .collect();
         let modified = self.retry_for_space(|| {
-            self.change(changes.iter().map(|(key, _)| *key), wait, || {
+            let keys = writes.iter().map(|(key, _)| &**key);
+            self.change(keys.clone(), wait, || {
                 if let (Some(reads), Some(ticket)) = (reads, since) {
                     self.check_reads_not_dropped(reads, ticket)?;
                 }
-                let keys = changes.iter().map(|(key, _)| *key);
                 let places = self.make_places(keys.clone())?;
-                let all = changes.iter().zip(&places);
-                let all = all.map(|((_, value), place)| (&**place, value.as_deref()));
+                let values = writes.iter().map(|(_, write)| write.parts());
+                let stored = self.store_values(places.iter().zip(values))?;
+                let all = places.iter().zip(&stored);
+                let all = all.map(|(place, stored)| {
+                    let value = stored.as_ref().map(|stored| &*stored.bytes);
+                    (&**place, value)
+                });
                 let since = since.map(|ticket| time_of(ticket.ts));
                 let reads = reads.map(|reads| self.reads_of(reads)).transpose()?;
                 let named = keys.clone().zip(places.iter().map(|place| &**place));
                 let write = || self.tree.write(all, since, reads.as_ref());
-                naming(named.clone(), write).map_err(|e| match e {
-                    ChangeError::Conflict { key, read } => {
-                        let whole = named.clone().find(|(_, place)| **place == *key);
-                        let key = whole.map_or(&key[..], |(key, _)| key);
-                        self.conflict(key, read).into()
-                    }
-                    e => write_error(None, e),
-                })
+                let written = naming(named.clone(), write);
+                written
+                    .inspect_err(|_| self.give_back_all(&stored))
+                    .map_err(|e| match e {
+                        ChangeError::Conflict { key, read } => {
+                            let whole = named.clone().find(|(_, place)| **place == *key);
+                            let key = whole.map_or(&key[..], |(key, _)| key);
+                            self.conflict(key, read).into()
+                        }
+                        e => write_error(None, e),
+                    })
             })
         })?;
         self.wait_for(modified.seen, wait)?;
@@ -254,6 +317,31 @@ impl<M: Media> Core<M> {
         keys: impl Iterator<Item = &'k [u8]>,
     ) -> Result<Vec<Cow<'k, [u8]>>, WriteError> {
         keys.map(|key| self.make_place(key)).collect()
+    }
+
+    /// As [`store_value`](Self::store_value), of several: where each goes, and its expiry.
+    fn store_values<'v>(
+        &self,
+        values: impl Iterator<Item = (&'v Cow<'v, [u8]>, (Option<&'v [u8]>, u64))>,
+    ) -> Result<Vec<Option<Stored<'v>>>, WriteError> {
+        let mut all = Vec::new();
+        for (place, (value, expiry)) in values {
+            let stored = value.map(|value| self.store_value(place, value, expiry));
+            match stored.transpose() {
+                Ok(stored) => all.push(stored),
+                Err(e) => {
+                    self.give_back_all(&all);
+                    return Err(e);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn give_back_all(&self, stored: &[Option<Stored<'_>>]) {
+        for stored in stored.iter().flatten() {
+            self.give_back(stored.apart);
+        }
     }
 
     /// Returns keys and ranges as the tree takes them.
@@ -317,26 +405,32 @@ impl<M: Media> Core<M> {
         if steps.is_empty() {
             return Ok(0);
         }
-        let values: Vec<_> = (steps.iter())
-            .map(|(_, step)| step.value().map(|value| encode(value, 0)))
-            .collect();
         let keys = steps.iter().map(|(key, _)| *key);
-        let mut next = steps.iter();
         let executed = self.change(keys.clone(), wait, || {
             let places = self.make_places(keys.clone())?;
-            let all = places.iter().zip(&values);
-            let all: Vec<TreeStep<'_>> = all
-                .map(|(place, value)| (&**place, value.as_deref()))
+            let values = steps.iter().map(|(_, step)| (step.value(), 0));
+            let stored = self.store_values(places.iter().zip(values))?;
+            let all: Vec<TreeStep<'_>> = (places.iter().zip(&stored))
+                .map(|(place, stored)| {
+                    let value = stored.as_ref().map(|stored| &*stored.bytes);
+                    (&**place, value)
+                })
                 .collect();
+            let mut next = steps.iter().zip(&places);
             let mut each = |current: Option<Current<'_, M>>| {
-                let reads = matches!(next.next(), Some((_, Step::Get)));
+                let (reads, place) = match next.next() {
+                    Some(((_, step), place)) => (*step == Step::Get, &**place),
+                    None => return Ok(ControlFlow::Break(())),
+                };
                 let Some(current) = current else {
                     return Ok(each(None));
                 };
-                if reads && glimpsed(current.glimpse()).0 > MAX_READ_BYTES {
+                let seen = glimpsed(current.glimpse());
+                if reads && (seen.len > MAX_READ_BYTES || seen.apart.is_some()) {
                     return Ok(ControlFlow::Break(()));
                 }
-                let (value, expiry) = decode(current.value()?).map_err(damaged)?;
+                let mut whole = Vec::new();
+                let (value, expiry) = self.current_value(place, &current, &mut whole)?;
                 // A put sees expired values too.
                 let is_live = !reads || expiry == 0 || expiry > self.wall.now();
                 let expires_at = expires_at(expiry);
@@ -344,6 +438,8 @@ impl<M: Media> Core<M> {
             };
             let named = keys.clone().zip(places.iter().map(|place| &**place));
             let executed = naming(named, || self.tree.execute(&all, &mut each));
+            let done = executed.as_ref().map_or(0, |(done, _)| *done);
+            self.give_back_all(&stored[done..]);
             executed.map_err(|e| write_error(None, e))
         })?;
         let (done, modified) = executed;

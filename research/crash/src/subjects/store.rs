@@ -36,8 +36,8 @@ use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::RootError;
 use bristlecone_pmem::sync::lock;
 use bristlecone_store::{
-    Batch, EngineKind, Entry, Keyspace, LbEngine, Snapshot, Store, StoreError, StoreOptions,
-    TransactionOptions, WallClock, WriteError,
+    Batch, EngineKind, Entry, Keyspace, Layout, LbEngine, Snapshot, Store, StoreError,
+    StoreOptions, TransactionOptions, WallClock, WriteError,
 };
 use follower::Follower;
 use keyspaces::Home;
@@ -59,7 +59,8 @@ const STEP: usize = 2;
 /// The store as a subject, over one design.
 #[derive(Clone, Copy)]
 pub struct StoreSubject {
-    kind: &'static dyn EngineKind<Sim>,
+    /// The engine of the index; `None` for a store on a clustered tree.
+    kind: Option<&'static dyn EngineKind<Sim>>,
     node_bytes: u32,
     variant: Variant,
 }
@@ -78,22 +79,30 @@ impl StoreSubject {
     /// Returns the store over each of the designs that it is explored on.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        let kinds: [(&'static dyn EngineKind<Sim>, Variant); 4] = [
-            (&LbEngine, Variant::Plain),
-            (&NVTREE, Variant::Plain),
-            (&LbEngine, Variant::Watched),
-            (&LbEngine, Variant::Visited),
-        ];
-        let with = |(kind, variant)| Self {
-            kind,
+        let over = |kind, variant| Self {
+            kind: Some(kind),
             node_bytes: 256,
             variant,
         };
-        kinds.map(with).to_vec()
+        let tree = |variant| Self {
+            kind: None,
+            node_bytes: 1024,
+            variant,
+        };
+        vec![
+            over(&LbEngine, Variant::Plain),
+            over(&NVTREE, Variant::Plain),
+            over(&LbEngine, Variant::Watched),
+            over(&LbEngine, Variant::Visited),
+            tree(Variant::Plain),
+            tree(Variant::Watched),
+            tree(Variant::Visited),
+        ]
     }
 
     fn options(self) -> StoreOptions {
         StoreOptions {
+            layout: Layout::Clustered,
             node_bytes: Some(self.node_bytes),
             recovery_threads: 2,
             clock: WallClock::new(|| NOW),
@@ -131,16 +140,16 @@ impl Subject for StoreSubject {
             Variant::Watched => "-watched",
             Variant::Visited => "-visited",
         };
-        format!(
-            "store-{}-{}{variant}",
-            self.kind.info().name,
-            self.node_bytes
-        )
+        let design = self.kind.map_or("clustered", |kind| kind.info().name);
+        format!("store-{design}-{}{variant}", self.node_bytes)
     }
 
     fn create(&self) -> Result<Box<dyn Live>, Fault> {
         let pool = make_pool()?;
-        let store = Store::create_with(&pool, ROOT, &self.options(), self.kind);
+        let store = match self.kind {
+            Some(kind) => Store::create_with(&pool, ROOT, &self.options(), kind),
+            None => Store::create(&pool, ROOT, &self.options()),
+        };
         let store = store.map_err(|e| Fault::new(FaultKind::Progress, e.to_string()))?;
         self.live(store)
     }
@@ -152,7 +161,8 @@ impl Subject for StoreSubject {
         let Some(pool) = open_pool()? else {
             return Ok(Opened::Absent);
         };
-        let store = match Store::open_with(&pool, ROOT, &self.options(), &[self.kind]) {
+        let kinds: Vec<_> = self.kind.into_iter().collect();
+        let store = match Store::open_with(&pool, ROOT, &self.options(), &kinds) {
             Ok(store) => store,
             Err(StoreError::Root(RootError::NotFound(_))) => return Ok(Opened::Absent),
             Err(e) => return Err(Fault::new(FaultKind::Recovery, e.to_string())),

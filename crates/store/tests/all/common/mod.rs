@@ -6,7 +6,7 @@ use bristlecone_designs::engines::NVTREE;
 use bristlecone_pmem::media::{Auto, MediumKind};
 use bristlecone_pmem::{Media, MediaOptions, Pool, PoolOptions};
 use bristlecone_store::{
-    EngineKind, Keyspace, LbEngine, Store, StoreError, StoreOptions, WallClock,
+    EngineKind, Keyspace, Layout, LbEngine, Store, StoreError, StoreOptions, WallClock,
 };
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,8 +62,12 @@ pub fn create<M: Media>(
     design: &str,
     options: &StoreOptions,
 ) -> Result<Store<M>, StoreError> {
-    if design == TREE || std::env::var_os("BC_TREE").is_some() {
-        return Store::create(pool, name, options);
+    if design == TREE {
+        let options = StoreOptions {
+            layout: Layout::Clustered,
+            ..options.clone()
+        };
+        return Store::create(pool, name, &options);
     }
     Store::create_with(pool, name, options, kind(design))
 }

@@ -1,0 +1,241 @@
+//! Values that are longer than the tree's, in parts under keys of their own.
+//!
+//! ```text
+//! the key                                             a head: number and length
+//! 2^32 - 2 | keyspace 32 | number 64 | 2^32 - 1       where the tree has the key
+//! 2^32 - 2 | keyspace 32 | number 64 | i 32           part i
+//! ```
+//!
+//! The parts are put first, so a head that is there has all of them. A number is used once. When a
+//! head goes, the sweep removes its parts, as changes like any others: a snapshot that reads the
+//! head reads the parts. Those that a crash left without a head are found when the store is opened.
+
+use super::long::Place;
+use super::value::{Head, decode, encode};
+use super::{Core, damaged, read_error, write_error};
+use crate::error::{Damage, WriteError};
+use crate::key::split;
+use bristlecone_index::clustered::{self, HostedTree, KeyRange, When};
+use bristlecone_pmem::Media;
+use bristlecone_pmem::sync::lock;
+use std::borrow::Cow;
+use std::ops::{Bound, ControlFlow};
+
+/// The keyspace number of parts.
+pub(super) const PARTS: u32 = u32::MAX - 1;
+/// Bytes of PARTS, keyspace and number.
+const PREFIX: usize = 16;
+/// Bytes of a part.
+const PART: usize = 8 << 20;
+/// The part that says where the key is.
+const OWNER: u32 = u32::MAX;
+
+/// A value in parts: its keyspace and number.
+pub(super) type Apart = (u32, u64);
+
+/// A value as the tree is to have it, and its parts if it has any.
+pub(super) struct Stored<'v> {
+    pub bytes: Cow<'v, [u8]>,
+    pub apart: Option<Apart>,
+}
+
+fn prefix((number, id): Apart) -> [u8; PREFIX] {
+    let mut prefix = [0; PREFIX];
+    prefix[..4].copy_from_slice(&PARTS.to_be_bytes());
+    prefix[4..8].copy_from_slice(&number.to_be_bytes());
+    prefix[8..].copy_from_slice(&id.to_be_bytes());
+    prefix
+}
+
+fn part_key(apart: Apart, i: u32) -> Vec<u8> {
+    [&prefix(apart)[..], &i.to_be_bytes()].concat()
+}
+
+/// Returns whose part a tree key is.
+fn apart_of(tree_key: &[u8]) -> Option<Apart> {
+    let (_, rest) = split(tree_key).filter(|(number, _)| *number == PARTS)?;
+    let (number, rest) = split(rest)?;
+    Some((number, u64::from_be_bytes(*rest.first_chunk()?)))
+}
+
+/// Returns the range of all parts of a keyspace.
+pub(super) fn parts_of(number: u32) -> [Vec<u8>; 2] {
+    let first = [PARTS.to_be_bytes(), number.to_be_bytes()].concat();
+    let after = [PARTS.to_be_bytes(), (number + 1).to_be_bytes()].concat();
+    [first, after]
+}
+
+/// Returns the value of a head, which somebody reads at that time or keeps where it is.
+///
+/// # Errors
+/// [`ReadError`](clustered::ReadError)
+pub(super) fn assembled<M: Media>(
+    tree: &HostedTree<M>,
+    when: When,
+    place: &[u8],
+    head: &Head,
+) -> Result<Vec<u8>, clustered::ReadError> {
+    let (number, _) = super::long::owner::<M>(place).unwrap_or((0, 0));
+    let len = usize::try_from(head.len).unwrap_or(usize::MAX);
+    let mut value = Vec::new();
+    for i in (0..).take(len.div_ceil(PART)) {
+        let part = tree.get(when, &part_key((number, head.id), i), |stored| {
+            let (part, _) = decode(stored)?;
+            value.extend_from_slice(part);
+            Ok::<_, Damage>(())
+        })?;
+        let what = || Damage::new(format!("part {i} of its value is not there"));
+        part.unwrap_or_else(|| Err(what())).map_err(damaged)?;
+    }
+    if value.len() != len {
+        let what = format!("its parts have {} bytes, and it has {len}", value.len());
+        return Err(clustered::ReadError::Damaged(what));
+    }
+    Ok(value)
+}
+
+impl<M: Media> Core<M> {
+    /// Returns whether a value of so many bytes has parts.
+    pub(super) fn has_parts(&self, len: usize) -> bool {
+        len > HostedTree::<M>::MAX_VALUE - Head::BYTES
+    }
+
+    /// Returns a value as the tree is to have it. A long one's parts are put. The caller is inside
+    /// the gate, and [gives them back](Self::give_back) if the value is not put.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub(super) fn store_value<'v>(
+        &self,
+        place: &[u8],
+        value: &'v [u8],
+        expiry: u64,
+    ) -> Result<Stored<'v>, WriteError> {
+        if !self.has_parts(value.len()) {
+            return Ok(Stored {
+                bytes: encode(value, expiry),
+                apart: None,
+            });
+        }
+        let (number, _) = super::long::owner::<M>(place).unwrap_or((0, 0));
+        let id = self.new_id();
+        let apart = (number, id);
+        let put = |i, part: &[u8]| {
+            let put = self.tree.put(&part_key(apart, i), &encode(part, 0));
+            put.map_err(|e| write_error(None, e))
+        };
+        let all = (0..).zip(value.chunks(PART));
+        let mut parts = std::iter::once((OWNER, place)).chain(all);
+        if let Err(e) = parts.try_for_each(|(i, part)| put(i, part).map(|_| ())) {
+            self.give_back(Some(apart));
+            return Err(e);
+        }
+        let head = Head {
+            expiry,
+            id,
+            len: value.len() as u64,
+        };
+        Ok(Stored {
+            bytes: Cow::Owned(head.encode()),
+            apart: Some(apart),
+        })
+    }
+
+    /// Gives back the parts of a value that was not put.
+    pub(super) fn give_back(&self, apart: Option<Apart>) {
+        lock(&self.counts.apart_gone).extend(apart);
+    }
+
+    /// As [`assembled`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn assemble(
+        &self,
+        when: When,
+        place: &[u8],
+        head: &Head,
+    ) -> Result<Vec<u8>, clustered::ReadError> {
+        assembled(&self.tree, when, place, head)
+    }
+
+    /// Finds the parts that no head leads to, which a crash has left, for the sweep.
+    pub(super) fn find_lost_parts(&self) -> Result<(), clustered::ReadError> {
+        let mut next = [PARTS.to_be_bytes(), [0; 4]].concat();
+        let end = super::long::SPACES.to_be_bytes();
+        loop {
+            let range: KeyRange<'_> = (Bound::Included(&next), Bound::Excluded(&end));
+            let mut first = None;
+            let scanned = self.tree.salvage(
+                range,
+                |key, _| {
+                    first = apart_of(key);
+                    Ok(ControlFlow::Break(()))
+                },
+                |_, _| {},
+            );
+            scanned?;
+            let Some(apart) = first else {
+                return Ok(());
+            };
+            if !self.has_head(apart)? {
+                self.give_back(Some(apart));
+            }
+            next = prefix((apart.0, apart.1 + 1)).to_vec();
+        }
+    }
+
+    fn has_head(&self, apart: Apart) -> Result<bool, clustered::ReadError> {
+        let owner = self
+            .tree
+            .get(When::Now, &part_key(apart, OWNER), <[u8]>::to_vec)?;
+        let Some(place) = owner else {
+            return Ok(false);
+        };
+        let id = self.tree.get(When::Now, &place, |stored| {
+            Head::decode(stored).map(|head| head.id)
+        })?;
+        Ok(id.flatten() == Some(apart.1))
+    }
+
+    /// Removes the parts of values that are gone. Returns their number, and their bytes.
+    ///
+    /// # Errors
+    /// [`WriteError`]; the rest stays for another time.
+    pub(super) fn remove_parts(&self) -> Result<(u64, u64), WriteError> {
+        let gone = std::mem::take(&mut *lock(&self.counts.apart_gone));
+        let mut removed = (0, 0);
+        for (i, apart) in gone.iter().enumerate() {
+            let (first, after) = (prefix(*apart), prefix((apart.0, apart.1 + 1)));
+            let range = (Bound::Included(&first[..]), Bound::Excluded(&after[..]));
+            let done = self.some_keys(range, usize::MAX).and_then(|(keys, bytes)| {
+                let all = keys.iter().map(Vec::as_slice);
+                let all = super::counts::quietly(|| self.tree.remove_all(all));
+                all.map_err(|e| write_error(None, e))?;
+                Ok((keys.len() as u64, bytes))
+            });
+            match done {
+                Ok((keys, bytes)) => removed = (removed.0 + keys, removed.1 + bytes),
+                Err(e) => {
+                    lock(&self.counts.apart_gone).extend(&gone[i..]);
+                    return Err(e);
+                }
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Returns where the tree has a key, for reading; `None` if it cannot be there.
+    ///
+    /// # Errors
+    /// [`ReadError`](crate::ReadError)
+    pub(super) fn place_of<'k>(
+        &self,
+        key: &'k [u8],
+    ) -> Result<Option<Cow<'k, [u8]>>, crate::ReadError> {
+        match self.place(key).map_err(|e| read_error(Some(key), e))? {
+            Place::At(place) => Ok(Some(place)),
+            Place::Nowhere(_) => Ok(None),
+        }
+    }
+}
