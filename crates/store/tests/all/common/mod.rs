@@ -8,6 +8,7 @@ use bristlecone_pmem::{Media, MediaOptions, Pool, PoolOptions};
 use bristlecone_store::{
     EngineKind, Keyspace, Layout, LbEngine, Store, StoreError, StoreOptions, WallClock,
 };
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +33,26 @@ pub fn kind<M: Media>(design: &str) -> &'static dyn EngineKind<M> {
         "lbtree" => &LbEngine,
         "nvtree" => &NVTREE,
         _ => panic!("no test has {design}"),
+    }
+}
+
+thread_local! {
+    static LAYOUT: Cell<Layout> = const { Cell::new(Layout::Records) };
+}
+
+/// All layouts of a store.
+pub const LAYOUTS: [Layout; 2] = [Layout::Records, Layout::Clustered];
+
+/// Stores that this thread makes with [`defaults`] have this layout from now on.
+pub fn set_layout(layout: Layout) {
+    LAYOUT.set(layout);
+}
+
+/// The default options, but for the layout.
+pub fn defaults() -> StoreOptions {
+    StoreOptions {
+        layout: LAYOUT.get(),
+        ..StoreOptions::default()
     }
 }
 
