@@ -10,7 +10,7 @@ use std::iter::FusedIterator;
 use std::ops::{Bound, ControlFlow};
 
 /// How many entries are read ahead at first; each time twice as many, up to [`MAX_AHEAD`].
-const FIRST_AHEAD: usize = 8;
+const FIRST_AHEAD: usize = 32;
 const MAX_AHEAD: usize = 256;
 /// No more is read ahead once so many bytes are.
 const AHEAD_BYTES: usize = 256 << 10;
@@ -79,27 +79,55 @@ impl fmt::Debug for Iter {
     }
 }
 
-/// Copies entries into one allocation.
-#[derive(Default)]
+/// Copies entries: the long keys and values into one allocation.
 struct Packed {
-    bytes: BytesMut,
-    lengths: Vec<(usize, usize)>,
+    entries: VecDeque<(Slice, Slice)>,
+    long: BytesMut,
+    /// Lengths of the long ones, in the order in which they come; those in `entries` are empty.
+    lengths: Vec<(usize, End, usize)>,
+    bytes: usize,
+}
+
+/// The key or the value of an entry.
+enum End {
+    Key,
+    Value,
 }
 
 impl Packed {
-    fn push(&mut self, key: &[u8], value: &[u8]) {
-        self.bytes.extend_from_slice(key);
-        self.bytes.extend_from_slice(value);
-        self.lengths.push((key.len(), value.len()));
+    fn new(most: usize) -> Self {
+        Self {
+            entries: VecDeque::with_capacity(most),
+            long: BytesMut::new(),
+            lengths: Vec::new(),
+            bytes: 0,
+        }
     }
 
-    fn into_entries(self) -> VecDeque<(Slice, Slice)> {
-        let mut bytes = self.bytes.freeze();
-        let entries = self.lengths.into_iter().map(|(key, value)| {
-            let key = Slice(bytes.split_to(key));
-            (key, Slice(bytes.split_to(value)))
-        });
-        entries.collect()
+    fn push(&mut self, key: &[u8], value: &[u8]) {
+        self.bytes += key.len() + value.len();
+        let at = self.entries.len();
+        let mut one = |end, bytes: &[u8]| {
+            Slice::inline(bytes).unwrap_or_else(|| {
+                self.long.extend_from_slice(bytes);
+                self.lengths.push((at, end, bytes.len()));
+                Slice::default()
+            })
+        };
+        let entry = (one(End::Key, key), one(End::Value, value));
+        self.entries.push_back(entry);
+    }
+
+    fn into_entries(mut self) -> VecDeque<(Slice, Slice)> {
+        let mut long = self.long.freeze();
+        for (at, end, len) in self.lengths {
+            let slice = Slice::shared(long.split_to(len));
+            match end {
+                End::Key => self.entries[at].0 = slice,
+                End::Value => self.entries[at].1 = slice,
+            }
+        }
+        self.entries
     }
 }
 
@@ -162,11 +190,11 @@ impl Ends {
         let ahead = if up { &mut self.low } else { &mut self.high };
         let most = ahead.most;
         ahead.most = (2 * most).min(MAX_AHEAD);
-        let mut packed = Packed::default();
+        let mut packed = Packed::new(most);
         let mut whole = true;
         let scanned = scan(self.rest.clone(), &mut |key, entry| {
             packed.push(key, entry.value);
-            if packed.lengths.len() < most && packed.bytes.len() < AHEAD_BYTES {
+            if packed.entries.len() < most && packed.bytes < AHEAD_BYTES {
                 ControlFlow::Continue(())
             } else {
                 whole = false;

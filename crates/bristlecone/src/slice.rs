@@ -3,13 +3,15 @@
 use bristlecone_store::PinnedValue;
 use bytes::Bytes;
 use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A key or a value of an [iterator](crate::Iter): bytes that are cheap to clone and may be kept
-/// and sent anywhere. Neighbours share one allocation, so a small one that is kept for long is
-/// better copied ([`to_vec`](slice::to_vec)).
+/// and sent anywhere. Of up to 38 bytes they are in it. Longer neighbours share one allocation, so
+/// one that is kept for long is better copied ([`to_vec`](slice::to_vec)).
 ///
 /// # Examples
 /// ```
@@ -23,8 +25,63 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// assert_eq!(owned, b"packed");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Slice(pub(crate) Bytes);
+#[derive(Clone)]
+pub struct Slice(Repr);
+
+/// Longest slice that has its bytes in it.
+const INLINE: usize = 38;
+
+#[derive(Clone)]
+enum Repr {
+    /// So many of these.
+    Inline(u8, [u8; INLINE]),
+    Shared(Bytes),
+}
+
+impl Slice {
+    /// These bytes, if they are few.
+    pub(crate) fn inline(bytes: &[u8]) -> Option<Self> {
+        let mut all = [0; INLINE];
+        all.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(Self(Repr::Inline(bytes.len() as u8, all)))
+    }
+
+    pub(crate) fn shared(bytes: Bytes) -> Self {
+        Self(Repr::Shared(bytes))
+    }
+}
+
+impl Default for Slice {
+    fn default() -> Self {
+        Self(Repr::Inline(0, [0; INLINE]))
+    }
+}
+
+impl PartialEq for Slice {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Slice {}
+
+impl PartialOrd for Slice {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Slice {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (**self).cmp(&**other)
+    }
+}
+
+impl Hash for Slice {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
 
 /// The value of one key, in place where its record allows that (values of up to 1 MiB): nothing is
 /// copied.
@@ -85,20 +142,25 @@ impl Deref for Value<'_> {
 impl Deref for Slice {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
-        &self.0
+        match &self.0 {
+            Repr::Inline(len, bytes) => &bytes[..usize::from(*len)],
+            Repr::Shared(bytes) => bytes,
+        }
     }
 }
 
 impl<B: AsRef<[u8]> + ?Sized> From<&B> for Slice {
     fn from(bytes: &B) -> Self {
-        Self(Bytes::copy_from_slice(bytes.as_ref()))
+        let bytes = bytes.as_ref();
+        Self::inline(bytes).unwrap_or_else(|| Self::shared(Bytes::copy_from_slice(bytes)))
     }
 }
 
 impl From<Vec<u8>> for Slice {
     fn from(bytes: Vec<u8>) -> Self {
-        Self(bytes.into())
+        Self::shared(bytes.into())
     }
 }
 

@@ -178,7 +178,7 @@ impl Event {
 
     /// Returns the event that the store's watch gives. No `From`, which would be public.
     fn of(event: WatchEvent) -> Self {
-        let slice = |bytes| Slice(Bytes::from_owner::<std::sync::Arc<[u8]>>(bytes));
+        let slice = |bytes| Slice::shared(Bytes::from_owner::<std::sync::Arc<[u8]>>(bytes));
         match event {
             WatchEvent::Put {
                 key,

@@ -172,7 +172,7 @@ impl Keyspace {
                 empty = false;
                 let taken = self.db.store().update(&self.handle, &key, take);
                 if let Some(taken) = self.db.committed(taken)? {
-                    return Ok(Some((key, Slice(taken.into()))));
+                    return Ok(Some((key, Slice::from(taken))));
                 }
                 // Another caller had it.
             }

@@ -103,6 +103,16 @@ pub(super) fn whole<'k>(
     }
 }
 
+/// The marker of the space that a bound is in, if it is a long key.
+fn marker_of_bound<M: Media>(bound: Bound<&[u8]>) -> Option<Vec<u8>> {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) if key.len() > longest::<M>() => {
+            Some(marker_of::<M>(key))
+        }
+        _ => None,
+    }
+}
+
 fn marker_of<M: Media>(key: &[u8]) -> Vec<u8> {
     [&key[..longest::<M>()], &[0]].concat()
 }
@@ -194,16 +204,10 @@ impl<M: Media> Core<M> {
         direction: Direction,
         visit: &mut Visit<'_, M>,
     ) -> Result<ControlFlow<()>, clustered::ReadError> {
-        let outside = |bound: Bound<&[u8]>| match bound {
-            Bound::Included(key) | Bound::Excluded(key) if key.len() > longest::<M>() => {
-                Bound::Included(marker_of::<M>(key))
-            }
-            bound => bound.map(<[u8]>::to_vec),
-        };
-        let outer = (outside(range.0), outside(range.1));
+        let markers = (marker_of_bound::<M>(range.0), marker_of_bound::<M>(range.1));
         let outer = (
-            outer.0.as_ref().map(Vec::as_slice),
-            outer.1.as_ref().map(Vec::as_slice),
+            markers.0.as_deref().map_or(range.0, Bound::Included),
+            markers.1.as_deref().map_or(range.1, Bound::Included),
         );
         let mut flow = ControlFlow::Continue(());
         self.tree.scan(time, outer, direction, |key, current| {

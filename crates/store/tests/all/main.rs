@@ -3,6 +3,7 @@
 mod backup;
 mod batches;
 mod closing;
+mod clustered;
 mod common;
 mod cost;
 mod damage;

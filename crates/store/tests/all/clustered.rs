@@ -1,0 +1,247 @@
+//! What is particular to stores on a clustered tree: keys and values that are too long for it,
+//! counts that outlive the process, opening without reading.
+
+use crate::common::{Fixture, TREE, k, text};
+use bristlecone_pmem::media::Auto;
+use bristlecone_store::{Store, Update};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+/// A key of one of few beginnings, up to three times as long as the tree has keys.
+fn any_key(rng: &mut SmallRng) -> Vec<u8> {
+    let beginnings: [usize; 7] = [0, 5, 2042, 2043, 2044, 4080, 6_000];
+    let len = beginnings[rng.random_range(0..beginnings.len())];
+    let mut key = vec![b'm'; len];
+    if len > 10 && rng.random_bool(0.3) {
+        let at = rng.random_range(0..len);
+        key[at] = rng.random();
+    }
+    key.extend((0..rng.random_range(0..3)).map(|_| rng.random::<u8>()));
+    key
+}
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn found(
+    store: &Store<Auto>,
+    range: std::ops::Range<Vec<u8>>,
+    up: bool,
+) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let (mut found, k) = (Vec::new(), k(store));
+    let mut visit = |key: &[u8], entry: bristlecone_store::Entry<'_>| {
+        found.push((key.to_vec(), entry.value.to_vec()));
+        ControlFlow::Continue(())
+    };
+    let snapshot = store.snapshot();
+    let scanned = if up {
+        snapshot.scan::<Vec<u8>>(&k, range, &mut visit)
+    } else {
+        snapshot.scan_reverse::<Vec<u8>>(&k, range, &mut visit)
+    };
+    scanned.unwrap();
+    found
+}
+
+fn agrees(store: &Store<Auto>, model: &Model, rng: &mut SmallRng) {
+    let (a, b) = (any_key(rng), any_key(rng));
+    let range = a.clone().min(b.clone())..a.max(b);
+    let inside = model.range(range.clone());
+    let inside: Vec<_> = inside
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    assert!(
+        found(store, range.clone(), true) == inside,
+        "{} entries",
+        inside.len()
+    );
+    let down: Vec<_> = inside.into_iter().rev().collect();
+    assert!(found(store, range, false) == down, "down");
+    assert_eq!(store.len(&k(store)), model.len() as u64);
+}
+
+#[test]
+fn long_keys_are_in_order_with_all_others() {
+    let rng = &mut SmallRng::seed_from_u64(26);
+    let mut f = Fixture::new(TREE);
+    let mut model = Model::new();
+    for round in 0..600u32 {
+        let key = any_key(rng);
+        if rng.random_bool(0.25) {
+            let there = f.store.delete(&f.k, &key).unwrap();
+            assert_eq!(there, model.remove(&key).is_some());
+        } else {
+            let value = round.to_le_bytes();
+            f.store.put(&f.k, &key, &value).unwrap();
+            model.insert(key.clone(), value.to_vec());
+        }
+        assert_eq!(f.store.get(&f.k, &key).unwrap(), model.get(&key).cloned());
+        if round % 20 == 0 {
+            agrees(&f.store, &model, rng);
+        }
+        if round == 300 {
+            agrees(&f.killed(), &model, rng);
+            f = f.reopened();
+        }
+    }
+    f.store.check().unwrap();
+    // A cursor goes on behind a long key.
+    let mut cursor = f.store.snapshot().into_cursor(&f.k, ..);
+    let mut keys = Vec::new();
+    loop {
+        let some = cursor.next_keys(7).unwrap();
+        if some.is_empty() {
+            break;
+        }
+        keys.extend(some);
+    }
+    assert!(keys.iter().eq(model.keys()));
+    drop(cursor);
+    f.store.drop_keyspace(f.k.clone()).unwrap();
+    f.store.vacuum_all().unwrap();
+    f.store.check().unwrap();
+    assert_eq!(f.store.stats().keys, 0);
+}
+
+#[test]
+fn transactions_conflict_on_long_keys() {
+    let f = Fixture::new(TREE);
+    let long = |last: u8| [&vec![b'l'; 5_000][..], &[last]].concat();
+    f.store.put(&f.k, &long(1), b"1").unwrap();
+    let serializable = bristlecone_store::TransactionOptions::serializable();
+    let begin = || f.store.begin(serializable);
+    // A key, an absent one, and a range.
+    let mut reads = [begin(), begin(), begin()];
+    reads[0].get(&f.k, &long(1)).unwrap();
+    reads[1].get(&f.k, &long(2)).unwrap();
+    reads[2]
+        .scan::<Vec<u8>>(&f.k, long(0)..long(9), |_, _| ControlFlow::Continue(()))
+        .unwrap();
+    f.store.put(&f.k, &long(1), b"2").unwrap();
+    f.store.put(&f.k, &long(2), b"2").unwrap();
+    for mut one in reads {
+        one.put(&f.k, b"other", b"").unwrap();
+        let error = one.commit().unwrap_err().to_string();
+        assert!(error.contains("conflict"), "{error}");
+    }
+    let mut writes = f.store.begin(serializable);
+    writes.put(&f.k, &long(1), b"3").unwrap();
+    f.store.delete(&f.k, &long(1)).unwrap();
+    let error = writes.commit().unwrap_err().to_string();
+    assert!(
+        error.contains("conflict") && error.contains("llll"),
+        "{error}"
+    );
+}
+
+#[test]
+fn values_of_more_than_64_mib_are_in_parts() {
+    const LEN: usize = (70 << 20) + 123;
+    let value = |seed: u8| -> Vec<u8> { (0..LEN).map(|i| (i >> 7) as u8 ^ seed).collect() };
+    let f = Fixture::new(TREE);
+    let (one, two) = (value(1), value(2));
+    f.store
+        .put_expiring(&f.k, b"long", &one, Some(1 << 50))
+        .unwrap();
+    let before = f.store.snapshot();
+    let space = f.store.stats().block_bytes;
+    assert!(f.store.get(&f.k, b"long").unwrap().unwrap() == one);
+    let pinned = f.store.get_pinned(&f.k, b"long").unwrap().unwrap();
+    assert!(*pinned == one[..] && pinned.expires_at() == Some(1 << 50));
+    drop(pinned);
+    // By an update, which reads it.
+    let updated = f.store.update(&f.k, b"long", |entry| {
+        assert!(entry.unwrap().value == one);
+        let (value, expires_at) = (two.clone(), None);
+        Ok((Update::Put { value, expires_at }, ()))
+    });
+    updated.unwrap();
+    f.store.vacuum_all().unwrap();
+    assert!(
+        before.get(&f.k, b"long").unwrap().unwrap() == one,
+        "a snapshot reads it"
+    );
+    let mut seen = 0;
+    before
+        .scan::<Vec<u8>>(&f.k, .., |_, entry| {
+            assert!(entry.value == one);
+            seen += 1;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!((seen, f.store.len(&f.k)), (1, 1));
+    drop(before);
+    assert!(f.store.get(&f.k, b"long").unwrap().unwrap() == two);
+    f.store.check().unwrap();
+    let f = f.reopened();
+    assert!(f.store.get(&f.k, b"long").unwrap().unwrap() == two);
+    f.put("long", "short now");
+    f.store.vacuum_all().unwrap();
+    assert_eq!(f.get("long").as_deref(), Some("short now"));
+    f.store.check().unwrap();
+    assert!(
+        f.store.stats().block_bytes < space / 20,
+        "{:?}",
+        f.store.stats()
+    );
+}
+
+/// A store that was closed in order is opened, read and counted without reading its pages.
+#[test]
+fn opening_reads_no_more_than_it_needs() {
+    let f = Fixture::new(TREE);
+    for i in 0..20_000u32 {
+        f.put(&format!("{i:05}"), "value");
+    }
+    let pages = f.store.index_stats().leaves;
+    assert!(pages > 100, "{pages}");
+    let f = f.reopened();
+    assert_eq!((f.store.len(&f.k), f.store.stats().keys), (20_000, 20_001));
+    assert_eq!(
+        text(f.store.get(&f.k, b"12345").unwrap()).as_deref(),
+        Some("value")
+    );
+    assert!(
+        f.store.index_stats().leaves < 10,
+        "{}",
+        f.store.index_stats().leaves
+    );
+    // After a kill the keys are counted, once somebody asks.
+    f.put("20000", "another");
+    let killed = f.killed();
+    assert!(killed.index_stats().leaves < 10);
+    assert_eq!(killed.len(&k(&killed)), 20_001);
+    killed.check().unwrap();
+}
+
+#[test]
+fn keys_are_counted_while_others_change_them() {
+    let f = Fixture::new(TREE);
+    for i in 0..5_000u32 {
+        f.put(&format!("{i:05}"), "value");
+    }
+    let options = bristlecone_store::StoreOptions {
+        vacuum_every: Some(std::time::Duration::from_millis(1)),
+        ..f.options.clone()
+    };
+    let pool = bristlecone_pmem::Pool::<Auto>::open(&f.copy(), &Default::default()).unwrap();
+    let store = crate::common::open(&pool, "s", &options).unwrap();
+    let keyspace = k(&store);
+    for i in (0..5_000u32).step_by(2) {
+        let key = format!("{i:05}");
+        assert!(store.delete(&keyspace, key.as_bytes()).unwrap());
+        store
+            .put(&keyspace, format!("new {i}").as_bytes(), b"")
+            .unwrap();
+        store
+            .put(
+                &keyspace,
+                format!("{:05}", i + 1).as_bytes(),
+                b"longer than before",
+            )
+            .unwrap();
+    }
+    assert_eq!(store.len(&keyspace), 5_000);
+    store.check().unwrap();
+}
