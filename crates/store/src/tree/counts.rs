@@ -14,54 +14,10 @@ use bristlecone_index::clustered::{Glimpse, Observed, Observer};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::{lock, worker};
 use crossbeam_utils::CachePadded;
-use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-
-thread_local! {
-    static QUIET: Cell<bool> = const { Cell::new(false) };
-    /// The long keys that this thread is changing, by where the tree has them.
-    static LONG: RefCell<BTreeMap<Vec<u8>, Vec<u8>>> = const { RefCell::new(BTreeMap::new()) };
-}
-
-/// Runs `work`, which changes long keys: each with where the tree has it.
-pub(super) fn naming<'k, 'p, R>(
-    long: impl IntoIterator<Item = (&'k [u8], &'p [u8])>,
-    work: impl FnOnce() -> R,
-) -> R {
-    struct Cleared(bool);
-    impl Drop for Cleared {
-        fn drop(&mut self) {
-            if self.0 {
-                LONG.with_borrow_mut(BTreeMap::clear);
-            }
-        }
-    }
-    let mut cleared = Cleared(false);
-    for (key, place) in long {
-        if key.len() != place.len() || key != place {
-            cleared.0 = true;
-            LONG.with_borrow_mut(|long| long.insert(place.to_vec(), key.to_vec()));
-        }
-    }
-    work()
-}
-
-/// Runs `work`, of whose changes on this thread nobody who watches is told: what has expired, or
-/// was dropped, was not there any more.
-pub(super) fn quietly<R>(work: impl FnOnce() -> R) -> R {
-    struct Restored;
-    impl Drop for Restored {
-        fn drop(&mut self) {
-            QUIET.set(false);
-        }
-    }
-    QUIET.set(true);
-    let _restored = Restored;
-    work()
-}
 
 /// Keyspaces with numbers below this are found without a lock.
 const FEW: usize = 64;
@@ -144,6 +100,21 @@ pub(super) fn weight(seen: Seen) -> u64 {
             .map_or((seen.len as u64) << 2, |id| id << 2 | APART)
 }
 
+/// Calls a function when it is dropped.
+struct AtEnd<F: FnOnce()>(Option<F>);
+
+fn at_end<F: FnOnce()>(f: F) -> AtEnd<F> {
+    AtEnd(Some(f))
+}
+
+impl<F: FnOnce()> Drop for AtEnd<F> {
+    fn drop(&mut self) {
+        if let Some(f) = self.0.take() {
+            f();
+        }
+    }
+}
+
 /// The counts of all keyspaces, and the feed that is told of each change with them.
 pub(super) struct Counts {
     few: [OnceLock<Box<Sums>>; FEW],
@@ -151,6 +122,10 @@ pub(super) struct Counts {
     /// Keyspaces that nobody reads any more, at any time.
     forgotten: RwLock<BTreeSet<u32>>,
     feed: Arc<Feed>,
+    /// Keys that the sweep is removing: what has expired, or was dropped, was not there any more.
+    quiet: Mutex<BTreeSet<Vec<u8>>>,
+    /// The long keys that are being changed, by where the tree has them, and by how many.
+    long: Mutex<BTreeMap<Vec<u8>, (Vec<u8>, usize)>>,
     /// Values in parts that are gone.
     pub apart_gone: Mutex<Vec<Apart>>,
     /// Says whose an entry is.
@@ -170,6 +145,8 @@ impl Counts {
             rest: RwLock::default(),
             forgotten: RwLock::default(),
             feed,
+            quiet: Mutex::default(),
+            long: Mutex::default(),
             apart_gone: Mutex::default(),
             owner: long::owner::<M>,
         }
@@ -193,6 +170,53 @@ impl Counts {
     /// Adds to what a keyspace has.
     pub fn add(&self, number: u32, count: Count) {
         self.with(number, |sums| sums.add(count));
+    }
+
+    /// Runs `work`, which removes these keys: nobody who watches is told.
+    pub fn quietly<'k, R>(
+        &self,
+        keys: impl Iterator<Item = &'k [u8]> + Clone,
+        work: impl FnOnce() -> R,
+    ) -> R {
+        lock(&self.quiet).extend(keys.clone().map(<[u8]>::to_vec));
+        let _told_again = at_end(|| {
+            let mut quiet = lock(&self.quiet);
+            keys.for_each(|key| {
+                quiet.remove(key);
+            });
+        });
+        work()
+    }
+
+    /// Runs `work`, which changes keys: each with where the tree has it. Whoever watches is told of
+    /// the former. No watch begins meanwhile.
+    pub fn naming<'k, 'p, R>(
+        &self,
+        keys: impl Iterator<Item = (&'k [u8], &'p [u8])> + Clone,
+        work: impl FnOnce() -> R,
+    ) -> R {
+        if !self.feed.is_watched() {
+            return work();
+        }
+        let long = keys.filter(|(key, place)| key != place);
+        let mut known = lock(&self.long);
+        for (key, place) in long.clone() {
+            let entry = known.entry(place.to_vec());
+            entry.or_insert_with(|| (key.to_vec(), 0)).1 += 1;
+        }
+        drop(known);
+        let _forgotten = at_end(|| {
+            let mut known = lock(&self.long);
+            for (_, place) in long {
+                if let Some((_, users)) = known.get_mut(place) {
+                    *users -= 1;
+                    if *users == 0 {
+                        known.remove(place);
+                    }
+                }
+            }
+        });
+        work()
     }
 
     /// Old values of that keyspace need not be kept.
@@ -258,7 +282,7 @@ impl Observer for Counts {
             }
         }
         self.add(number, by);
-        if self.feed.is_watched() && !QUIET.get() {
+        if self.feed.is_watched() {
             self.report(&change, is);
         }
     }
@@ -269,7 +293,10 @@ impl Counts {
     #[cold]
     fn report(&self, change: &Observed<'_>, is: Option<Seen>) {
         let ts = change.stamp;
-        let long = LONG.with_borrow(|long| long.get(change.key).cloned());
+        if change.is.is_none() && lock(&self.quiet).contains(change.key) {
+            return;
+        }
+        let long = lock(&self.long).get(change.key).map(|(key, _)| key.clone());
         let whole = long.as_deref().unwrap_or(change.key);
         let Some((number, key)) = split(whole) else {
             return;

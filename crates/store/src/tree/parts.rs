@@ -210,7 +210,9 @@ impl<M: Media> Core<M> {
             let range = (Bound::Included(&first[..]), Bound::Excluded(&after[..]));
             let done = self.some_keys(range, usize::MAX).and_then(|(keys, bytes)| {
                 let all = keys.iter().map(Vec::as_slice);
-                let all = super::counts::quietly(|| self.tree.remove_all(all));
+                let all = self
+                    .counts
+                    .quietly(all.clone(), || self.tree.remove_all(all));
                 all.map_err(|e| write_error(None, e))?;
                 Ok((keys.len() as u64, bytes))
             });

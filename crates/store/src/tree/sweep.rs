@@ -5,7 +5,6 @@
 //! in DRAM.
 
 use super::Core;
-use super::counts::quietly;
 use super::long;
 use super::parts;
 use super::value::{Seen, glimpsed};
@@ -161,7 +160,9 @@ impl<M: Media> Core<M> {
                 return Ok(*left > 0);
             }
             let all = keys.iter().map(Vec::as_slice);
-            let removed = quietly(|| self.tree.remove_all(all));
+            let removed = self
+                .counts
+                .quietly(all.clone(), || self.tree.remove_all(all));
             removed.map_err(|e| super::write_error(None, e))?;
             *left -= keys.len();
             report.dropped += keys.len() as u64;
@@ -232,7 +233,8 @@ impl<M: Media> Core<M> {
                 bytes = key.len() + seen.len;
                 Ok(Modification::Remove)
             };
-            let removed = quietly(|| self.tree.modify(&key, decide));
+            let one = std::iter::once(&key[..]);
+            let removed = self.counts.quietly(one, || self.tree.modify(&key, decide));
             let removed = removed.map_err(|e| super::write_error(Some(&key), e))?;
             if removed.stamp.is_some() {
                 report.expired += 1;

@@ -3,7 +3,6 @@
 //! Writers are inside the [gate](super::gate) from before they look whether the keyspace was
 //! dropped until their change is made. Nobody is inside while waiting for durability.
 
-use super::counts::naming;
 use super::long::{self, Place};
 use super::parts::Stored;
 use super::value::{Found, encode, glimpsed};
@@ -110,7 +109,9 @@ impl<M: Media> Core<M> {
             self.change([key], wait, || {
                 let place = self.make_place(key)?;
                 let stored = self.store_value(&place, value, expiry)?;
-                let put = naming([(key, &*place)], || self.tree.put(&place, &stored.bytes));
+                let put = self.counts.naming(std::iter::once((key, &*place)), || {
+                    self.tree.put(&place, &stored.bytes)
+                });
                 put.map_err(|e| {
                     self.give_back(stored.apart);
                     write_error(Some(key), e)
@@ -149,7 +150,9 @@ impl<M: Media> Core<M> {
     ) -> Result<Modified, WriteError> {
         self.change([key], wait, || {
             let place = self.make_place(key)?;
-            let modified = naming([(key, &*place)], || self.tree.modify(&place, decide));
+            let modified = self.counts.naming(std::iter::once((key, &*place)), || {
+                self.tree.modify(&place, decide)
+            });
             modified.map_err(|e| write_error(Some(key), e))
         })
     }
@@ -164,7 +167,9 @@ impl<M: Media> Core<M> {
         let modified = self.retry_for_space(|| {
             self.change([key], wait, || {
                 let place = self.make_place(key)?;
-                naming([(key, &*place)], || self.try_update((key, &place), f))
+                self.counts.naming(std::iter::once((key, &*place)), || {
+                    self.try_update((key, &place), f)
+                })
             })
         })?;
         Ok(self.wait_for(modified.seen, wait)?)
@@ -294,7 +299,7 @@ impl<M: Media> Core<M> {
                 let reads = reads.map(|reads| self.reads_of(reads)).transpose()?;
                 let named = keys.clone().zip(places.iter().map(|place| &**place));
                 let write = || self.tree.write(all, since, reads.as_ref());
-                let written = naming(named.clone(), write);
+                let written = self.counts.naming(named.clone(), write);
                 written
                     .inspect_err(|_| self.give_back_all(&stored))
                     .map_err(|e| match e {
@@ -437,7 +442,9 @@ impl<M: Media> Core<M> {
                 Ok(each(is_live.then_some(Entry { value, expires_at })))
             };
             let named = keys.clone().zip(places.iter().map(|place| &**place));
-            let executed = naming(named, || self.tree.execute(&all, &mut each));
+            let executed = self
+                .counts
+                .naming(named, || self.tree.execute(&all, &mut each));
             let done = executed.as_ref().map_or(0, |(done, _)| *done);
             self.give_back_all(&stored[done..]);
             executed.map_err(|e| write_error(None, e))
