@@ -182,6 +182,13 @@ impl<M: Media> HostedTree<M> {
         Self(tree)
     }
 
+    /// Returns a number that it has not returned before, in this session or an earlier one.
+    ///
+    /// Persist cost: 1 line and 1 fence for each 2^20 numbers.
+    pub fn new_number(&self) -> u64 {
+        self.0.next_generation()
+    }
+
     /// Returns the first time stamp that this session can have given. The session before, unless
     /// it gave no stamp, began at an earlier one.
     pub fn first_stamp(&self) -> u64 {
@@ -243,12 +250,10 @@ impl<M: Media> HostedTree<M> {
     /// Returns the earliest time that is read at, and how many readings there are. The durable mark
     /// is not among them.
     pub fn readers(&self) -> (Option<u64>, usize) {
-        let (first, count) = self.0.versions.readers();
-        if !self.0.marks.waits {
-            return (first, count);
-        }
-        let count = count - 1;
-        (first.filter(|_| count > 0), count)
+        let marks = &self.0.marks;
+        self.0
+            .versions
+            .readers(marks.waits.then(|| marks.durable()))
     }
 
     /// Returns how many old values are kept for readers, and their bytes.
@@ -453,7 +458,9 @@ impl<M: Media> HostedTree<M> {
     /// Replaces the pages that hold values which nobody needs any more, as far as there is space
     /// for that.
     pub fn reclaim(&self) {
-        self.0.renew_all();
+        if !self.0.read_only {
+            self.0.renew_all();
+        }
     }
 
     /// Returns how much of the pool the tree has.
@@ -504,11 +511,16 @@ impl<M: Media> HostedTree<M> {
 impl<M: Media> ClusteredTree<[u8], [u8], M> {
     /// The value that a page or history has. The caller is pinned since before it was read.
     fn resolve_past<'t>(&'t self, past: Past<'t>) -> Result<Cow<'t, [u8]>, ReadError> {
+        let is_outer = past.stored().outer;
         match past.into_reference() {
             Ok(reference) => self
                 .content_of(&reference, true)
                 .map(Cow::Borrowed)
                 .map_err(ReadError::Damaged),
+            Err(_) if is_outer => {
+                let what = "a reference to a value leads nowhere";
+                Err(ReadError::Damaged(what.into()))
+            }
             Err(value) => Ok(value),
         }
     }

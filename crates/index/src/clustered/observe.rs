@@ -35,8 +35,8 @@ pub struct Observed<'o> {
 /// Told of each change of a tree.
 ///
 /// It is told of the changes of a key in their order, of each before readers at a later time see
-/// it, and under a lock that other changes wait for. So it must be quick, and must not use the
-/// tree.
+/// it, and under a lock that other changes wait for. So it must be quick, must not use the tree,
+/// and must not panic: others would wait for its change for ever.
 pub trait Observer: Debug + Send + Sync {
     /// Returns what it wants to know of a value when the value goes.
     fn weigh(&self, value: Glimpse<'_>) -> u64;

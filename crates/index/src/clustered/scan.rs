@@ -72,6 +72,11 @@ where
                     let Err(e) = self.load_at(&at, &guard) else {
                         continue;
                     };
+                    // Loading may have found where the page ends, before it failed.
+                    let at = self.next_page(range, direction, reached.as_ref(), &guard);
+                    if !matches!(Handle::decode(at.located.leaf), Handle::Unloaded(_)) {
+                        continue;
+                    }
                     let flow = damaged(&at, e)?;
                     let end = Self::end_of(&at, direction);
                     let bounds = Bounds::of(range, direction, &at, reached.as_ref());

@@ -151,24 +151,32 @@ impl Versions {
         *lock(&self.times).entry(time).or_default() += 1;
     }
 
-    /// The earliest time at which somebody reads, and how many read at all times.
-    pub(super) fn readers(&self) -> (Option<u64>, usize) {
+    /// The earliest time at which somebody reads, and how many read at all times, but for one who
+    /// reads at `mark`.
+    pub(super) fn readers(&self, mark: Option<u64>) -> (Option<u64>, usize) {
         let times = lock(&self.times);
-        let first = times.first_key_value().map(|(time, _)| *time);
-        (first, times.values().sum())
+        let count = |time: &u64, readers: &usize| readers - usize::from(mark == Some(*time));
+        let mut read = times
+            .iter()
+            .map(|(time, readers)| (*time, count(time, readers)));
+        let first = read.clone().find(|(_, readers)| *readers > 0);
+        (
+            first.map(|(time, _)| time),
+            read.by_ref().map(|(_, n)| n).sum(),
+        )
     }
 
     /// Ends one reading at `time`, which [`begin`](Self::begin) returned. Returns the blocks of
     /// outer values that nobody reads any more, and their bytes.
     pub(super) fn end(&self, time: u64) -> Vec<(u64, usize)> {
         let mut times = lock(&self.times);
-        let was_oldest = times
-            .first_key_value()
-            .is_some_and(|(first, _)| *first == time);
+        let is_oldest = times.first_key_value().map(|(first, _)| *first) == Some(time);
+        let mut was_oldest = false;
         if let Some(readers) = times.get_mut(&time) {
             *readers -= 1;
             if *readers == 0 {
                 times.remove(&time);
+                was_oldest = is_oldest;
             }
         }
         let mut history = lock(&self.history);

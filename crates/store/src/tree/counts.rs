@@ -7,6 +7,7 @@
 use super::long;
 use super::parts::Apart;
 use super::value::{Seen, glimpsed};
+use crate::dropped::Dropped;
 use crate::entry::expires_at;
 use crate::feed::{Feed, WatchEvent};
 use crate::key::{CATALOGUE, split};
@@ -122,6 +123,9 @@ pub(super) struct Counts {
     /// Keyspaces that nobody reads any more, at any time.
     forgotten: RwLock<BTreeSet<u32>>,
     feed: Arc<Feed>,
+    pub dropped: Dropped,
+    /// The keyspace that the next change of the catalogue drops.
+    pub dropping: Mutex<Option<u32>>,
     /// Keys that the sweep is removing: what has expired, or was dropped, was not there any more.
     quiet: Mutex<BTreeSet<Vec<u8>>>,
     /// The long keys that are being changed, by where the tree has them, and by how many.
@@ -145,6 +149,8 @@ impl Counts {
             rest: RwLock::default(),
             forgotten: RwLock::default(),
             feed,
+            dropped: Dropped::default(),
+            dropping: Mutex::default(),
             quiet: Mutex::default(),
             long: Mutex::default(),
             apart_gone: Mutex::default(),
@@ -270,6 +276,12 @@ impl Observer for Counts {
         let Some((number, key_bytes)) = (self.owner)(change.key) else {
             return;
         };
+        if number == CATALOGUE
+            && let Some(number) = lock(&self.dropping).take()
+        {
+            // Before anybody reads at its time.
+            self.dropped.add(number, change.stamp);
+        }
         let is = change.is.map(glimpsed);
         let mut by = Count::default();
         if let Some(is) = is {
@@ -293,7 +305,9 @@ impl Counts {
     #[cold]
     fn report(&self, change: &Observed<'_>, is: Option<Seen>) {
         let ts = change.stamp;
-        if change.is.is_none() && lock(&self.quiet).contains(change.key) {
+        // What somebody else puts meanwhile mostly has no expiry.
+        let may_have_expired = change.was.is_some_and(|was| was & EXPIRING != 0);
+        if change.is.is_none() && may_have_expired && lock(&self.quiet).contains(change.key) {
             return;
         }
         let long = lock(&self.long).get(change.key).map(|(key, _)| key.clone());

@@ -23,7 +23,6 @@ use bristlecone_index::engine::Range;
 use bristlecone_pmem::Media;
 use std::borrow::Cow;
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::Ordering;
 
 /// The keyspace number of spaces.
 pub(super) const SPACES: u32 = u32::MAX;
@@ -169,11 +168,14 @@ impl<M: Media> Core<M> {
     fn make_long_place(&self, key: &[u8]) -> Result<Cow<'static, [u8]>, WriteError> {
         let mut key = key.to_vec();
         while key.len() > longest::<M>() {
-            let mut id = self.new_id();
+            let mut id = 0;
             let made = self
                 .tree
                 .modify(&marker_of::<M>(&key), |current| match current {
-                    None => Ok(Modification::Put(Marker::encode(id))),
+                    None => {
+                        id = self.tree.new_number();
+                        Ok(Modification::Put(Marker::encode(id)))
+                    }
                     Some(current) => {
                         id = Marker::decode(current.value()?).map_err(super::damaged)?;
                         Ok(Modification::Keep)
@@ -184,13 +186,6 @@ impl<M: Media> Core<M> {
             key = [&space(beginning, id)[..], rest].concat();
         }
         Ok(Cow::Owned(key))
-    }
-
-    /// Returns a number that no space and no value in parts has: those of a session are not above
-    /// its time stamps.
-    pub(super) fn new_id(&self) -> u64 {
-        // ORDERING: Relaxed; only that numbers differ matters.
-        self.tree.first_stamp() + self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Visits the keys of a range of index keys at a time, long ones where they belong.

@@ -41,7 +41,6 @@ mod writes;
 
 use crate::catalogue::Catalogue;
 use crate::control::Control;
-use crate::dropped::Dropped;
 use crate::engine::Ticket;
 use crate::engine::Wait;
 use crate::error::{Damage, ReadError, WriteError};
@@ -81,7 +80,6 @@ pub(crate) struct Core<M: Media> {
     counts: Arc<Counts>,
     ledger: Ledger,
     gate: Gate,
-    dropped: Dropped,
     sweep: Sweep,
     control: Control,
     catalogue: Arc<Catalogue>,
@@ -90,8 +88,6 @@ pub(crate) struct Core<M: Media> {
     /// The latest time in ms that a snapshot was given. It never goes back, even if the wall clock
     /// does.
     now: AtomicU64,
-    /// Spaces of long keys that this session has numbered.
-    ids: AtomicU64,
 }
 
 impl<M: Media> Deref for TreeEngine<M> {
@@ -177,13 +173,13 @@ impl<M: Media> Core<M> {
 
     /// Returns when a keyspace was dropped, if it was.
     fn dropped_at(&self, number: u32) -> Option<u64> {
-        self.dropped.since(number, &epoch::pin())
+        self.counts.dropped.since(number, &epoch::pin())
     }
 
     /// Returns whether the keyspace of an index key was dropped at or before `ts`.
     #[inline]
     fn is_dropped_by(&self, key: &[u8], ts: impl FnOnce() -> u64) -> bool {
-        if self.dropped.is_empty() {
+        if self.counts.dropped.is_empty() {
             return false;
         }
         let number = split(key).map_or(0, |(number, _)| number);

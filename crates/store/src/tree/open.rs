@@ -10,7 +10,6 @@ use super::{Core, TreeEngine};
 use crate::bounds::Bounds;
 use crate::catalogue::parse;
 use crate::control::Control;
-use crate::dropped::Dropped;
 use crate::error::{Damage, StoreError, WriteError};
 use crate::key::{CATALOGUE, split};
 use crate::report::StoreRecovery;
@@ -154,14 +153,12 @@ impl<M: Media> TreeEngine<M> {
             counts,
             ledger: Ledger::default(),
             gate: Gate::new(),
-            dropped: Dropped::default(),
             sweep: Sweep::default(),
             control: Control::default(),
             catalogue: shares.catalogue,
             feed: shares.feed,
             wall: options.clock.clone(),
             now: AtomicU64::new(0),
-            ids: AtomicU64::new(0),
         });
         core.load_catalogue()?;
         let damaged = |e| StoreError::from(WriteError::from(super::read_error(None, e)));
@@ -246,7 +243,7 @@ impl<M: Media> Core<M> {
         let numbers = self.numbers_with_keys();
         for number in numbers.iter().filter(|number| !named.contains(number)) {
             known.next = known.next.max(number.saturating_add(1));
-            self.dropped.add(*number, 0);
+            self.counts.dropped.add(*number, 0);
             self.sweep.add(*number, 0);
         }
         Ok(())

@@ -118,7 +118,7 @@ impl<M: Media> Core<M> {
             });
         }
         let (number, _) = super::long::owner::<M>(place).unwrap_or((0, 0));
-        let id = self.new_id();
+        let id = self.tree.new_number();
         let apart = (number, id);
         let put = |i, part: &[u8]| {
             let put = self.tree.put(&part_key(apart, i), &encode(part, 0));

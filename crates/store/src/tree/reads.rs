@@ -22,6 +22,25 @@ fn is_live(expiry: u64, now: impl FnOnce() -> u64) -> bool {
     expiry == 0 || expiry > now()
 }
 
+/// A snapshot for as long as it takes to read, whatever becomes of the reader.
+struct Reading<'c, M: Media> {
+    core: &'c Core<M>,
+    ticket: Ticket,
+}
+
+impl<'c, M: Media> Reading<'c, M> {
+    fn begin(core: &'c Core<M>, wait: Wait) -> Self {
+        let ticket = core.enter(wait);
+        Self { core, ticket }
+    }
+}
+
+impl<M: Media> Drop for Reading<'_, M> {
+    fn drop(&mut self) {
+        self.core.leave(self.ticket);
+    }
+}
+
 /// A value, and when it expires.
 type Whole = (Vec<u8>, Option<u64>);
 
@@ -176,7 +195,8 @@ impl<M: Media> Core<M> {
         f: &mut dyn FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         self.prefetch(keys);
-        let ticket = self.enter(wait);
+        let reading = Reading::begin(self, wait);
+        let ticket = reading.ticket;
         let read = keys.iter().try_for_each(|key| {
             let mut flow = None;
             let got = self.get(At::Snapshot(ticket), key, &mut |entry| {
@@ -188,7 +208,6 @@ impl<M: Media> Core<M> {
                 Err(e) => ControlFlow::Break(Err(e)),
             }
         });
-        self.leave(ticket);
         read.break_value().unwrap_or(Ok(()))
     }
 

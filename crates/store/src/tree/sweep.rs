@@ -92,8 +92,10 @@ impl<M: Media> Core<M> {
         let (_, bytes) = self.remove_parts()?;
         self.was_removed(0, bytes, &mut report);
         let mut left = most;
+        // First: whoever begins to read later does so at that time or after it.
+        let durable = self.tree.durable();
         let (oldest, _) = self.tree.readers();
-        let oldest = oldest.unwrap_or(u64::MAX).min(self.tree.durable());
+        let oldest = oldest.unwrap_or(u64::MAX).min(durable);
         for number in self.sweep.due(oldest) {
             // Nobody who reads it is left.
             self.counts.forget(number);

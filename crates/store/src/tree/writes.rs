@@ -19,6 +19,7 @@ use crate::write::Step;
 use bristlecone_index::clustered::{
     self, ChangeError, Current, Modification, Modified, Reads, Step as TreeStep, When,
 };
+use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, planted};
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -59,7 +60,7 @@ impl<M: Media> Core<M> {
         &self,
         keys: impl IntoIterator<Item = &'k [u8]>,
     ) -> Result<(), DroppedAt> {
-        if self.dropped.is_empty() {
+        if self.counts.dropped.is_empty() {
             return Ok(());
         }
         let numbers = keys.into_iter().filter_map(split).map(|(number, _)| number);
@@ -296,6 +297,7 @@ impl<M: Media> Core<M> {
                     (&**place, value)
                 });
                 let since = since.map(|ticket| time_of(ticket.ts));
+                let set = reads;
                 let reads = reads.map(|reads| self.reads_of(reads)).transpose()?;
                 let named = keys.clone().zip(places.iter().map(|place| &**place));
                 let write = || self.tree.write(all, since, reads.as_ref());
@@ -304,9 +306,12 @@ impl<M: Media> Core<M> {
                     .inspect_err(|_| self.give_back_all(&stored))
                     .map_err(|e| match e {
                         ChangeError::Conflict { key, read } => {
-                            let whole = named.clone().find(|(_, place)| **place == *key);
-                            let key = whole.map_or(&key[..], |(key, _)| key);
-                            self.conflict(key, read).into()
+                            let written = named.clone().find(|(_, place)| **place == *key);
+                            let key = match written {
+                                Some((key, _)) => Cow::Borrowed(key),
+                                None => self.whole_of_read(set, key),
+                            };
+                            self.conflict(&key, read).into()
                         }
                         e => write_error(None, e),
                     })
@@ -372,6 +377,18 @@ impl<M: Media> Core<M> {
         Ok(reads)
     }
 
+    /// Returns the key that a transaction has read and that is at this place, or was to be: of a
+    /// range, the place itself may be all that is known.
+    fn whole_of_read<'k>(&self, set: Option<&'k ReadSet>, place: Vec<u8>) -> Cow<'k, [u8]> {
+        let is_there = |key: &&[u8]| match self.place(key) {
+            Ok(Place::At(at)) => *at == *place,
+            Ok(Place::Nowhere(marker)) => marker == place,
+            Err(_) => false,
+        };
+        let whole = set.and_then(|set| set.keys().find(is_there));
+        whole.map_or(Cow::Owned(place), Cow::Borrowed)
+    }
+
     /// Returns the error for a key that another commit changed. `read`: this transaction only read
     /// it.
     fn conflict(&self, key: &[u8], read: bool) -> ConflictError {
@@ -386,7 +403,7 @@ impl<M: Media> Core<M> {
     /// Checks that no keyspace that was read was dropped since. The caller is inside the gate, so
     /// none is dropped before its commit is made.
     fn check_reads_not_dropped(&self, reads: &ReadSet, since: Ticket) -> Result<(), WriteError> {
-        if self.dropped.is_empty() {
+        if self.counts.dropped.is_empty() {
             return Ok(());
         }
         for key in reads.of_keyspaces() {
@@ -466,9 +483,10 @@ impl<M: Media> Core<M> {
         self.retry_for_space(|| {
             let closed = self.gate.close();
             let stored = value.map(|value| encode(value, 0));
+            *lock(&self.counts.dropping) = Some(number);
             let written = self.tree.write([(key, stored.as_deref())], None, None);
+            *lock(&self.counts.dropping) = None;
             let modified = written.map_err(|e| write_error(Some(key), e))?;
-            self.dropped.add(number, modified.seen);
             self.feed.keyspace_dropped(number, empty, modified.seen);
             drop(closed);
             self.sweep.add(number, modified.seen);
@@ -491,7 +509,10 @@ impl<M: Media> Core<M> {
             drop(closed);
             return Err(self.dropped_error(dropped, Wait::Durable));
         }
-        let last = self.applied();
+        // With what the sweep has under way, which is not kept out.
+        let time = self.tree.begin(false);
+        self.tree.end(time);
+        let last = time - 1;
         let watch = self.feed.subscribe(number, prefix, limits);
         drop(closed);
         if !planted!(self.pm(), "store-feed-begins-early") {
