@@ -150,6 +150,10 @@ impl Store for Product {
         Engine::Bristlecone.name()
     }
 
+    fn version(&self) -> String {
+        env!("CARGO_PKG_VERSION").to_owned()
+    }
+
     fn setting(&self) -> &'static str {
         "Durability::Immediate, the default"
     }
@@ -218,6 +222,10 @@ impl Tree {
 impl Store for Tree {
     fn name(&self) -> &'static str {
         Engine::Tree.name()
+    }
+
+    fn version(&self) -> String {
+        env!("CARGO_PKG_VERSION").to_owned()
     }
 
     fn setting(&self) -> &'static str {
