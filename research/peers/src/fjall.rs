@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | commit | `persist(SyncData)` after every write; a batch has the same mode | a call that returns is durable |
 //! | keys | 8 bytes, big-endian | the order of the bytes is that of the numbers |
-//! | cache | [`CACHE_BYTES`](crate::CACHE_BYTES) | the default of 32 MiB is less than the others have |
+//! | cache | [`CACHE_BYTES`] | the default of 32 MiB is less than the others have |
 //! | everything else | fjall's defaults, with background threads and LZ4 | an application gets the same |
 
 use crate::store::Store;

@@ -90,7 +90,6 @@ fn last_error() -> String {
 macro_rules! functions {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;)+) => {
         /// The functions in use.
-        #[allow(non_snake_case)]
         pub(super) struct Functions {
             $(pub(super) $name: unsafe extern "C" fn($($type),*) $(-> $result)?,)+
         }

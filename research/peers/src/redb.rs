@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | commit | one write transaction per call, `Durability::Immediate` | a call that returns is durable |
 //! | keys | redb's own `u64` | its fastest comparison |
-//! | cache | [`CACHE_BYTES`](crate::CACHE_BYTES) | redb's default |
+//! | cache | [`CACHE_BYTES`] | redb's default |
 //! | reads, scans | one read transaction per call | each call sees the latest commit |
 
 use crate::store::Store;

@@ -6,7 +6,7 @@
 //! | keys | 8 bytes, big-endian | the order of the bytes is that of the numbers |
 //! | reads | pinned slices, which copy nothing from the block cache | RocksDB's fastest call for a value |
 //! | scans | an iterator per call | each call sees the latest commit |
-//! | cache, filter | [`CACHE_BYTES`](crate::CACHE_BYTES), Bloom filters of 10 bits a key | the default of 8 MiB is none, and RocksDB's guide recommends the filter |
+//! | cache, filter | [`CACHE_BYTES`], Bloom filters of 10 bits a key | the default of 8 MiB is none, and RocksDB's guide recommends the filter |
 //! | everything else | RocksDB's defaults, with background threads and Snappy | an application gets the same |
 //!
 //! # Concurrency

@@ -6,7 +6,7 @@
 //! | table | `key INTEGER PRIMARY KEY, value BLOB` | the key is the row's number: SQLite's fastest lookup |
 //! | keys | the top bit flipped | SQLite's integers are signed; the order stays that of the numbers |
 //! | writes | `REPLACE`, one prepared statement a call; a batch is a transaction | one search in the tree |
-//! | cache | [`CACHE_BYTES`](crate::CACHE_BYTES), and as much mapped | the default of 2 MiB is none |
+//! | cache | [`CACHE_BYTES`], and as much mapped | the default of 2 MiB is none |
 //! | `secure_delete` | off | Debian turns it on: deleted bytes are overwritten, which no other engine does |
 //! | everything else | SQLite's defaults, with a checkpoint each 1000 pages | an application gets the same |
 //!
