@@ -308,7 +308,8 @@ Examples:
   bristlecone-lab bench peers --path /dev/shm --engines store,tree,lmdb --keys 1M --threads 1,2
   bristlecone-lab bench peers --path . --workloads insert,get,ycsb-a --value-bytes 100 --json
   bristlecone-lab bench peers --path /dev/shm --path . --engines store,lmdb,redb,fjall \\
-      --workloads load,insert,get,scan100,update,delete --out docs/stores.svg    # the README's picture")]
+      --workloads load,insert,get,scan100,update,delete --out docs/stores.svg
+The last one draws the README's picture.")]
 pub struct Peers {
     /// Directories for the engines' files, one comparison in each [default: /dev/shm]
     #[arg(long, value_name = "DIR")]

@@ -290,9 +290,9 @@ impl Case<'_> {
         for workload in self.params.needed() {
             for turn in 0..stores.len() {
                 let engine = (turn + round) % stores.len();
-                let of = format!("round {} of {}", round + 1, self.params.rounds);
+                let of = format!("round {}/{}", round + 1, self.params.rounds);
                 let name = self.engines[engine];
-                steps.begin(&format!("{}, {of}, {workload}, {name}", self.name()));
+                steps.begin(&format!("{}, {of}: {workload}, {name}", self.name()));
                 let driver = Driver {
                     store: &*stores[engine],
                     plan: &plan,
@@ -313,7 +313,7 @@ impl Case<'_> {
         // The directory of a process that a signal ends goes with this one, which is its parent.
         let scratch = scratch(self.path)?;
         let count = |engine: &Engine| {
-            steps.begin(&format!("{}, counts, {engine}", self.name()));
+            steps.begin(&format!("{}: counts, {engine}", self.name()));
             counting(&Params {
                 paths: vec![scratch.path().to_path_buf()],
                 value_bytes: vec![self.values.bytes()],
@@ -327,7 +327,7 @@ impl Case<'_> {
 
     fn name(&self) -> String {
         let (path, bytes) = (self.path.display(), self.values.bytes());
-        format!("{path}, values of {bytes} bytes, threads: {}", self.threads)
+        format!("{path}, {bytes} bytes, threads: {}", self.threads)
     }
 }
 
