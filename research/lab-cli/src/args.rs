@@ -9,7 +9,7 @@ use bristlecone_crash::concurrent::MAX_THREADS;
 use bristlecone_crash::token::MAX_OPS;
 use bristlecone_designs::designs::{self, Choice, DESIGNS, DesignInfo, VOLATILE};
 use bristlecone_lab::figure::{On, Scale};
-use bristlecone_lab::{micro, model};
+use bristlecone_lab::{micro, model, peers};
 use bristlecone_pmem::{Durability, MediumKind};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -278,47 +278,76 @@ pub enum Bench {
     Micro(Micro),
     /// The limits of the hardware: flush and fence, DRAM miss, memcpy, fdatasync
     Limits(Limits),
-    /// The database beside LMDB, redb and fjall, in turns
-    #[cfg(feature = "peers")]
-    Stores(Stores),
+    /// The database beside other embedded ones, in turns
+    Peers(Peers),
 }
 
-/// `bench stores`
-#[cfg(feature = "peers")]
+/// `bench peers`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Each engine makes every change durable before the call returns, in its fastest such setting. In each round all engines are \
-open and take turns; rates are medians of the rounds, and ratios are medians of the rounds' ratios.
+open and take turns; rates are medians of the rounds, and ratios are medians of the rounds' ratios to the best peer: the \
+fastest engine but store and tree. Memory, space and bytes written are counted in a process of its own for each engine.
+
+Engines other than store and tree need a build with --features peers. RocksDB and SQLite are the system's libraries \
+(Debian: apt-get install librocksdb-dev libsqlite3-0).
+
+Workloads, in the order in which they run:
+  load            puts 1000 new keys in one commit
+  scan100-first   visits 100 entries, each entry about once, right after the load
+  get, scan100    reads a key; visits 100 entries
+  update          replaces a value
+  ycsb-c, -b, -a  reads; with 5 % and with 50 % updates      (YCSB's core workloads: zipfian 0.99)
+  ycsb-f          half of the calls read a value and replace it
+  insert          puts a new key
+  ycsb-d          reads of the latest; 5 % insert
+  ycsb-e          scans of 1 to 100 entries; 5 % insert
+  delete          removes a key
 
 Examples:
-  bristlecone-lab bench stores --path /dev/shm --path . --value-bytes 8,100
-  bristlecone-lab bench stores --path /dev/shm --path . --out docs/stores.svg    # the README's picture")]
-pub struct Stores {
+  bristlecone-lab bench peers --path /dev/shm --engines store,tree,lmdb --keys 1M --threads 1,2
+  bristlecone-lab bench peers --path . --workloads insert,get,ycsb-a --value-bytes 100 --json
+  bristlecone-lab bench peers --path /dev/shm --path . --engines store,lmdb,redb,fjall \\
+      --workloads load,insert,get,scan100,update,delete --out docs/stores.svg
+The last one draws the README's picture.")]
+pub struct Peers {
     /// Directories for the engines' files, one comparison in each [default: /dev/shm]
     #[arg(long, value_name = "DIR")]
     pub path: Vec<PathBuf>,
-    /// Bytes of a value, with commas between them: one comparison for each
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "8")]
-    pub value_bytes: Vec<usize>,
+    /// Engines, with commas between them: store, tree, lmdb, redb, fjall, rocksdb, sqlite
+    /// [default: all that this build and this system have]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = parsed::<peers::Engine>)]
+    pub engines: Vec<peers::Engine>,
+    /// Workloads, with commas between them [default: all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = parsed::<peers::Workload>)]
+    pub workloads: Vec<peers::Workload>,
     /// Keys that are loaded first: a number with K, M or G
     #[arg(long, value_name = "N", value_parser = count, default_value = "200K")]
     pub keys: u64,
+    /// Bytes of a value, with commas between them: one comparison for each
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "8")]
+    pub value_bytes: Vec<usize>,
+    /// Threads that call at the same time, with commas between them: one comparison for each
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
+    pub threads: Vec<usize>,
     /// Rounds, each on new files
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=99))]
     pub rounds: usize,
-    /// Time of an operation's turn
-    #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u32).range(10..=60_000))]
+    /// Time of a turn; the load and the first scans take what they need
+    #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub slice_ms: u32,
-    /// Engines that take part, with commas between them: bristlecone, tree, LMDB, redb, fjall
-    /// [default: all but `tree`, the clustered tree by itself]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = parsed::<bristlecone_lab::stores::Engine>)]
-    pub engines: Vec<bristlecone_lab::stores::Engine>,
+    /// Seed of the keys and their order
+    #[arg(long)]
+    pub seed: Option<u64>,
     /// Draw the result into this file (SVG), and write the numbers beside it (JSON)
     #[arg(long, value_name = "FILE.svg")]
     pub out: Option<PathBuf>,
     /// End with one JSON object on standard output
     #[arg(long)]
     pub json: bool,
+    /// Only count, for the one engine that is named: the process that `bench peers` starts.
+    #[arg(long, hide = true)]
+    pub count: bool,
 }
 
 /// The media that `bench micro` runs on.

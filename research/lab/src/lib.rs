@@ -6,7 +6,7 @@
 //! | [`limits`] | what the hardware allows: flush, fence, cache miss, copy, sync |
 //! | [`model`] | the cost of a run on a described memory device |
 //! | [`micro`] | single operations on one index, beside its peers in the same run |
-//! | `stores` | embedded databases against each other (feature `peers`) |
+//! | [`peers`] | the product beside embedded databases, in turns |
 //! | [`workload`] | the keys of an experiment, and their order |
 //!
 //! The speed of a machine drifts, so nothing here compares two runs. Contenders run in slices that
@@ -18,8 +18,7 @@ pub mod figure;
 pub mod limits;
 pub mod micro;
 pub mod model;
-#[cfg(feature = "peers")]
-pub mod stores;
+pub mod peers;
 pub mod workload;
 
 pub use count::parse_count;

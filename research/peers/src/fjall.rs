@@ -4,10 +4,11 @@
 //! | --- | --- | --- |
 //! | commit | `persist(SyncData)` after every write; a batch has the same mode | a call that returns is durable |
 //! | keys | 8 bytes, big-endian | the order of the bytes is that of the numbers |
+//! | cache | [`CACHE_BYTES`] | the default of 32 MiB is less than the others have |
 //! | everything else | fjall's defaults, with background threads and LZ4 | an application gets the same |
 
-use crate::PeerError;
 use crate::store::Store;
+use crate::{CACHE_BYTES, PeerError};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use std::fmt;
 use std::path::Path;
@@ -38,7 +39,10 @@ impl Fjall {
     /// # Errors
     /// [`PeerError`] with fjall's own message.
     pub fn open(dir: &Path) -> Result<Self, PeerError> {
-        let db = Database::builder(dir).open().map_err(failed("opening"))?;
+        let db = Database::builder(dir)
+            .cache_size(CACHE_BYTES)
+            .open()
+            .map_err(failed("opening"))?;
         let pairs = db
             .keyspace("pairs", KeyspaceCreateOptions::default)
             .map_err(failed("opening"))?;
@@ -51,8 +55,12 @@ impl Store for Fjall {
         "fjall"
     }
 
+    fn version(&self) -> String {
+        env!("PEERS_FJALL_VERSION").to_owned()
+    }
+
     fn setting(&self) -> &'static str {
-        "persist(SyncData) after each call"
+        "persist(SyncData) after each call; cache of 1 GiB"
     }
 
     fn put(&self, key: u64, value: &[u8]) -> Result<(), PeerError> {
@@ -110,7 +118,6 @@ mod tests {
     #[test]
     fn as_a_store() {
         let dir = tempfile::tempdir().unwrap();
-        let fjall = Fjall::open(dir.path()).unwrap();
-        crate::store::tests::keeps_its_contract(&fjall);
+        crate::store::tests::answers_as_the_model(&|| Fjall::open(dir.path()));
     }
 }

@@ -1,14 +1,16 @@
 //! The databases that Bristlecone is compared with, behind one trait.
 //!
-//! Every peer gives Bristlecone's guarantee, with 8-byte keys and values: a call that returns has
-//! made its change durable. Each peer uses its fastest setting with that guarantee, which its
-//! module documents.
+//! Every peer gives Bristlecone's guarantee, with 8-byte keys: a call that returns has made its
+//! change durable. Each peer uses its fastest setting with that guarantee, which its module
+//! documents. Peers with a cache of their own may use [`CACHE_BYTES`] of memory for it.
 //!
-//! | peer | feature | compiled from |
+//! | peer | feature | is |
 //! | --- | --- | --- |
-//! | `lmdb::Lmdb` | `lmdb` | C, through `heed` |
+//! | `lmdb::Lmdb` | `lmdb` | compiled from C, through `heed` |
 //! | `redb::Redb` | `redb` | Rust |
 //! | `fjall::Fjall` | `fjall` | Rust |
+//! | `rocksdb::RocksDb` | `rocksdb` | the system's `librocksdb.so`, loaded when it is first opened |
+//! | `sqlite::Sqlite` | `sqlite` | the system's `libsqlite3.so.0`, loaded when it is first opened |
 //!
 //! [`Peer`] is an index of numbers, for comparison with a single index. [`store::Store`] is an
 //! embedded database, for comparison with the product. The features are off by default, so an
@@ -19,11 +21,21 @@ use std::path::PathBuf;
 
 #[cfg(feature = "fjall")]
 pub mod fjall;
+#[cfg(any(feature = "rocksdb", feature = "sqlite"))]
+mod library;
 #[cfg(feature = "lmdb")]
 pub mod lmdb;
 #[cfg(feature = "redb")]
 pub mod redb;
+#[cfg(feature = "rocksdb")]
+pub mod rocksdb;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 pub mod store;
+
+/// Size of a peer's cache in bytes: redb's default, which the others get too. LMDB has none, since
+/// it maps its file.
+pub const CACHE_BYTES: u64 = 1 << 30;
 
 /// An error of a peer.
 #[derive(Debug)]

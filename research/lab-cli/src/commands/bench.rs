@@ -1,4 +1,6 @@
-//! `bench micro` and `bench limits`.
+//! `bench micro`, `bench limits` and `bench peers`.
+
+mod peers;
 
 use crate::args::{Bench, Limits, Micro};
 use bristlecone_command::failure::{Failure, Outcome};
@@ -15,55 +17,8 @@ pub fn run(bench: &Bench) -> Outcome {
     match bench {
         Bench::Micro(args) => run_micro(args),
         Bench::Limits(args) => run_limits(args),
-        #[cfg(feature = "peers")]
-        Bench::Stores(args) => run_stores(args),
+        Bench::Peers(args) => peers::run(args),
     }
-}
-
-#[cfg(feature = "peers")]
-fn run_stores(args: &crate::args::Stores) -> Outcome {
-    use bristlecone_lab::stores::{self, Params};
-    let defaults = Params::default();
-    let or = |given: &Vec<_>, usual| {
-        if given.is_empty() {
-            usual
-        } else {
-            given.clone()
-        }
-    };
-    let params = Params {
-        paths: or(&args.path, defaults.paths),
-        value_bytes: args.value_bytes.clone(),
-        keys: args.keys,
-        rounds: args.rounds,
-        slice: std::time::Duration::from_millis(args.slice_ms.into()),
-        engines: if args.engines.is_empty() {
-            defaults.engines
-        } else {
-            args.engines.clone()
-        },
-        seed: defaults.seed,
-    };
-    let bar = progress::counter("turns");
-    let report = stores::run(&params, &mut |doing| {
-        bar.set_message(doing.to_owned());
-        bar.inc(1);
-    });
-    bar.finish_and_clear();
-    let report = report.map_err(failed)?;
-    if let Some(out) = &args.out {
-        let written = |path: &std::path::Path, text: String| {
-            std::fs::write(path, text).map_err(|e| Failure::io(path, "writing", &e))
-        };
-        written(
-            out,
-            stores::draw(&report).map_err(|e| Failure::new(format!("drawing failed: {e}")))?,
-        )?;
-        let json = serde_json::to_string_pretty(&report)
-            .map_err(|e| Failure::new(format!("writing the report as JSON failed: {e}")))?;
-        written(&out.with_extension("json"), json + "\n")?;
-    }
-    print_report(&report, &report, args.json)
 }
 
 fn failed(error: LabError) -> Failure {

@@ -79,6 +79,120 @@ fn limits_reports_every_field() {
     }
 }
 
+/// The fields of a row that scripts rely on.
+const ROW: [&str; 8] = [
+    "workload",
+    "engine",
+    "threads",
+    "ops_per_s",
+    "ratio_to_best_peer",
+    "resident_bytes",
+    "bytes_per_entry",
+    "written_per_user_byte",
+];
+
+#[test]
+fn peers_reports_every_field_of_every_row() {
+    let b = Bench::new();
+    let args = [
+        "bench",
+        "peers",
+        "--path",
+        ".",
+        "--engines",
+        "store,tree",
+        "--workloads",
+        "insert,load,get,scan100,update,delete,ycsb-a,ycsb-b,ycsb-c,ycsb-d,ycsb-e,ycsb-f",
+        "--keys",
+        "2K",
+        "--threads",
+        "2",
+        "--value-bytes",
+        "100",
+        "--rounds",
+        "1",
+        "--slice-ms",
+        "5",
+        "--out",
+        "drawn.svg",
+        "--json",
+    ];
+    let report = b.run(&args).ok().json();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 24);
+    for row in rows {
+        for field in ROW {
+            assert!(
+                row.as_object().unwrap().contains_key(field),
+                "{field}: {row}"
+            );
+        }
+        assert!(row["ops_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(
+            row["ratio_to_best_peer"].is_null(),
+            "there is no peer: {row}"
+        );
+        assert_eq!(row["threads"], 2);
+        // Counted in a process of its own, which had little else in memory.
+        let resident = row["resident_bytes"].as_u64().unwrap();
+        assert!((100_000..64 << 20).contains(&resident), "{row}");
+        if row["workload"] == "load" {
+            assert!(row["bytes_per_entry"].as_f64().unwrap() > 108.0, "{row}");
+        }
+        if row["workload"] == "get" {
+            assert!(row["written_per_user_byte"].is_null(), "{row}");
+        }
+    }
+    let engine = &report["comparisons"][0]["engines"][1];
+    assert_eq!(engine["name"], "tree");
+    assert!(engine["version"].is_string() && engine["setting"].is_string());
+    let drawn = std::fs::read_to_string(b.path("drawn.svg")).unwrap();
+    assert!(drawn.contains("ycsb-a") && drawn.contains("bristlecone"));
+    let left = std::fs::read_dir(b.dir()).unwrap().flatten();
+    let mut left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["drawn.json", "drawn.svg"]);
+}
+
+#[test]
+fn peers_prints_a_table_for_people() {
+    let b = Bench::new();
+    let args = [
+        "bench",
+        "peers",
+        "--path",
+        ".",
+        "--engines",
+        "tree",
+        "--workloads",
+        "load,get",
+        "--keys",
+        "1K",
+        "--rounds",
+        "1",
+        "--slice-ms",
+        "5",
+    ];
+    let text = b.run(&args).ok().text();
+    for part in ["operations/s", "tree", "load", "get", "bytes/entry, load"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn peers_names_what_this_build_or_the_command_line_lacks() {
+    let b = Bench::new();
+    let run = |args: &[&str]| b.run(&[&["bench", "peers"], args].concat());
+    run(&["--path", "absent"]).fails(&["absent: not a directory"]);
+    run(&["--engines", "oracle"]).ends(2, &["oracle", "rocksdb"]);
+    run(&["--workloads", "juggle"]).ends(2, &["juggle", "ycsb-f"]);
+    run(&["--keys", "1", "--engines", "store", "--path", "."]).fails(&["keys cannot be"]);
+    if !cfg!(feature = "peers") {
+        run(&["--engines", "store,lmdb", "--path", "."]).fails(&["lmdb", "--features peers"]);
+    }
+    assert!(std::fs::read_dir(b.dir()).unwrap().next().is_none());
+}
+
 #[test]
 fn what_cannot_be_measured_is_named() {
     let b = Bench::new();

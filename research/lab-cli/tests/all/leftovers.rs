@@ -3,7 +3,7 @@
 //! files of killed ones.
 
 use crate::common::Bench;
-use crate::common::processes::{found, is_in_use, start_and_wait, wait_for};
+use crate::common::processes::{found, is_in_use, start, start_and_wait, wait_for};
 use std::os::unix::process::ExitStatusExt;
 
 const MICRO: [&str; 8] = [
@@ -17,7 +17,18 @@ fn signals_remove_temporary_pools_and_end_who_works_on_them() {
     let torture = [
         "torture", "--medium", "mapped", "--kills", "5000", "--dir", &path,
     ];
-    let cases: [(&[&str], &str, &str); 2] = [
+    let peers = [
+        "bench",
+        "peers",
+        "--engines",
+        "store",
+        "--keys",
+        "3M",
+        "--path",
+        &path,
+    ];
+    let cases: [(&[&str], &str, &str); 3] = [
+        (&peers, "bristlecone-bench-", "store/pairs.db"),
         (&MICRO, "bristlecone-bench-", "micro.pool"),
         (&torture, "bristlecone-torture-", "torture.pool"),
     ];
@@ -34,6 +45,40 @@ fn signals_remove_temporary_pools_and_end_who_works_on_them() {
             });
         }
     }
+}
+
+#[test]
+fn a_signal_ends_the_process_that_counts_and_removes_its_files() {
+    let b = Bench::new();
+    let args = [
+        "bench",
+        "peers",
+        "--engines",
+        "store",
+        "--workloads",
+        "load",
+        "--keys",
+        "500K",
+        "--rounds",
+        "1",
+        "--path",
+        b.dir().to_str().unwrap(),
+    ];
+    let mut child = start(&b, &args);
+    // The process that counts has a directory in that of its parent.
+    let counting = wait_for("process that counts", || {
+        let outer = found(&b, "bristlecone-bench-");
+        let inner = outer.iter().flat_map(|dir| dir.read_dir()).flatten();
+        let mut inner = inner.flatten().map(|entry| entry.path());
+        inner.find(|dir| dir.join("store/pairs.db").exists())
+    });
+    assert!(is_in_use(counting.parent().unwrap()));
+    b.shell(&format!("kill -INT {}", child.id())).ok();
+    assert_eq!(child.wait().unwrap().signal(), Some(2));
+    wait_for("end of the process", || {
+        (!is_in_use(counting.parent().unwrap())).then_some(())
+    });
+    assert!(found(&b, "bristlecone-").is_empty());
 }
 
 #[test]

@@ -14,7 +14,7 @@ mod permutation;
 mod zipf;
 
 pub use permutation::Permutation;
-pub use zipf::Zipf;
+pub use zipf::{Scrambled, Zipf};
 
 /// Mixes a word with the finaliser of SplitMix64, a bijection on 64-bit words whose output looks
 /// random.

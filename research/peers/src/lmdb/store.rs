@@ -7,7 +7,13 @@ use std::ops::Bound;
 
 impl Store for Lmdb {
     fn name(&self) -> &'static str {
-        "LMDB"
+        "lmdb"
+    }
+
+    fn version(&self) -> String {
+        let lmdb = heed::lmdb_version();
+        let heed = env!("PEERS_HEED_VERSION");
+        format!("{}.{}.{}, heed {heed}", lmdb.major, lmdb.minor, lmdb.patch)
     }
 
     fn setting(&self) -> &'static str {
@@ -83,8 +89,7 @@ mod tests {
     fn as_a_store() {
         for mode in [Mode::WriteMap, Mode::Write] {
             let dir = tempfile::tempdir().unwrap();
-            let lmdb = Lmdb::open(dir.path(), mode, 64 << 20).unwrap();
-            crate::store::tests::keeps_its_contract(&lmdb);
+            crate::store::tests::answers_as_the_model(&|| Lmdb::open(dir.path(), mode, 64 << 20));
         }
     }
 }

@@ -6,12 +6,14 @@
 //! 1000 |      |              a bar is the median of the rounds, its whisker goes from the slowest
 //!  100 |  ||| | ||| ...      to the fastest round, the number above it is the median
 //!      +------------------
-//!        load   insert       the operation, and the first engine's ratio to the fastest other one
+//!        load   insert       the workload, and the first engine's ratio to the best peer
 //! ```
 //!
-//! Text is not converted to outlines. The same numbers give the same file.
+//! A comparison with more bars than a panel has room for goes on in the next one. Text is not
+//! converted to outlines. The same numbers give the same file.
 
-use super::report::{EngineReport, OperationReport, Ratio, Report, Run, short};
+use super::Workload;
+use super::report::{Comparison, EngineReport, Report, Row, short};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::RGBColor;
@@ -30,16 +32,20 @@ const LEFT: i32 = 74;
 const RIGHT: i32 = WIDTH - 16;
 /// Distance from a panel's upper edge to its bars' area.
 const TOP: i32 = 46;
-/// Share of an operation's place that its bars take.
+/// Share of a workload's place that its bars take.
 const GROUP: f64 = 0.86;
+/// Bars that a panel has room for.
+const BARS: usize = 32;
 
 /// Colours that people with any common kind of colour vision can distinguish (Okabe and Ito).
-const COLOURS: [RGBColor; 5] = [
+const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(213, 94, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(200, 186, 20),
 ];
 const TEXT: RGBColor = RGBColor(30, 30, 30);
 const FAINT: RGBColor = RGBColor(105, 105, 105);
@@ -55,19 +61,47 @@ type Drawn = Result<(), Box<dyn std::error::Error>>;
 /// # Errors
 /// An error of the drawing library, which has none for a picture in memory.
 pub fn draw(report: &Report) -> Result<String, Box<dyn std::error::Error>> {
-    let height = PANEL * report.runs.len() as i32 + FOOT;
+    let panels = panels(report);
+    let height = PANEL * panels.len() as i32 + FOOT;
     let mut text = String::new();
     {
         let size = (WIDTH as u32, height as u32);
         let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
         root.fill(&WHITE)?;
-        for (place, run) in report.runs.iter().enumerate() {
-            Panel::new(&root, run, PANEL * place as i32).draw()?;
+        for (place, panel) in panels.iter().enumerate() {
+            Axes::new(&root, panel, PANEL * place as i32).draw()?;
         }
         foot(&root, report, height - FOOT)?;
         root.present()?;
     }
     Ok(text)
+}
+
+/// A workload with a row for each engine.
+type Group<'r> = (Workload, Vec<&'r Row>);
+
+/// A part of a comparison.
+struct Panel<'r> {
+    comparison: &'r Comparison,
+    groups: Vec<Group<'r>>,
+    /// Groups that fit side by side, in all panels of the comparison.
+    places: usize,
+}
+
+/// Returns the comparisons, cut into what a panel has room for.
+fn panels(report: &Report) -> Vec<Panel<'_>> {
+    let mut panels = Vec::new();
+    for comparison in &report.comparisons {
+        let groups = report.rows_of(comparison);
+        let room = BARS / comparison.engines.len().max(1);
+        let places = room.min(groups.len()).max(1);
+        panels.extend(groups.chunks(places).map(|groups| Panel {
+            comparison,
+            groups: groups.to_vec(),
+            places,
+        }));
+    }
+    panels
 }
 
 /// Draws text at a point of the picture.
@@ -113,29 +147,29 @@ impl<'a, 'b> Label<'a, 'b> {
     }
 }
 
-/// Draws one comparison, from `top` on.
-struct Panel<'a, 'b> {
+/// Draws one panel, from `top` on.
+struct Axes<'a, 'b> {
     area: &'a Area<'b>,
-    run: &'a Run,
+    panel: &'a Panel<'a>,
     top: i32,
-    /// Decades of the axis: from 10^low to 10^high thousand operations a second.
+    /// Decades of the axis: from 10^low to 10^high operations a second.
     low: i32,
     high: i32,
 }
 
-impl<'a, 'b> Panel<'a, 'b> {
-    fn new(area: &'a Area<'b>, run: &'a Run, top: i32) -> Self {
-        let rates = run.operations.iter().flat_map(|of| &of.kops);
-        let ends = rates.fold((f64::INFINITY, 1.0_f64), |(low, high), rate| {
-            (low.min(rate.min), high.max(rate.max))
+impl<'a, 'b> Axes<'a, 'b> {
+    fn new(area: &'a Area<'b>, panel: &'a Panel<'a>, top: i32) -> Self {
+        let rows = panel.groups.iter().flat_map(|(_, rows)| rows);
+        let ends = rows.fold((f64::INFINITY, 1e3_f64), |(low, high), row| {
+            (low.min(row.ops_per_s_min), high.max(row.ops_per_s_max))
         });
         // The axis does not begin below 1 operation a second.
-        let low = ends.0.clamp(1e-3, 1e6).log10().floor() as i32;
+        let low = ends.0.clamp(1.0, 1e9).log10().floor() as i32;
         // This leaves room for the number above the highest bar.
         let high = ((ends.1 * 1.6).log10().ceil() as i32).max(low + 1);
         Self {
             area,
-            run,
+            panel,
             top,
             low,
             high,
@@ -143,9 +177,9 @@ impl<'a, 'b> Panel<'a, 'b> {
     }
 
     /// Returns the height of a rate in the picture.
-    fn y(&self, kops: f64) -> i32 {
+    fn y(&self, ops_per_s: f64) -> i32 {
         let share =
-            (kops.max(1e-9).log10() - f64::from(self.low)) / f64::from(self.high - self.low);
+            (ops_per_s.max(1e-6).log10() - f64::from(self.low)) / f64::from(self.high - self.low);
         self.top + TOP + PLOT - (share.clamp(0.0, 1.0) * f64::from(PLOT)).round() as i32
     }
 
@@ -153,26 +187,25 @@ impl<'a, 'b> Panel<'a, 'b> {
         Label::new(self.area, 17, TEXT)
             .bold()
             .across(HPos::Left)
-            .at(&title(self.run), 14, self.top + 18)?;
+            .at(&title(self.panel.comparison), 14, self.top + 18)?;
         self.legend()?;
         self.axis()?;
-        let places = self.run.operations.len().max(1) as f64;
-        let wide = f64::from(RIGHT - LEFT) / places;
-        for (place, operation) in self.run.operations.iter().enumerate() {
-            self.group(operation, f64::from(LEFT) + wide * place as f64, wide)?;
+        let wide = f64::from(RIGHT - LEFT) / self.panel.places as f64;
+        for (place, group) in self.panel.groups.iter().enumerate() {
+            self.group(group, f64::from(LEFT) + wide * place as f64, wide)?;
         }
         Ok(())
     }
 
     fn legend(&self) -> Drawn {
         // Estimates the width of a name, its square and the gap after it.
-        let width = |engine: &EngineReport| 34 + 8 * engine.name.len() as i32;
-        let mut x = RIGHT - self.run.engines.iter().map(width).sum::<i32>();
+        let width = |engine: &EngineReport| 30 + 7 * engine.name.title().len() as i32;
+        let mut x = RIGHT - self.panel.comparison.engines.iter().map(width).sum::<i32>();
         let label = Label::new(self.area, 14, TEXT).across(HPos::Left);
-        for (engine, colour) in self.run.engines.iter().zip(COLOURS) {
+        for (engine, colour) in self.panel.comparison.engines.iter().zip(COLOURS) {
             let square = [(x, self.top + 12), (x + 12, self.top + 24)];
             self.area.draw(&Rectangle::new(square, colour.filled()))?;
-            label.at(engine.name, x + 17, self.top + 18)?;
+            label.at(engine.name.title(), x + 17, self.top + 18)?;
             x += width(engine);
         }
         Ok(())
@@ -199,32 +232,34 @@ impl<'a, 'b> Panel<'a, 'b> {
         Ok(())
     }
 
-    fn group(&self, operation: &OperationReport, left: f64, wide: f64) -> Drawn {
-        let bar = wide * GROUP / operation.kops.len().max(1) as f64;
+    fn group(&self, (workload, rows): &Group<'_>, left: f64, wide: f64) -> Drawn {
+        let bar = wide * GROUP / rows.len().max(1) as f64;
         let base = self.y(0.0);
-        for (place, (rate, colour)) in operation.kops.iter().zip(COLOURS).enumerate() {
+        for (place, (row, colour)) in rows.iter().zip(COLOURS).enumerate() {
             let x = left + wide * (1.0 - GROUP) / 2.0 + bar * place as f64;
             let (from, to) = (x.round() as i32, (x + bar * 0.92).round() as i32);
-            let corners = [(from, self.y(rate.median)), (to, base)];
+            let corners = [(from, self.y(row.ops_per_s)), (to, base)];
             self.area.draw(&Rectangle::new(corners, colour.filled()))?;
-            let (middle, low, high) = ((from + to) / 2, self.y(rate.min), self.y(rate.max));
+            let (low, high) = (self.y(row.ops_per_s_min), self.y(row.ops_per_s_max));
+            let middle = i32::midpoint(from, to);
             let whisker = [(middle, low), (middle, high)];
             self.area.draw(&PathElement::new(whisker, TEXT))?;
-            let own = place == 0;
+            let own = !row.engine.is_peer();
             let label = Label::new(self.area, 12, if own { TEXT } else { FAINT });
             let label = if own { label.bold() } else { label };
-            label.at(&rate_name(rate.median), middle, high - 9)?;
+            label.at(&rate_name(row.ops_per_s), middle, high - 9)?;
         }
         let middle = (left + wide / 2.0).round() as i32;
         let name = Label::new(self.area, 15, TEXT).bold();
-        name.at(operation.operation.name(), middle, base + 17)?;
+        name.at(workload.name(), middle, base + 17)?;
         let summary = Label::new(self.area, 12, FAINT);
-        summary.at(operation.operation.summary(), middle, base + 33)?;
-        if let Some(ratio) = &operation.ratio {
-            let colour = verdict(ratio);
-            let other = self.run.engines[ratio.against].name;
-            let text = format!("{} \u{d7} {other}", ratio_name(ratio.median));
-            let label = Label::new(self.area, 15, colour).bold();
+        summary.at(workload.summary(), middle, base + 33)?;
+        let Some(row) = rows.first().filter(|row| !row.engine.is_peer()) else {
+            return Ok(());
+        };
+        if let (Some(ratio), Some(best)) = (row.ratio_to_best_peer, row.best_peer) {
+            let text = format!("{} \u{d7} {}", ratio_name(ratio), best.title());
+            let label = Label::new(self.area, 15, verdict(row)).bold();
             label.at(&text, middle, base + 52)?;
         }
         Ok(())
@@ -232,41 +267,45 @@ impl<'a, 'b> Panel<'a, 'b> {
 }
 
 /// Returns the colour of a ratio: faint if the rounds disagree on which engine is faster.
-fn verdict(ratio: &Ratio) -> RGBColor {
-    if ratio.min > 1.0 {
+fn verdict(row: &Row) -> RGBColor {
+    if row.ratio_min.is_some_and(|ratio| ratio > 1.0) {
         FASTER
-    } else if ratio.max < 1.0 {
+    } else if row.ratio_max.is_some_and(|ratio| ratio < 1.0) {
         SLOWER
     } else {
         FAINT
     }
 }
 
-fn title(run: &Run) -> String {
-    let medium = match run.medium {
-        "mapped" => "Mapped memory (tmpfs, as on persistent memory)",
+fn title(comparison: &Comparison) -> String {
+    let medium = match comparison.medium {
+        "mapped" => "Mapped memory (tmpfs)",
         "dax" => "Persistent memory",
         "journal" => "Disk, one sync per call",
         other => other,
     };
-    format!("{medium}: {}-byte values", run.value_bytes)
+    let threads = match comparison.threads {
+        1 => String::new(),
+        threads => format!(", {threads} threads"),
+    };
+    format!("{medium}: {}-byte values{threads}", comparison.value_bytes)
 }
 
-/// Formats a power of ten of thousand operations for the axis: 100, 1 K, 10 M.
+/// Formats a power of ten of operations for the axis: 100, 1 K, 10 M.
 fn decade_name(decade: i32) -> String {
     match decade {
-        ..0 => format!("{}", 10_f64.powi(decade + 3)),
-        0..3 => format!("{} K", 10_f64.powi(decade)),
-        _ => format!("{} M", 10_f64.powi(decade - 3)),
+        ..3 => format!("{}", 10_f64.powi(decade)),
+        3..6 => format!("{} K", 10_f64.powi(decade - 3)),
+        _ => format!("{} M", 10_f64.powi(decade - 6)),
     }
 }
 
-/// Formats thousand operations for the number above a bar: 950, 22 K, 1.5 M.
-fn rate_name(kops: f64) -> String {
-    match kops {
-        k if k >= 999.5 => format!("{}M", short(k / 1e3)),
-        k if k >= 0.995 => format!("{}K", short(k)),
-        k => short(k * 1e3),
+/// Formats operations for the number above a bar: 950, 22K, 1.5M.
+fn rate_name(ops_per_s: f64) -> String {
+    match ops_per_s {
+        rate if rate >= 999_500.0 => format!("{}M", short(rate / 1e6)),
+        rate if rate >= 995.0 => format!("{}K", short(rate / 1e3)),
+        rate => short(rate),
     }
 }
 
@@ -285,22 +324,26 @@ fn ratio_name(ratio: f64) -> String {
 fn foot(area: &Area<'_>, report: &Report, top: i32) -> Drawn {
     let label = Label::new(area, 13, FAINT).across(HPos::Left);
     let machine = &report.machine;
-    let sizes = report
-        .runs
-        .first()
-        .map_or((0, 0), |run| (run.keys, run.rounds));
+    let own = report.comparisons.first().map_or("", |comparison| {
+        comparison
+            .engines
+            .first()
+            .map_or("", |engine| engine.name.title())
+    });
     let lines = [
         format!(
-            "{} random keys of 8 bytes, one thread; every change is durable when its call returns. Bars: medians of {} rounds \
-             in which the engines take turns;",
-            rate_name(sizes.0 as f64 / 1e3),
-            sizes.1
+            "{} random keys of 8 bytes; every change is durable when its call returns. Bars: medians of {} rounds in which \
+             the engines take turns;",
+            rate_name(report.keys as f64),
+            report.rounds
         ),
-        "whiskers: slowest and fastest round. Below each operation: bristlecone beside the fastest of the others, median of \
-         the rounds' ratios;"
-            .to_owned(),
-        "green or red where bristlecone was the faster or the slower one in every round, grey where rounds disagree."
-            .to_owned(),
+        format!(
+            "whiskers: slowest and fastest round. Below each workload: {own} beside the fastest of the other projects' \
+             engines, median of the rounds'"
+        ),
+        format!(
+            "ratios; green or red where {own} was the faster or the slower one in every round, grey where rounds disagree."
+        ),
         format!(
             "{}, {} processors shared with other work (load average {:.1} to {:.1}).",
             machine.cpu, machine.processors, machine.load_before, machine.load_after
@@ -315,25 +358,41 @@ fn foot(area: &Area<'_>, report: &Report, top: i32) -> Drawn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peers::Engine;
+
+    fn row(min: f64, max: f64) -> Row {
+        Row {
+            path: "/dev/shm".into(),
+            value_bytes: 8,
+            workload: Workload::Get,
+            engine: Engine::Store,
+            threads: 1,
+            ops_per_s: 1.0,
+            ops_per_s_min: 1.0,
+            ops_per_s_max: 1.0,
+            ratio_to_best_peer: Some(f64::midpoint(min, max)),
+            ratio_min: Some(min),
+            ratio_max: Some(max),
+            best_peer: Some(Engine::Lmdb),
+            resident_bytes: None,
+            anonymous_bytes: None,
+            bytes_per_entry: None,
+            written_per_user_byte: None,
+        }
+    }
 
     #[test]
     fn a_ratio_has_a_verdict_only_if_all_rounds_agree() {
-        let ratio = |min, median, max| Ratio {
-            against: 1,
-            median,
-            min,
-            max,
-        };
-        assert_eq!(verdict(&ratio(1.1, 1.5, 2.0)), FASTER);
-        assert_eq!(verdict(&ratio(0.1, 0.2, 0.9)), SLOWER);
-        assert_eq!(verdict(&ratio(0.8, 1.1, 1.2)), FAINT);
+        assert_eq!(verdict(&row(1.1, 2.0)), FASTER);
+        assert_eq!(verdict(&row(0.1, 0.9)), SLOWER);
+        assert_eq!(verdict(&row(0.8, 1.2)), FAINT);
     }
 
     #[test]
     fn rates_are_named_shortly() {
-        let shown = [0.0042, 0.95, 22.7, 477.0, 1481.0, 12_000.0].map(rate_name);
+        let shown = [4.2, 950.0, 22_700.0, 477e3, 1.481e6, 12e6].map(rate_name);
         assert_eq!(shown, ["4.2", "950", "23K", "477K", "1.5M", "12M"]);
-        let shown = [-1, 0, 2, 3, 4].map(decade_name);
+        let shown = [2, 3, 5, 6, 7].map(decade_name);
         assert_eq!(shown, ["100", "1 K", "100 K", "1 M", "10 M"]);
         let shown = [0.853, 1.5, 4.06, 12.3].map(ratio_name);
         assert_eq!(shown, ["0.85", "1.50", "4.1", "12"]);
