@@ -2,10 +2,10 @@
 //!
 //! Keys are [index keys](crate::key): the keyspace's number, then the key.
 
-use crate::catalogue::Keyspace;
+use crate::catalogue::{Catalogue, Keyspace};
 use crate::entry::{Entry, Update};
 use crate::error::{DamagedRecord, ReadError, WriteError};
-use crate::feed::{Watch, WatchLimits};
+use crate::feed::{Feed, Watch, WatchLimits};
 use crate::pinned::PinnedValue;
 use crate::reads::ReadSet;
 use crate::report::{CheckReport, StoreRecovery, StoreStats, VacuumReport};
@@ -35,6 +35,22 @@ pub(crate) struct Ticket {
     pub now: u64,
     /// Where the engine has it.
     pub shard: usize,
+}
+
+/// What the handles of a store and its engine share.
+#[derive(Clone)]
+pub(crate) struct Shares {
+    pub catalogue: Arc<Catalogue>,
+    pub feed: Arc<Feed>,
+}
+
+impl Shares {
+    pub fn new() -> Self {
+        Self {
+            catalogue: Arc::new(Catalogue::new()),
+            feed: Arc::default(),
+        }
+    }
 }
 
 /// When a read takes place.

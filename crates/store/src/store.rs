@@ -5,14 +5,14 @@ mod keys;
 
 use crate::batch::Batch;
 use crate::catalogue::Keyspace;
-use crate::engine::{StorageEngine, Wait};
+use crate::engine::{Shares, StorageEngine, Wait};
 use crate::error::{CloseError, StoreError, WriteError};
 use crate::feed::{Watch, WatchLimits};
 use crate::options::{Layout, StoreOptions};
 use crate::records::Records;
 use crate::report::{StoreRecovery, VacuumReport};
 use crate::root::{self, Format};
-use crate::shared::{Shared, Shares};
+use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::transaction::{Transaction, TransactionOptions};
 use crate::tree::TreeEngine;
