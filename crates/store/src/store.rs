@@ -1,7 +1,8 @@
 //! The store's handle: making, opening and closing it, and its keyspaces. Operations on keys are in
-//! `store/keys.rs`.
+//! `store/keys.rs`, reading a damaged store in `store/salvage.rs`.
 
 mod keys;
+mod salvage;
 
 use crate::batch::Batch;
 use crate::catalogue::Keyspace;
