@@ -93,7 +93,8 @@ fn what_the_vacuums_thread_failed_with_is_said() {
         f.put("a", &"v".repeat(LONG as usize));
         let snapshot = f.store.snapshot();
         f.put("a", "another value");
-        // The store's memory is mapped from the file, so the old version now has an impossible length.
+        // The store's memory is mapped from the file, so the old version now has an impossible
+        // length.
         let path = f.store.pool().path().to_path_buf();
         let bytes = std::fs::read(&path).unwrap();
         let length = bytes

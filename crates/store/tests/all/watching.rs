@@ -378,8 +378,8 @@ fn a_subscriber_that_is_told_of_a_clearing_finds_the_new_keyspace() {
                     Some(WatchEvent::Cleared { .. }) => cleared += 1,
                     other => panic!("{other:?}"),
                 }
-                // By name it is there, or already a later one; never one that is gone, unless it goes
-                // now.
+                // By name it is there, or already a later one; never one that is gone, unless it
+                // goes now.
                 let found = f.store.find_keyspace(f.k.name()).unwrap();
                 match f.store.put(&found, b"after", b"it") {
                     Ok(()) | Err(WriteError::Dropped { .. }) => {}
