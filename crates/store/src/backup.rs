@@ -14,9 +14,10 @@
 use crate::batch::Batch;
 use crate::catalogue::Keyspace;
 use crate::error::{BackupError, StoreError};
+use crate::options::StoreOptions;
 use crate::root::WORD_UNFINISHED;
 use crate::snapshot::Snapshot;
-use crate::store::{Store, StoreOptions};
+use crate::store::Store;
 use bristlecone_index::engine::EngineKind;
 use bristlecone_pmem::{Media, Pool};
 use std::collections::BTreeMap;

@@ -1,11 +1,22 @@
 //! What keeps the keys of a store and their versions: the store's handles work on this.
 //!
-//! Keys are [index keys](crate::key): the keyspace's number, then the key.
+//! Keys are [index keys](crate::key): the keyspace's number, then the key. Handles check that a
+//! keyspace is of this store, and the lengths of keys. Engines check the lengths of values.
+//!
+//! # Promises
+//! 1. Commits have ascending timestamps, and each of them is seen completely or not at all.
+//! 2. `durable() <= applied()`. What a read at the durable watermark sees outlives a crash.
+//! 3. An engine fills the [catalogue](Shares::catalogue) when it is opened. The handles change it
+//!    afterwards.
+//! 4. Subscribers to the [feed](Shares::feed) are told of a change once it is durable, in the order
+//!    of timestamps.
+//! 5. Dropping an engine, in this order: stops its thread; makes durable what is applied and tells
+//!    subscribers; closes the feed; writes what the next opening relies on.
 
-use crate::catalogue::Keyspace;
+use crate::catalogue::{Catalogue, Keyspace};
 use crate::entry::{Entry, Update};
 use crate::error::{DamagedRecord, ReadError, WriteError};
-use crate::feed::{Watch, WatchLimits};
+use crate::feed::{Feed, Watch, WatchLimits};
 use crate::pinned::PinnedValue;
 use crate::reads::ReadSet;
 use crate::report::{CheckReport, StoreRecovery, StoreStats, VacuumReport};
@@ -35,6 +46,24 @@ pub(crate) struct Ticket {
     pub now: u64,
     /// Where the engine has it.
     pub shard: usize,
+}
+
+/// What the handles of a store and its engine share.
+#[derive(Clone)]
+pub(crate) struct Shares {
+    /// The names and numbers of the keyspaces.
+    pub catalogue: Arc<Catalogue>,
+    /// The subscribers to changes.
+    pub feed: Arc<Feed>,
+}
+
+impl Shares {
+    pub fn new() -> Self {
+        Self {
+            catalogue: Arc::new(Catalogue::new()),
+            feed: Arc::default(),
+        }
+    }
 }
 
 /// When a read takes place.
@@ -73,28 +102,28 @@ pub(crate) trait StorageEngine<M: Media>: Send + Sync {
     /// Returns the timestamp up to which every commit is durable and visible to all.
     fn durable(&self) -> u64;
 
-    /// Waits until every commit up to `ts` is applied or durable.
+    /// Waits until every commit up to `ts` is applied, or makes them durable and tells the feed.
     ///
     /// # Errors
-    /// [`CommitError`]
+    /// [`CommitError`]; the durable timestamp stays where it was.
     fn wait_for(&self, ts: u64, wait: Wait) -> Result<(), CommitError>;
 
-    /// Registers a snapshot at the watermark of `wait`.
+    /// Registers a snapshot at the watermark of `wait`. What it reads is kept until it is removed.
     fn enter(&self, wait: Wait) -> Ticket;
 
     /// Registers another snapshot of the same state.
     fn enter_again(&self, ticket: Ticket) -> Ticket;
 
-    /// Removes a snapshot.
+    /// Removes a snapshot, once.
     fn leave(&self, ticket: Ticket);
 
-    /// Calls `f` with the value of a key, if it has one.
+    /// Calls `f` with the value of a key, once, if it has one.
     ///
     /// # Errors
     /// [`ReadError`]
     fn get(&self, at: At, key: &[u8], f: &mut dyn FnMut(Entry<'_>)) -> Result<(), ReadError>;
 
-    /// Returns the value of a key, in place.
+    /// Returns the value of a key, in place: it stays readable while what is returned exists.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -115,10 +144,11 @@ pub(crate) trait StorageEngine<M: Media>: Send + Sync {
     /// Prefetches what reading or changing these keys will touch.
     fn prefetch(&self, keys: &[&[u8]]);
 
-    /// Visits the keys of a range of one keyspace in a snapshot.
+    /// Visits the keys of a range of one keyspace in a snapshot with their values, until `visit`
+    /// breaks.
     ///
     /// # Errors
-    /// [`ReadError`]
+    /// [`ReadError`]; the keys before the one that cannot be read were visited.
     fn scan(
         &self,
         at: Ticket,
@@ -130,7 +160,7 @@ pub(crate) trait StorageEngine<M: Media>: Send + Sync {
     /// As [`scan`](Self::scan), upwards and without the values.
     ///
     /// # Errors
-    /// [`ReadError`]
+    /// As there.
     fn scan_keys(
         &self,
         at: Ticket,
@@ -138,10 +168,13 @@ pub(crate) trait StorageEngine<M: Media>: Send + Sync {
         visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<(), ReadError>;
 
-    /// Puts a value with its expiry, 0 for none.
+    /// Puts a value with its expiry, 0 for none, and waits as `wait` says. If there is no space,
+    /// frees what can be freed and tries once more, as all writes do except for
+    /// [`execute`](Self::execute).
     ///
     /// # Errors
-    /// [`WriteError`]; nothing has changed then, except for [`WriteError::Commit`].
+    /// [`WriteError`]; nothing has changed then, except for [`WriteError::Commit`]: the change is
+    /// applied, and may become durable.
     fn put(&self, key: &[u8], value: &[u8], expiry: u64, wait: Wait) -> Result<(), WriteError>;
 
     /// Deletes a key. Returns whether it had a value.
@@ -150,10 +183,11 @@ pub(crate) trait StorageEngine<M: Media>: Send + Sync {
     /// As of [`put`](Self::put).
     fn delete(&self, key: &[u8], wait: Wait) -> Result<bool, WriteError>;
 
-    /// Changes a key to what `f` makes of its value. See [`Store::update`](crate::Store::update).
+    /// Changes a key to what `f` makes of its value. `f` may be called again; its last answer
+    /// counts. See [`Store::update`](crate::Store::update).
     ///
     /// # Errors
-    /// As of [`put`](Self::put), and those of `f`.
+    /// As of [`put`](Self::put), and those of `f`, after which nothing has changed.
     fn update(
         &self,
         key: &[u8],
@@ -161,8 +195,8 @@ pub(crate) trait StorageEngine<M: Media>: Send + Sync {
         f: &mut dyn FnMut(Option<Entry<'_>>) -> Result<Update, WriteError>,
     ) -> Result<(), WriteError>;
 
-    /// Commits changes to keys, each of which occurs once, in their order: all of them, or none.
-    /// With `since`, a version newer than that snapshot is a conflict; with `reads`, so is a change
+    /// Commits changes to keys, ascending, each of which occurs once: all of them, or none. With
+    /// `since`, a version newer than that snapshot is a conflict; with `reads`, so is a change
     /// of what was read. Returns the timestamp, 0 if nothing was to be changed.
     ///
     /// # Errors
@@ -188,7 +222,8 @@ pub(crate) trait StorageEngine<M: Media>: Send + Sync {
         each: &mut dyn FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
     ) -> Result<usize, WriteError>;
 
-    /// Frees what can be freed, after a lack of space.
+    /// Frees what can be freed, after a lack of space, and waits a moment for readers of it. Errors
+    /// are left to the write that is tried again.
     fn reclaim_space(&self);
 
     /// With all writers kept out: makes the catalogue's entry `key` have `value`, or go, and drops
@@ -219,13 +254,14 @@ pub(crate) trait StorageEngine<M: Media>: Send + Sync {
         limits: WatchLimits,
     ) -> Result<Watch, WriteError>;
 
-    /// Frees up to `most` versions that no snapshot can read any more.
+    /// Frees up to `most` versions, or keys that expired or were dropped, that no snapshot can read
+    /// any more.
     ///
     /// # Errors
     /// [`WriteError`]; what was freed by then stays so.
     fn vacuum(&self, most: usize) -> Result<VacuumReport, WriteError>;
 
-    /// Frees all of them.
+    /// As [`vacuum`](Self::vacuum), all of them.
     ///
     /// # Errors
     /// As of [`vacuum`](Self::vacuum).
@@ -234,15 +270,18 @@ pub(crate) trait StorageEngine<M: Media>: Send + Sync {
     /// Returns the error of the thread that vacuums, and forgets it.
     fn take_failure(&self) -> Option<WriteError>;
 
+    /// Returns the store's statistics.
     fn stats(&self) -> StoreStats;
 
+    /// Returns shape and size of the index. Walks all of it.
     fn index_stats(&self) -> IndexStats;
 
-    /// Checks everything. Nobody else uses the store.
+    /// Checks everything, while nobody writes or vacuums. The engine's own thread waits meanwhile.
     ///
     /// # Errors
-    /// [`Violation`]
+    /// The first [`Violation`] found, or all damage.
     fn check(&self) -> Result<CheckReport, Violation>;
 
+    /// Returns all damage. Reads the whole store, under the conditions of [`check`](Self::check).
     fn find_damage(&self) -> Vec<DamagedRecord>;
 }

@@ -117,6 +117,7 @@ impl<M: Media> Shared<M> {
     }
 
     /// Drops a keyspace. With `empty`, its name becomes that of an empty keyspace with this number.
+    /// Returns the name.
     ///
     /// # Errors
     /// [`WriteError::Dropped`] if it was dropped before, [`WriteError::OtherStore`], and those of a

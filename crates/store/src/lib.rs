@@ -1,37 +1,33 @@
-//! NV-Store: a durable multi-version store over an ordered index, with snapshot-isolation
-//! transactions.
+//! A durable multi-version store: keyspaces of keys and values of any bytes, with
+//! snapshot-isolation transactions.
 //!
-//! It follows Yang, Wei, Wang, Chen, Wong, He: *NV-Tree* (IEEE TC), sections 6.1 and 6.6, which
-//! outlines keys and values of any size, timestamps and snapshot isolation over an NV-Tree. The
-//! paper keeps a timestamp in each element of a leaf. Here versions are records of their own
+//! Handles work on an engine, which keeps the keys and their versions. There are two of them
+//! ([`Layout`]):
+//!
+//! | engine | a key leads to |
+//! | --- | --- |
+//! | `records` | a version record, by an index of any design: NV-Store |
+//! | `tree` | its value, in a page of a clustered tree |
+//!
+//! NV-Store follows Yang, Wei, Wang, Chen, Wong, He: *NV-Tree* (IEEE TC), sections 6.1 and 6.6,
+//! which outlines keys and values of any size, timestamps and snapshot isolation over an NV-Tree.
+//! The paper keeps a timestamp in each element of a leaf. Here versions are records of their own
 //! outside the leaves, so any index design works, and leaves stay small.
 //!
-//! ```text
-//! index (LB+-Tree)               records (scan-recovered heap of the store's root)
-//! (keyspace, key) --> offset --> | previous | stamp | length, flags, CRC-32C | expiry | value ... |
-//!                                     |
-//!                                     +--> the version before, while a snapshot may read it
-//! ```
-//!
-//! Three roles build on one another, each a type: the `Reader`, the `Vacuum`,
-//! which adds what writers and it share, and the `Committer`, which adds the keyspaces.
-//! Modules import only from their own row and those below.
+//! Modules import only from their own row and those below. Only `store` names an engine.
 //!
 //! | modules | hold |
 //! | --- | --- |
-//! | `backup`, `pinned`, `salvage` | copies of a snapshot; values read in place; what a damaged store still has |
-//! | `store` | [`Store`]: making, opening, operations on keys |
-//! | `transaction`, `batch`, `snapshot`, `check` | [`Transaction`], [`Batch`], [`Snapshot`] and [`Cursor`]; verification and statistics |
-//! | `shared`, `keyspace` | what all handles of a store share; making and dropping keyspaces |
-//! | `feed` | committed changes for subscribers |
-//! | `commit` | commits, and what a crash leaves of each |
-//! | `vacuum`, `recovery` | freeing versions; opening after a crash |
-//! | `newest`, `serial` | the newest version, for writers; validation of serialisable transactions |
-//! | `read` | reading without locks |
-//! | `stripes`, `slots`, `index` | writers' locks; the commit table; opening the index |
-//! | `record`, `catalogue`, `write` | version records; the keyspaces there are; what a commit is asked for |
-//! | `clock`, `horizon`, `dropped`, `damaged` | timestamps and watermarks; versions that are still read; dropped keyspaces; damaged entries |
-//! | `error`, `key`, `bounds`, `entry`, `limits`, `checksum`, `wall` | errors; index keys and ranges; values with expiries; limits; CRC-32C; the wall clock |
+//! | `backup`, `check` | copies of a snapshot; verification and statistics |
+//! | `store` | [`Store`]: making, opening, operations on keys, what a damaged store still has |
+//! | `transaction`, `batch`, `snapshot` | [`Transaction`], [`Batch`], [`Snapshot`] and [`Cursor`] |
+//! | `shared`, `keyspace` | what all handles of a store share; making, renaming and dropping keyspaces |
+//! | `records`, `tree` | the engines |
+//! | `engine` | what handles ask of an engine |
+//! | `feed`, `root`, `control`, `dropped` | committed changes for subscribers; a store's root; orders to an engine's thread; dropped keyspaces |
+//! | `catalogue`, `reads`, `write`, `pinned` | the keyspaces there are; what a transaction has read; what a commit is asked for; values read in place |
+//! | `options`, `report` | how a store is run; what opening, vacuuming and checking report |
+//! | `error`, `key`, `bounds`, `entry`, `limits`, `sync`, `wall` | errors; index keys and ranges; values with expiries; limits; waiting for threads; the wall clock |
 //!
 //! # Example
 //! ```
@@ -69,12 +65,12 @@ mod feed;
 mod key;
 mod keyspace;
 mod limits;
+mod options;
 mod pinned;
 mod reads;
 mod records;
 mod report;
 mod root;
-mod salvage;
 mod shared;
 mod snapshot;
 mod store;
@@ -95,11 +91,11 @@ pub use error::{
 };
 pub use feed::{Watch, WatchEvent, WatchLimits};
 pub use limits::{MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
+pub use options::{Layout, StoreOptions};
 pub use pinned::PinnedValue;
-pub use report::{CheckReport, StoreRecovery, StoreStats, VacuumReport};
-pub use salvage::{SalvageReport, Salvaged};
+pub use report::{CheckReport, SalvageReport, Salvaged, StoreRecovery, StoreStats, VacuumReport};
 pub use snapshot::{Cursor, Pair, Snapshot};
-pub use store::{Layout, Store, StoreOptions};
+pub use store::Store;
 pub use transaction::{Isolation, Savepoint, Transaction, TransactionOptions};
 pub use wall::WallClock;
 pub use write::Step;

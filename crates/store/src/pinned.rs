@@ -1,14 +1,6 @@
 //! Values that are read in place, where they are not freed meanwhile.
 
-use crate::catalogue::Keyspace;
-use crate::engine::At;
-use crate::error::ReadError;
-use crate::key::PREFIX;
-use crate::snapshot::Snapshot;
-use crate::store::Store;
-use crate::write::check_key;
 use bristlecone_index::clustered::Pinned;
-use bristlecone_pmem::Media;
 use crossbeam_epoch::Guard;
 use std::borrow::Cow;
 use std::fmt;
@@ -67,49 +59,5 @@ impl Deref for PinnedValue<'_> {
 impl fmt::Debug for PinnedValue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "b\"{}\"", self.escape_ascii())
-    }
-}
-
-impl<M: Media> Store<M> {
-    /// Returns the value of `key`, in place.
-    ///
-    /// # Errors
-    /// [`ReadError`]
-    pub fn get_pinned(
-        &self,
-        keyspace: &Keyspace,
-        key: &[u8],
-    ) -> Result<Option<PinnedValue<'_>>, ReadError> {
-        let key = self.shared.catalogue.index_key(keyspace, key)?;
-        if check_key(&key[PREFIX..]).is_err() {
-            return Ok(None);
-        }
-        let at = At::Latest(self.wait());
-        self.shared.engine.get_pinned(at, &key)
-    }
-}
-
-impl<M: Media> Snapshot<M> {
-    /// Returns the value of `key` in the snapshot, in place.
-    ///
-    /// # Errors
-    /// [`ReadError`]
-    pub fn get_pinned(
-        &self,
-        keyspace: &Keyspace,
-        key: &[u8],
-    ) -> Result<Option<PinnedValue<'_>>, ReadError> {
-        let key = self.shared.catalogue.index_key(keyspace, key)?;
-        if check_key(&key[PREFIX..]).is_err() {
-            return Ok(None);
-        }
-        let at = At::Snapshot(self.ticket);
-        self.shared.engine.get_pinned(at, &key)
-    }
-
-    /// Returns the pool that the store is in.
-    #[must_use]
-    pub fn pool(&self) -> &std::sync::Arc<bristlecone_pmem::Pool<M>> {
-        self.shared.engine.pool()
     }
 }

@@ -1,6 +1,8 @@
-//! What opening, vacuuming and checking report.
+//! What opening, vacuuming, checking and salvaging report.
 
-use crate::error::DamagedRecord;
+use crate::entry::Entry;
+use crate::error::{DamagedRecord, ReadError};
+use bristlecone_index::Violation;
 use std::time::Duration;
 
 /// Damaged records that a report lists.
@@ -102,4 +104,35 @@ pub struct StoreStats {
     pub chunk_bytes: u64,
     /// Bytes of the records' blocks, rounding included.
     pub block_bytes: u64,
+}
+
+/// A key of a damaged store.
+#[derive(Debug)]
+pub struct Salvaged<'a> {
+    /// Name of its keyspace. `None` if the catalogue's record of it is damaged, or the keyspace was
+    /// dropped.
+    pub keyspace: Option<&'a str>,
+    /// Number of its keyspace. 0 is the catalogue, whose keys are the names of keyspaces.
+    pub number: u32,
+    /// The key.
+    pub key: &'a [u8],
+    /// Its value, or what is wrong.
+    pub found: Result<Entry<'a>, ReadError>,
+}
+
+/// The outcome of a salvage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SalvageReport {
+    /// Design of the index.
+    pub design: String,
+    /// Bytes in a leaf of the index.
+    pub node_bytes: u32,
+    /// Names of the keyspaces whose records can be read.
+    pub keyspaces: Vec<String>,
+    /// Entries that the index counts, including the catalogue's and tombstones.
+    pub indexed: u64,
+    /// Entries that were visited: fewer if keys in the index are damaged.
+    pub walked: u64,
+    /// The first violation that verifying the index found.
+    pub violation: Option<Violation>,
 }

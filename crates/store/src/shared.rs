@@ -15,19 +15,3 @@ pub(crate) struct Shared<M: Media> {
     pub wall: WallClock,
     pub name: String,
 }
-
-/// What the handles of a store and its engine share.
-#[derive(Clone)]
-pub(crate) struct Shares {
-    pub catalogue: Arc<Catalogue>,
-    pub feed: Arc<Feed>,
-}
-
-impl Shares {
-    pub fn new() -> Self {
-        Self {
-            catalogue: Arc::new(Catalogue::new()),
-            feed: Arc::default(),
-        }
-    }
-}

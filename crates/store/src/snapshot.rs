@@ -6,11 +6,12 @@ use crate::engine::{At, Ticket, Visit, Wait};
 use crate::entry::Entry;
 use crate::error::{OtherStore, ReadError};
 use crate::key::{CATALOGUE, PREFIX};
+use crate::pinned::PinnedValue;
 use crate::shared::Shared;
 use crate::write::check_key;
 use bristlecone_index::Direction;
 use bristlecone_index::engine::Range;
-use bristlecone_pmem::Media;
+use bristlecone_pmem::{Media, Pool};
 use std::borrow::Borrow;
 use std::fmt;
 use std::ops::{Bound, ControlFlow, RangeBounds};
@@ -110,6 +111,12 @@ impl<M: Media> Snapshot<M> {
         ))
     }
 
+    /// Returns the pool that the store is in.
+    #[must_use]
+    pub fn pool(&self) -> &Arc<Pool<M>> {
+        self.shared.engine.pool()
+    }
+
     /// Returns the timestamp of the last commit that the snapshot sees.
     #[must_use]
     pub fn timestamp(&self) -> u64 {
@@ -138,6 +145,23 @@ impl<M: Media> Snapshot<M> {
             return Ok(None);
         }
         self.get_index_key(&self.shared.catalogue.index_key(keyspace, key)?, f)
+    }
+
+    /// Returns the value of `key` in the snapshot, in place.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn get_pinned(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+    ) -> Result<Option<PinnedValue<'_>>, ReadError> {
+        let key = self.shared.catalogue.index_key(keyspace, key)?;
+        if check_key(&key[PREFIX..]).is_err() {
+            return Ok(None);
+        }
+        let at = At::Snapshot(self.ticket);
+        self.shared.engine.get_pinned(at, &key)
     }
 
     pub(crate) fn get_index_key<R>(

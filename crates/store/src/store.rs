@@ -1,80 +1,27 @@
 //! The store's handle: making, opening and closing it, and its keyspaces. Operations on keys are in
-//! `store/keys.rs`.
+//! `store/keys.rs`, reading a damaged store in `store/salvage.rs`.
 
 mod keys;
+mod salvage;
 
 use crate::batch::Batch;
 use crate::catalogue::Keyspace;
-use crate::engine::{StorageEngine, Wait};
+use crate::engine::{Shares, StorageEngine, Wait};
 use crate::error::{CloseError, StoreError, WriteError};
 use crate::feed::{Watch, WatchLimits};
+use crate::options::{Layout, StoreOptions};
 use crate::records::Records;
 use crate::report::{StoreRecovery, VacuumReport};
 use crate::root::{self, Format};
-use crate::shared::{Shared, Shares};
+use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::transaction::{Transaction, TransactionOptions};
 use crate::tree::TreeEngine;
-use crate::wall::WallClock;
 use bristlecone_index::engine::{EngineKind, LbEngine};
 use bristlecone_pmem::pool::RootError;
 use bristlecone_pmem::{Media, Pool};
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How a store keeps its keys. Opening goes by what is there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Layout {
-    /// In version records of their own, to which an index leads.
-    #[default]
-    Records,
-    /// In the pages of a clustered tree. It scans faster, takes a fraction of the space, and opens
-    /// without reading what it has. Damage costs more: a page of it cannot be read if one of its
-    /// bytes is wrong, and the store does not open if that page has names of keyspaces.
-    Clustered,
-}
-
-/// How a store is made and run. Only the layout and the leaf size of its index are stored in the
-/// pool.
-#[derive(Clone, Debug)]
-pub struct StoreOptions {
-    /// How a new store keeps its keys.
-    pub layout: Layout,
-    /// Bytes in a leaf of the index of a new store; `None` for the engine's default.
-    pub node_bytes: Option<u32>,
-    /// Threads that recover the index. The store's own walk uses at most two.
-    pub recovery_threads: usize,
-    /// Interval at which a thread of the store vacuums. With `None` there is no thread, and
-    /// [`Store::vacuum`] has to be called.
-    pub vacuum_every: Option<Duration>,
-    /// The clock that expiries are compared with.
-    pub clock: WallClock,
-}
-
-impl Default for StoreOptions {
-    fn default() -> Self {
-        Self {
-            layout: Layout::default(),
-            node_bytes: None,
-            recovery_threads: std::thread::available_parallelism().map_or(1, usize::from),
-            vacuum_every: Some(Duration::from_millis(50)),
-            clock: WallClock::default(),
-        }
-    }
-}
-
-impl StoreOptions {
-    /// Returns these options without the vacuum's thread.
-    #[must_use]
-    pub fn without_thread(self) -> Self {
-        Self {
-            vacuum_every: None,
-            ..self
-        }
-    }
-}
 
 /// A durable multi-version store. Cheap to clone: all clones are one store, which is closed when
 /// the last of them, of its snapshots and of its transactions is dropped, or by

@@ -2,7 +2,9 @@
 
 use super::Records;
 use crate::dropped::Dropped;
+use crate::engine::Shares;
 use crate::error::StoreError;
+use crate::options::StoreOptions;
 use crate::records::clock::Clock;
 use crate::records::commit::Committer;
 use crate::records::damaged::DamagedEntries;
@@ -16,8 +18,6 @@ use crate::records::stripes::Stripes;
 use crate::records::vacuum::{self, Vacuum};
 use crate::report::StoreRecovery;
 use crate::root::{self, CLOSED_IN_ORDER, Format, StoreRoot, WORD_OPEN, WORD_SLOTS};
-use crate::shared::Shares;
-use crate::store::StoreOptions;
 use bristlecone_index::engine::{Engine, EngineKind};
 use bristlecone_pmem::pool::{Root, RootError};
 use bristlecone_pmem::{Heap, Media, POff, Pool};

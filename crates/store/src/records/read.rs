@@ -11,8 +11,7 @@
 //! expiry, a dead record).
 
 use crate::dropped::Dropped;
-use crate::engine::Ticket;
-use crate::engine::Wait;
+use crate::engine::{Ticket, Wait};
 use crate::error::{Damage, ReadError};
 use crate::key::split;
 use crate::records::clock::Clock;

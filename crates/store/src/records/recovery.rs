@@ -74,6 +74,7 @@ use std::time::Instant;
 /// Entries whose records are prefetched together.
 const ENTRIES_AT_ONCE: usize = 32;
 const _: () = assert!(SLOTS <= u64::BITS as usize, "a bit for each");
+
 /// Entries that are classified together: the keys in one piece, and the end and the record's offset
 /// of each.
 #[derive(Default)]

@@ -10,9 +10,9 @@
 //!
 //! A commit of several keys takes a slot, writes its records as
 //! [pending](crate::records::record::Stamp::Pending) under the slot and its timestamp, and makes
-//! the index lead to them. Storing the timestamp in the slot (NAW) commits it. Timestamps are used once, so
-//! they also serve as the slot's generation: records that are pending under a slot with another
-//! timestamp were not committed.
+//! the index lead to them. Storing the timestamp in the slot (NAW) commits it. Timestamps are used
+//! once, so they also serve as the slot's generation: records that are pending under a slot with
+//! another timestamp were not committed.
 //!
 //! So before a slot gets another timestamp, the records that are pending under its current one are
 //! durably stamped. The next commit through the slot does that, under the fence of its own records,

@@ -5,6 +5,8 @@ use crate::catalogue::Keyspace;
 use crate::engine::At;
 use crate::entry::{Entry, Update, expiry};
 use crate::error::{ReadError, WriteError};
+use crate::key::PREFIX;
+use crate::pinned::PinnedValue;
 use crate::write::{Step, check_key};
 use bristlecone_pmem::Media;
 use std::ops::ControlFlow;
@@ -39,6 +41,23 @@ impl<M: Media> Store<M> {
             answer = f.take().map(|f| f(entry));
         })?;
         Ok(answer)
+    }
+
+    /// Returns the value of `key`, in place.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn get_pinned(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+    ) -> Result<Option<PinnedValue<'_>>, ReadError> {
+        let key = self.shared.catalogue.index_key(keyspace, key)?;
+        if check_key(&key[PREFIX..]).is_err() {
+            return Ok(None);
+        }
+        let at = At::Latest(self.wait());
+        self.shared.engine.get_pinned(at, &key)
     }
 
     /// Calls `f` with the value of each key in order, `None` if there is none, until `f` breaks.

@@ -41,8 +41,7 @@ mod writes;
 
 use crate::catalogue::Catalogue;
 use crate::control::Control;
-use crate::engine::Ticket;
-use crate::engine::Wait;
+use crate::engine::{Ticket, Wait};
 use crate::error::{Damage, ReadError, WriteError};
 use crate::feed::Feed;
 use crate::key::split;

@@ -10,12 +10,12 @@ use super::{Core, TreeEngine};
 use crate::bounds::Bounds;
 use crate::catalogue::parse;
 use crate::control::Control;
+use crate::engine::Shares;
 use crate::error::{Damage, StoreError, WriteError};
 use crate::key::{CATALOGUE, split};
+use crate::options::StoreOptions;
 use crate::report::StoreRecovery;
 use crate::root::{self, Format, StoreRoot};
-use crate::shared::Shares;
-use crate::store::StoreOptions;
 use bristlecone_index::Direction;
 use bristlecone_index::clustered::{
     self, ClusteredOptions, DEFAULT_PAGE_BYTES, HostedTree, PAGE_BYTES,

@@ -15,6 +15,7 @@ use super::value::{Head, decode, encode};
 use super::{Core, damaged, read_error, write_error};
 use crate::error::{Damage, WriteError};
 use crate::key::split;
+use crate::write::check_value;
 use bristlecone_index::clustered::{self, HostedTree, KeyRange, When};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
@@ -104,13 +105,14 @@ impl<M: Media> Core<M> {
     /// the gate, and [gives them back](Self::give_back) if the value is not put.
     ///
     /// # Errors
-    /// [`WriteError`]
+    /// [`WriteError`]; parts that were put are given back.
     pub(super) fn store_value<'v>(
         &self,
         place: &[u8],
         value: &'v [u8],
         expiry: u64,
     ) -> Result<Stored<'v>, WriteError> {
+        check_value(value)?;
         if !self.has_parts(value.len()) {
             return Ok(Stored {
                 bytes: encode(value, expiry),

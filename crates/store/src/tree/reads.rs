@@ -3,9 +3,7 @@
 use super::long::Place;
 use super::value::{Found, Head, glimpsed};
 use super::{Core, damaged, read_error, time_of, when};
-use crate::engine::At;
-use crate::engine::Ticket;
-use crate::engine::Wait;
+use crate::engine::{At, Ticket, Wait};
 use crate::entry::{Entry, expires_at};
 use crate::error::{Damage, ReadError};
 use crate::pinned::PinnedValue;

@@ -7,8 +7,8 @@ use crate::catalogue::parse;
 use crate::entry::{Entry, expires_at};
 use crate::error::{Damage, StoreError};
 use crate::key::{CATALOGUE, split};
+use crate::report::{SalvageReport, Salvaged};
 use crate::root::StoreRoot;
-use crate::salvage::{SalvageReport, Salvaged};
 use bristlecone_index::Violation;
 use bristlecone_index::clustered::{
     ClusteredOptions, Current, Glimpse, HostedTree, KeyRange, Observed, Observer, ReadError, When,

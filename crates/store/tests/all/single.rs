@@ -1,7 +1,10 @@
 //! Operations on single keys, with every engine, through kills and reopenings.
 
 use crate::common::{ALL, Fixture, TREE, k, text};
-use bristlecone_store::{MAX_KEY_BYTES, Update, WriteError};
+use bristlecone_store::{
+    Entry, MAX_KEY_BYTES, MAX_VALUE_BYTES, Step, TransactionOptions, Update, WriteError,
+};
+use std::ops::ControlFlow;
 
 #[test]
 fn what_was_put_is_read_also_after_a_kill_and_a_reopening() {
@@ -339,5 +342,41 @@ fn a_store_that_is_removed_can_be_made_again() {
         let name = "n".repeat(bristlecone_store::MAX_NAME_BYTES + 1);
         let error = bristlecone_store::Store::create(&pool, &name, &options).unwrap_err();
         assert!(error.to_string().contains("41"), "{error}");
+    }
+}
+
+/// A store on a tree took values of any length by `put` and by steps, and no other way.
+#[test]
+fn a_value_of_more_than_a_store_takes_is_refused_however_it_is_put() {
+    // Never touched, so it takes no memory.
+    let long = vec![0; MAX_VALUE_BYTES + 1];
+    for design in ALL {
+        let f = Fixture::new(design);
+        let (store, k) = (&f.store, &f.k);
+        let refused = |done: Result<(), WriteError>, way: &str| {
+            let is_refused = matches!(done, Err(WriteError::ValueTooLong { .. }));
+            assert!(is_refused, "{design}, {way}: {done:?}");
+        };
+        refused(store.put(k, b"key", &long), "put");
+        refused(
+            store.put_expiring(k, b"key", &long, Some(1 << 40)),
+            "expiring",
+        );
+        let put = [(&b"key"[..], &long[..])];
+        refused(store.multi_put(k, &put, |_| true).map(drop), "multi_put");
+        let step = [(&b"key"[..], Step::Put(&long))];
+        let each = |_: Option<Entry<'_>>| ControlFlow::Continue(());
+        refused(store.execute_batch(k, &step, each).map(drop), "steps");
+        let mut transaction = store.begin(TransactionOptions::default());
+        refused(transaction.put(k, b"key", &long), "transaction");
+        assert_eq!(store.get(k, b"key").unwrap(), None);
+        // Not reached: a step before it is the last of the prefix.
+        let steps = [
+            (&b"a"[..], Step::Put(b"1")),
+            (&b"a"[..], Step::Put(b"2")),
+            (&b"key"[..], Step::Put(&long)),
+        ];
+        assert_eq!(store.execute_batch(k, &steps, each).unwrap(), 1);
+        f.store.check().unwrap();
     }
 }

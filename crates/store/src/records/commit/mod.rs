@@ -35,8 +35,7 @@ mod steps;
 
 use crate::catalogue::Catalogue;
 use crate::dropped::DroppedAt;
-use crate::engine::Ticket;
-use crate::engine::Wait;
+use crate::engine::{Ticket, Wait};
 use crate::error::{ConflictError, WriteError};
 use crate::feed::Feed;
 use crate::key::{PREFIX, split};

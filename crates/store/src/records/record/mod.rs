@@ -348,32 +348,50 @@ pub(crate) fn verify_checksum<M: Media>(
 ///
 /// # Errors
 /// [`Damage`]
-#[inline]
+// Always: the readers of an engine would share one copy, a call for each value that is read.
+#[inline(always)]
 pub(crate) fn verified_value<'p, M: Media>(
     pm: &'p M,
     key: &[u8],
     off: u64,
     meta: &Meta,
 ) -> Result<Cow<'p, [u8]>, Damage> {
-    let (value, found) = if meta.is_segmented() {
-        let value = value(pm, off, meta)?;
-        let crc = checksum::append(
-            crc32c::crc32c(key),
-            &[&meta.summed(), &meta.stored_expiry(), &value],
-        );
-        (value, crc)
-    } else {
-        // An expiry lies before the value.
-        let before = (meta.value_at() - HEADER) as usize;
-        let bytes = bytes_at(pm, off + HEADER, before + meta.len())?;
-        let crc = checksum::of_three(key, &meta.summed(), bytes);
-        (Cow::Borrowed(&bytes[before..]), crc)
-    };
-    if found == meta.crc() {
-        return Ok(value);
+    if meta.is_segmented() {
+        return verified_segments(pm, key, off, meta);
     }
-    Err(Damage::new(format!(
+    // An expiry lies before the value.
+    let before = (meta.value_at() - HEADER) as usize;
+    let bytes = bytes_at(pm, off + HEADER, before + meta.len())?;
+    let found = checksum::of_three(key, &meta.summed(), bytes);
+    if found != meta.crc() {
+        return Err(wrong_checksum(off, found, meta));
+    }
+    Ok(Cow::Borrowed(&bytes[before..]))
+}
+
+/// As [`verified_value`], of a value in segments. Apart, so that the other is short.
+#[cold]
+fn verified_segments<'p, M: Media>(
+    pm: &'p M,
+    key: &[u8],
+    off: u64,
+    meta: &Meta,
+) -> Result<Cow<'p, [u8]>, Damage> {
+    let value = value(pm, off, meta)?;
+    let found = checksum::append(
+        crc32c::crc32c(key),
+        &[&meta.summed(), &meta.stored_expiry(), &value],
+    );
+    if found != meta.crc() {
+        return Err(wrong_checksum(off, found, meta));
+    }
+    Ok(value)
+}
+
+#[cold]
+fn wrong_checksum(off: u64, found: u32, meta: &Meta) -> Damage {
+    Damage::new(format!(
         "record {off:#x}: checksum {found:#010x}, expected {:#010x}",
         meta.crc()
-    )))
+    ))
 }

@@ -355,10 +355,9 @@ impl<M: Media> Vacuum<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{StorageEngine, Wait};
+    use crate::engine::{Shares, StorageEngine, Wait};
     use crate::key::{CATALOGUE, IndexKey};
     use crate::records::Records;
-    use crate::shared::Shares;
     use crate::{LbEngine, StoreOptions};
     use bristlecone_pmem::media::Dram;
     use bristlecone_pmem::{Pool, PoolOptions};

@@ -7,47 +7,15 @@
 //! Nothing in the pool is changed. Inside `bristlecone_index::damage::collecting_damage`, damaged
 //! keys of the index are skipped too.
 
-use crate::entry::Entry;
-use crate::error::{ReadError, StoreError};
+use super::Store;
+use crate::error::StoreError;
+use crate::report::{SalvageReport, Salvaged};
 use crate::root::{self, Format};
-use crate::store::Store;
 use crate::{records, tree};
-use bristlecone_index::Violation;
 use bristlecone_index::engine::{EngineKind, LbEngine};
 use bristlecone_pmem::{Media, Pool};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-
-/// A key of a damaged store.
-#[derive(Debug)]
-pub struct Salvaged<'a> {
-    /// Name of its keyspace. `None` if the catalogue's record of it is damaged, or the keyspace was
-    /// dropped.
-    pub keyspace: Option<&'a str>,
-    /// Number of its keyspace. 0 is the catalogue, whose keys are the names of keyspaces.
-    pub number: u32,
-    /// The key.
-    pub key: &'a [u8],
-    /// Its value, or what is wrong.
-    pub found: Result<Entry<'a>, ReadError>,
-}
-
-/// The outcome of a salvage.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SalvageReport {
-    /// Design of the index.
-    pub design: String,
-    /// Bytes in a leaf of the index.
-    pub node_bytes: u32,
-    /// Names of the keyspaces whose records can be read.
-    pub keyspaces: Vec<String>,
-    /// Entries that the index counts, including the catalogue's and tombstones.
-    pub indexed: u64,
-    /// Entries that were visited: fewer if keys in the index are damaged.
-    pub walked: u64,
-    /// The first violation that verifying the index found.
-    pub violation: Option<Violation>,
-}
 
 impl<M: Media> Store<M> {
     /// Visits each key of the store `name`, which must not be open. Damaged entries of the
