@@ -136,8 +136,9 @@ struct Queue {
 }
 
 impl Queue {
+    /// What a vacuum removes of a dropped keyspace does not: the drop is the last event.
     fn concerns(&self, keyspace: u32, key: &[u8]) -> bool {
-        self.keyspace == keyspace && key.starts_with(&self.prefix)
+        self.dropped.is_none() && self.keyspace == keyspace && key.starts_with(&self.prefix)
     }
 
     /// Queues a change of so many bytes. `event` is `None` where it has more than the queue may

@@ -20,6 +20,7 @@ impl<M: Media> Core<M> {
         self.count_keys();
         let mut all = Count::default();
         self.counts.all().values().for_each(|count| all.add(*count));
+        let all = all.or_none();
         let (oldest, snapshots) = self.tree.readers();
         let space = self.tree.space();
         let keys = all.keys + self.catalogue.count();
@@ -46,7 +47,7 @@ impl<M: Media> Core<M> {
             return 0;
         }
         self.count_keys();
-        self.counts.of(number).keys
+        self.counts.of(number).or_none().keys
     }
 
     /// Checks the tree and all values, and that the counts are right and nothing is left of

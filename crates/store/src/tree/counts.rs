@@ -51,6 +51,18 @@ impl Count {
         self.expiring = self.expiring.wrapping_add(other.expiring);
     }
 
+    /// The counts to show. Shards are read one after the other, so while a key comes and goes the
+    /// sums may be short of it: below zero they are none.
+    pub fn or_none(self) -> Self {
+        let [keys, bytes, expiring] = [self.keys, self.bytes, self.expiring]
+            .map(|sum| if sum > u64::MAX / 2 { 0 } else { sum });
+        Self {
+            keys,
+            bytes,
+            expiring,
+        }
+    }
+
     pub fn subtract(&mut self, other: Self) {
         self.keys = self.keys.wrapping_sub(other.keys);
         self.bytes = self.bytes.wrapping_sub(other.bytes);
@@ -116,6 +128,8 @@ impl<F: FnOnce()> Drop for AtEnd<F> {
     }
 }
 
+type LongKeys = BTreeMap<Vec<u8>, (Vec<u8>, usize)>;
+
 /// The counts of all keyspaces, and the feed that is told of each change with them.
 pub(super) struct Counts {
     few: [OnceLock<Box<Sums>>; FEW],
@@ -129,7 +143,7 @@ pub(super) struct Counts {
     /// Keys that the sweep is removing: what has expired, or was dropped, was not there any more.
     quiet: Mutex<BTreeSet<Vec<u8>>>,
     /// The long keys that are being changed, by where the tree has them, and by how many.
-    long: Mutex<BTreeMap<Vec<u8>, (Vec<u8>, usize)>>,
+    long: Mutex<LongKeys>,
     /// Values in parts that are gone.
     pub apart_gone: Mutex<Vec<Apart>>,
     /// Says whose an entry is.
@@ -374,6 +388,10 @@ mod tests {
             change(number, Some(seen(1, 99)), None);
             change(number, Some(seen(0, 0)), None);
             assert_eq!(counts.of(number), Count::default());
+            let mut short = Count::default();
+            short.subtract(count);
+            assert_eq!(short.or_none(), Count::default());
+            assert_eq!(count.or_none(), count);
             let apart = Some(77);
             change(
                 number,

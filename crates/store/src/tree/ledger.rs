@@ -73,10 +73,11 @@ fn encoded(session: u64, counts: &BTreeMap<u32, Count>) -> Vec<u8> {
 
 impl<M: Media> Core<M> {
     /// Takes the counts that the last session left, or notes that the keys have to be counted.
-    pub(super) fn load_counts(&self) -> Result<(), clustered::ReadError> {
+    pub(super) fn load_counts(&self) {
         let key = IndexKey::new(CATALOGUE, b"");
-        let saved = self.tree.get(When::Now, &key, parse)?.flatten();
-        match saved {
+        let saved = self.tree.get(When::Now, &key, parse);
+        // Counts that cannot be read are as if they had not been saved; a check reports them.
+        match saved.ok().flatten().flatten() {
             Some((session, counts)) if session == self.tree.first_stamp() => {
                 for (number, count) in counts {
                     self.counts.add(number, count);
@@ -89,7 +90,6 @@ impl<M: Media> Core<M> {
                 self.ledger.is_uncounted.store(true, Ordering::Release);
             }
         }
-        Ok(())
     }
 
     /// Whether nothing was ever written to the store.

@@ -161,8 +161,7 @@ impl<M: Media> TreeEngine<M> {
             now: AtomicU64::new(0),
         });
         core.load_catalogue()?;
-        let damaged = |e| StoreError::from(WriteError::from(super::read_error(None, e)));
-        core.load_counts().map_err(damaged)?;
+        core.load_counts();
         // What cannot be read is reported by a check; its parts stay.
         let _ = core.find_lost_parts();
         let writable = !core.pm().read_only();

@@ -144,6 +144,12 @@ impl Subject for StoreSubject {
         format!("store-{design}-{}{variant}", self.node_bytes)
     }
 
+    /// A clustered store posts separators and wipes heads when a page is first touched, so even
+    /// reads of one just opened store.
+    fn stores_when_observed(&self) -> bool {
+        self.kind.is_none()
+    }
+
     fn create(&self) -> Result<Box<dyn Live>, Fault> {
         let pool = make_pool()?;
         let store = match self.kind {
