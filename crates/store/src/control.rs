@@ -1,11 +1,11 @@
-//! What an engine's background thread is told, and what it reports.
+//! Control of an engine's background thread: stopping it, pausing it, and the errors it reports.
 
 use crate::error::WriteError;
 use bristlecone_pmem::sync::lock;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The thread's orders and reports.
+/// See the module's head.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
     /// The error of the thread's last step, or damage that an earlier one found.

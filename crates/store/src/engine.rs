@@ -1,4 +1,4 @@
-//! What keeps the keys of a store and their versions: the store's handles work on this.
+//! The interface that the store's handles use: an engine keeps the keys and their versions.
 //!
 //! Keys are [index keys](crate::key): the keyspace's number, then the key. Handles check that a
 //! keyspace is of this store, and the lengths of keys. Engines check the lengths of values.
@@ -48,7 +48,7 @@ pub(crate) struct Ticket {
     pub shard: usize,
 }
 
-/// What the handles of a store and its engine share.
+/// State that a store's handles share with its engine.
 #[derive(Clone)]
 pub(crate) struct Shares {
     /// The names and numbers of the keyspaces.

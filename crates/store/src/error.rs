@@ -101,7 +101,7 @@ pub enum ReadError {
     Damaged(Damage),
     /// There is no memory for what has to be read.
     Memory {
-        /// What was refused.
+        /// The error of the allocation.
         what: String,
     },
     /// The handle of the keyspace is another store's, or is from before this one was opened.

@@ -136,7 +136,8 @@ struct Queue {
 }
 
 impl Queue {
-    /// What a vacuum removes of a dropped keyspace does not: the drop is the last event.
+    /// Whether this subscriber is to be told of a change. Once its keyspace is dropped it is not:
+    /// the keys that a vacuum then removes come after its last event.
     fn concerns(&self, keyspace: u32, key: &[u8]) -> bool {
         self.dropped.is_none() && self.keyspace == keyspace && key.starts_with(&self.prefix)
     }

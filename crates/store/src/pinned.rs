@@ -30,7 +30,7 @@ impl<'s> PinnedValue<'s> {
         }
     }
 
-    /// What a tree has from byte `from` on.
+    /// A value in a page of a tree, without its first `from` bytes.
     pub(crate) fn in_tree(pinned: Pinned<'s>, from: usize, expires_at: Option<u64>) -> Self {
         Self {
             value: Value::Tree(pinned, from),

@@ -1,4 +1,4 @@
-//! What a serialisable transaction has read.
+//! The read set of a serialisable transaction.
 
 use crate::write::check_key;
 use bristlecone_index::engine::Range;

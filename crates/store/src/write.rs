@@ -38,6 +38,23 @@ impl Write {
     }
 }
 
+/// Runs `op`; if there was no space, `reclaim`, and `op` once more.
+///
+/// # Errors
+/// Those of `op`.
+pub(crate) fn retry_for_space<T>(
+    reclaim: impl FnOnce(),
+    mut op: impl FnMut() -> Result<T, WriteError>,
+) -> Result<T, WriteError> {
+    match op() {
+        Err(WriteError::Space(_)) => {
+            reclaim();
+            op()
+        }
+        done => done,
+    }
+}
+
 /// # Errors
 /// [`WriteError::KeyTooLong`]
 pub(crate) fn check_key(key: &[u8]) -> Result<(), WriteError> {

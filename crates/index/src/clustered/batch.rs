@@ -503,7 +503,7 @@ where
         Ok(sparse)
     }
 
-    /// What the transaction of a batch has read and is not as it was, at that stamp.
+    /// The first key that the batch's transaction has read and that has changed since, as of `stamp`.
     fn first_conflict(
         &self,
         batch: &Batch<'_, K>,
@@ -555,11 +555,7 @@ where
     ) {
         let mut places = places.into_iter();
         // No reader gets past one of these before all of them have been shown.
-        let together = if runs.len() > 1 && !planted!(self.pm(), "clustered-batch-shown-by-page") {
-            runs
-        } else {
-            &[]
-        };
+        let together = if runs.len() > 1 { runs } else { &[] };
         for run in together {
             run.part.version.lock();
         }

@@ -1,6 +1,7 @@
 //! A batch of changes: what is asked for, and what has been found of it.
 
 use super::group::Record;
+use super::modify::Modified;
 use super::outer::Outer;
 use super::page::key_word;
 use super::serial::Reads;
@@ -93,10 +94,12 @@ impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
         self.conflict
     }
 
-    /// The time stamp of its changes, 0 if there were none; and one that no change that it saw is
-    /// later than.
-    pub(super) fn stamps(&self) -> (u64, u64) {
-        (self.stamp, self.seen.max(self.stamp))
+    /// How it ended, once it has been made.
+    pub(super) fn modified(&self) -> Modified {
+        Modified {
+            stamp: (self.stamp != 0).then_some(self.stamp),
+            seen: self.seen.max(self.stamp),
+        }
     }
 
     /// Adds a change.

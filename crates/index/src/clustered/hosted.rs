@@ -4,7 +4,7 @@
 //! A *time* shows all changes with stamps below it. [`begin`](HostedTree::begin) registers one, and
 //! what it shows stays readable until [`end`](HostedTree::end).
 
-use super::changes::Batch;
+use super::changes::{Batch, Conflict};
 use super::marks::Marks;
 use super::modify::{Each, Modified, Refused};
 use super::observe::Observer;
@@ -141,7 +141,7 @@ impl fmt::Debug for Pinned<'_> {
     }
 }
 
-/// What a key has, as a change of it finds it.
+/// The present value of a key that is being visited or changed.
 pub type Current<'v, M> = super::modify::Current<'v, [u8], [u8], M>;
 
 /// One of the steps of [`HostedTree::execute`]: a key, and its new value, or `None` to look at it.
@@ -319,6 +319,34 @@ impl<M: Media> HostedTree<M> {
         (self.0).scan_stored(&range, direction, time, visit, |_, e| Err(e))
     }
 
+    /// As [`scan`](Self::scan), upwards, of what the range has when it begins.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn scan_present(
+        &self,
+        range: KeyRange<'_>,
+        visit: impl FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
+    ) -> Result<(), ReadError> {
+        let time = self.begin(false);
+        let scanned = self.scan(time, range, Direction::Up, visit);
+        self.end(time);
+        scanned
+    }
+
+    /// Returns whether the tree has no key.
+    ///
+    /// # Errors
+    /// [`ReadError`]: a page before the first key is damaged.
+    pub fn is_empty(&self) -> Result<bool, ReadError> {
+        let mut empty = true;
+        self.scan_present((Bound::Unbounded, Bound::Unbounded), |_, _| {
+            empty = false;
+            Ok(ControlFlow::Break(()))
+        })?;
+        Ok(empty)
+    }
+
     /// Visits what the range has now, in the order of keys. `damaged` gets the bounds of each page
     /// that cannot be read, and why; the scan goes on behind it.
     ///
@@ -327,11 +355,25 @@ impl<M: Media> HostedTree<M> {
     pub fn salvage(
         &self,
         range: KeyRange<'_>,
+        visit: impl FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
+        damaged: impl FnMut(KeyRange<'_>, &ReadError),
+    ) -> Result<(), ReadError> {
+        self.salvage_at(NOW, range, visit, damaged)
+    }
+
+    /// As [`salvage`](Self::salvage), of what the range has at a time that has begun and not ended.
+    ///
+    /// # Errors
+    /// Those of `visit`.
+    pub fn salvage_at(
+        &self,
+        time: u64,
+        range: KeyRange<'_>,
         mut visit: impl FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
         mut damaged: impl FnMut(KeyRange<'_>, &ReadError),
     ) -> Result<(), ReadError> {
         let visit = |key: &[u8], stored: Stored<'_>| visit(key, Current::new(&self.0, stored));
-        (self.0).scan_stored(&range, Direction::Up, NOW, visit, |at, e| {
+        (self.0).scan_stored(&range, Direction::Up, time, visit, |at, e| {
             let low = at.low.as_deref().map_or(Bound::Unbounded, Bound::Included);
             let high = at.high.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
             damaged((low, high), &e);
@@ -399,16 +441,10 @@ impl<M: Media> HostedTree<M> {
             batch = batch.if_unchanged_since(since, reads);
         }
         self.0.change_batch(&mut batch, true)?;
-        let (stamp, seen) = batch.stamps();
+        let modified = batch.modified();
         match batch.conflict() {
-            Some(conflict) => Err(ChangeError::Conflict {
-                key: conflict.key,
-                read: conflict.read,
-            }),
-            None => Ok(Modified {
-                stamp: (stamp != 0).then_some(stamp),
-                seen,
-            }),
+            Some(Conflict { key, read }) => Err(ChangeError::Conflict { key, read }),
+            None => Ok(modified),
         }
     }
 
@@ -422,9 +458,7 @@ impl<M: Media> HostedTree<M> {
     ) -> Result<Modified, ChangeError> {
         let mut batch = self.0.batch_of(keys.into_iter().map(|key| (key, None)))?;
         self.0.change_batch(&mut batch, false)?;
-        let (stamp, seen) = batch.stamps();
-        let stamp = (stamp != 0).then_some(stamp);
-        Ok(Modified { stamp, seen })
+        Ok(batch.modified())
     }
 
     /// Calls `each` with what each key has, in the order of the steps, until it breaks, and makes
@@ -450,9 +484,7 @@ impl<M: Media> HostedTree<M> {
             }
         }
         let done = self.0.execute_batch(&mut batch, each)?;
-        let (stamp, seen) = batch.stamps();
-        let stamp = (stamp != 0).then_some(stamp);
-        Ok((done, Modified { stamp, seen }))
+        Ok((done, batch.modified()))
     }
 
     /// Replaces the pages that hold values which nobody needs any more, as far as there is space

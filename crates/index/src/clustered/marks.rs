@@ -138,22 +138,13 @@ where
             return self.commit_all();
         }
         let time = self.versions.begin(|| self.stamps.coming());
-        let early = planted!(self.pm(), "clustered-durable-early");
-        let committed = if early {
-            Ok(())
-        } else {
-            self.commit_below(time)
-        };
+        let committed = self.commit_below(time);
         let freed = match committed {
             Ok(()) => self.marks.advance(&self.versions, time),
             Err(_) => self.versions.end(time),
         };
         self.retire_blocks(freed);
-        if early {
-            self.commit_below(time)
-        } else {
-            committed
-        }
+        committed
     }
 
     /// Commits all changes below `time`, the present a moment ago.

@@ -24,7 +24,7 @@ pub enum Modification<V> {
     Remove,
 }
 
-/// What a key has, as a change of it finds it.
+/// The present value of a key that is being visited or changed.
 pub struct Current<'v, K, V, M>
 where
     K: KeyRepr + ?Sized,
@@ -80,7 +80,7 @@ pub(super) type Each<'e, K, V, M> =
 pub struct Modified {
     /// The time stamp of the change; `None` if the key stays as it is.
     pub stamp: Option<u64>,
-    /// What was decided rests on no change with a later stamp.
+    /// No change that was read to decide has a later stamp.
     pub seen: u64,
 }
 

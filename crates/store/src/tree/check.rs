@@ -1,26 +1,25 @@
 //! Looking at everything that a store on a tree has: checks, damage, statistics.
 
-use super::Core;
-use super::counts::{Count, weight};
+use super::counts::Count;
+use super::ledger::count_in;
 use super::long;
-use super::value::{Found, Marker, glimpsed};
+use super::value::{Found, Marker};
+use super::{ALL, Core};
 use crate::error::DamagedRecord;
 use crate::key::CATALOGUE;
 use crate::report::{CheckReport, StoreStats};
 use bristlecone_index::Violation;
-use bristlecone_index::clustered::{self, When};
+use bristlecone_index::clustered::When;
 use bristlecone_pmem::Media;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
-
-const ALL: clustered::KeyRange<'static> = (Bound::Unbounded, Bound::Unbounded);
 
 impl<M: Media> Core<M> {
     pub(super) fn stats(&self) -> StoreStats {
         self.count_keys();
         let mut all = Count::default();
         self.counts.all().values().for_each(|count| all.add(*count));
-        let all = all.or_none();
+        let all = all.or_zero();
         let (oldest, snapshots) = self.tree.readers();
         let space = self.tree.space();
         let keys = all.keys + self.catalogue.count();
@@ -47,7 +46,7 @@ impl<M: Media> Core<M> {
             return 0;
         }
         self.count_keys();
-        self.counts.of(number).or_none().keys
+        self.counts.of(number).or_zero().keys
     }
 
     /// Checks the tree and all values, and that the counts are right and nothing is left of
@@ -66,23 +65,24 @@ impl<M: Media> Core<M> {
                 lines.join("\n")
             )));
         }
-        let mut report = CheckReport::default();
         let mut found: BTreeMap<u32, Count> = BTreeMap::new();
         let scanned = self.tree.salvage(
             ALL,
             |key, current| {
-                if let Some((number, key_bytes)) = long::owner::<M>(key) {
-                    let count = Count::of(key_bytes, weight(glimpsed(current.glimpse())));
-                    report.entries += 1;
-                    report.versions += 1;
-                    report.bytes += count.bytes;
-                    found.entry(number).or_default().add(count);
-                }
+                count_in(&mut found, key, &current);
                 Ok(ControlFlow::Continue(()))
             },
             |_, _| {},
         );
         scanned.map_err(|e| Violation::new(e.to_string()))?;
+        let mut all = Count::default();
+        found.values().for_each(|count| all.add(*count));
+        let report = CheckReport {
+            entries: all.keys,
+            versions: all.keys,
+            bytes: all.bytes,
+            ..CheckReport::default()
+        };
         found.remove(&CATALOGUE);
         let counted = self.counts.all();
         if counted != found {

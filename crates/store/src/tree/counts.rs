@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 const FEW: usize = 64;
 const SHARDS: usize = 8;
 
-/// What a keyspace has.
+/// Number and size of the keys of a keyspace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub keys: u64,
@@ -51,9 +51,9 @@ impl Count {
         self.expiring = self.expiring.wrapping_add(other.expiring);
     }
 
-    /// The counts to show. Shards are read one after the other, so while a key comes and goes the
-    /// sums may be short of it: below zero they are none.
-    pub fn or_none(self) -> Self {
+    /// The counts to report. The shards are read one after the other, so while keys come and go a
+    /// sum can be below zero for a moment. It is reported as 0 then.
+    pub fn or_zero(self) -> Self {
         let [keys, bytes, expiring] = [self.keys, self.bytes, self.expiring]
             .map(|sum| if sum > u64::MAX / 2 { 0 } else { sum });
         Self {
@@ -390,8 +390,8 @@ mod tests {
             assert_eq!(counts.of(number), Count::default());
             let mut short = Count::default();
             short.subtract(count);
-            assert_eq!(short.or_none(), Count::default());
-            assert_eq!(count.or_none(), count);
+            assert_eq!(short.or_zero(), Count::default());
+            assert_eq!(count.or_zero(), count);
             let apart = Some(77);
             change(
                 number,

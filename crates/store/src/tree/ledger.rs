@@ -9,18 +9,17 @@
 //! next session 64 | number 32 keys 64 bytes 64 expiring 64 | ...       little-endian
 //! ```
 
-use super::Core;
 use super::counts::{Count, weight};
 use super::long;
 use super::value::glimpsed;
+use super::{ALL, Core};
 use crate::error::WriteError;
 use crate::key::{CATALOGUE, IndexKey};
-use bristlecone_index::Direction;
 use bristlecone_index::clustered::{self, When};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
 use std::collections::BTreeMap;
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -71,6 +70,18 @@ fn encoded(session: u64, counts: &BTreeMap<u32, Count>) -> Vec<u8> {
     bytes
 }
 
+/// Counts an entry with its keyspace's.
+pub(super) fn count_in<M: Media>(
+    counts: &mut BTreeMap<u32, Count>,
+    key: &[u8],
+    current: &clustered::Current<'_, M>,
+) {
+    if let Some((number, key_bytes)) = long::owner::<M>(key) {
+        let count = Count::of(key_bytes, weight(glimpsed(current.glimpse())));
+        counts.entry(number).or_default().add(count);
+    }
+}
+
 impl<M: Media> Core<M> {
     /// Takes the counts that the last session left, or notes that the keys have to be counted.
     pub(super) fn load_counts(&self) {
@@ -83,26 +94,13 @@ impl<M: Media> Core<M> {
                     self.counts.add(number, count);
                 }
             }
-            _ if self.is_new() => {}
+            _ if self.tree.is_empty().unwrap_or(false) => {}
             _ => {
                 *lock(&self.ledger.uncounted) = Some(self.tree.begin(false));
                 // ORDERING: Release; pairs with the Acquire of `settle_counts`.
                 self.ledger.is_uncounted.store(true, Ordering::Release);
             }
         }
-    }
-
-    /// Whether nothing was ever written to the store.
-    fn is_new(&self) -> bool {
-        let mut empty = true;
-        let time = self.tree.begin(false);
-        let all = (Bound::Unbounded, Bound::Unbounded);
-        let scanned = self.tree.scan(time, all, Direction::Up, |_, _| {
-            empty = false;
-            Ok(ControlFlow::Break(()))
-        });
-        self.tree.end(time);
-        empty && scanned.is_ok()
     }
 
     /// A thread of the store counts the keys.
@@ -114,7 +112,7 @@ impl<M: Media> Core<M> {
     /// Counts the keys before the first change, if no thread does: while they are not counted, the
     /// old values of all that changes are kept.
     #[inline]
-    pub(super) fn settle_counts(&self) -> Result<(), WriteError> {
+    pub(super) fn settle_counts(&self) {
         // ORDERING: Acquire; pairs with the Releases of `load_counts` and `count_keys`. Relaxed;
         // as in `thread_counts`.
         if self.ledger.is_uncounted.load(Ordering::Acquire)
@@ -122,7 +120,6 @@ impl<M: Media> Core<M> {
         {
             self.count_keys();
         }
-        Ok(())
     }
 
     /// Counts the keys that there were when the store was opened, unless they are known. Keys of
@@ -134,29 +131,12 @@ impl<M: Media> Core<M> {
             return;
         };
         let mut counts: BTreeMap<u32, Count> = BTreeMap::new();
-        let mut from: Option<Vec<u8>> = None;
-        loop {
-            let start = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
-            let range = (start, Bound::Unbounded);
-            let mut last = None;
-            let scanned = self.tree.scan(time, range, Direction::Up, |key, current| {
-                if let Some((number, key_bytes)) = long::owner::<M>(key) {
-                    let count = Count::of(key_bytes, weight(glimpsed(current.glimpse())));
-                    counts.entry(number).or_default().add(count);
-                }
-                last = Some(key.to_vec());
-                Ok(ControlFlow::Continue(()))
-            });
-            if scanned.is_ok() {
-                break;
-            }
-            // Behind the page that cannot be read.
-            let start = last.as_deref().map_or(start, Bound::Excluded);
-            match self.next_readable((start, Bound::Unbounded)) {
-                Some(next) => from = Some(next),
-                None => break,
-            }
-        }
+        let visit = |key: &[u8], current: clustered::Current<'_, M>| {
+            count_in(&mut counts, key, &current);
+            Ok(ControlFlow::Continue(()))
+        };
+        // Nothing in it fails.
+        let _ = self.tree.salvage_at(time, ALL, visit, |_, _| {});
         for (number, count) in counts {
             self.counts.add(number, count);
         }
@@ -164,22 +144,6 @@ impl<M: Media> Core<M> {
         *uncounted = None;
         // ORDERING: Release; pairs with the Acquire of `settle_counts`.
         self.ledger.is_uncounted.store(false, Ordering::Release);
-    }
-
-    /// Returns the first key of a range behind the first page that cannot be read.
-    fn next_readable(&self, range: clustered::KeyRange<'_>) -> Option<Vec<u8>> {
-        let mut behind = None;
-        let mut damaged = |(_, high): clustered::KeyRange<'_>, _: &clustered::ReadError| {
-            if behind.is_none()
-                && let Bound::Excluded(high) = high
-            {
-                behind = Some(high.to_vec());
-            }
-        };
-        let visit = |_: &[u8], _: clustered::Current<'_, M>| Ok(ControlFlow::Continue(()));
-        // `visit` does not fail.
-        let _ = self.tree.salvage(range, visit, &mut damaged);
-        behind
     }
 
     /// Returns whether all keys have been counted.

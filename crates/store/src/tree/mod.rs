@@ -54,7 +54,7 @@ use counts::Counts;
 use crossbeam_epoch as epoch;
 use gate::Gate;
 use ledger::Ledger;
-use std::ops::Deref;
+use std::ops::{Bound, Deref};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -96,6 +96,9 @@ impl<M: Media> Deref for TreeEngine<M> {
         &self.core
     }
 }
+
+/// Every key of the tree.
+const ALL: clustered::KeyRange<'static> = (Bound::Unbounded, Bound::Unbounded);
 
 /// The time that shows all changes up to this time stamp.
 fn time_of(ts: u64) -> u64 {

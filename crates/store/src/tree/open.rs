@@ -16,7 +16,6 @@ use crate::key::{CATALOGUE, split};
 use crate::options::StoreOptions;
 use crate::report::StoreRecovery;
 use crate::root::{self, Format, StoreRoot};
-use bristlecone_index::Direction;
 use bristlecone_index::clustered::{
     self, ClusteredOptions, DEFAULT_PAGE_BYTES, HostedTree, PAGE_BYTES,
 };
@@ -65,21 +64,22 @@ fn clear_remains<M: Media>(pool: &Arc<Pool<M>>, index_name: &str) -> Result<(), 
     };
     let counts = Arc::new(Counts::new::<M>(Arc::default()));
     let tree = HostedTree::<M>::open(pool, index_name, &options, counts)?;
-    let time = tree.begin(false);
-    let mut empty = true;
-    let all = (Bound::Unbounded, Bound::Unbounded);
-    let scanned = tree.scan(time, all, Direction::Up, |_, _| {
-        empty = false;
-        Ok(ControlFlow::Break(()))
-    });
-    tree.end(time);
+    let empty = tree.is_empty();
     drop(tree);
     // Such a tree is empty. This one belongs to somebody else.
-    if !empty || scanned.is_err() {
+    if !empty.unwrap_or(false) {
         return Err(RootError::Exists(index_name.to_owned()).into());
     }
     pool.open_root(index_name, None)?.unpublish();
     Ok(())
+}
+
+/// Readies the heap of a store's root, which has no blocks, and returns the tree's observer.
+fn ready<M: Media>(root: &Root<M>, shares: &Shares) -> Arc<Counts> {
+    let heap = root.heap();
+    heap.begin_recovery();
+    heap.finish_recovery();
+    Arc::new(Counts::new::<M>(Arc::clone(&shares.feed)))
 }
 
 impl<M: Media> TreeEngine<M> {
@@ -101,10 +101,7 @@ impl<M: Media> TreeEngine<M> {
             clear_remains(pool, index_name)?;
         }
         let root = root::create(pool, name)?;
-        let heap = root.heap();
-        heap.begin_recovery();
-        heap.finish_recovery();
-        let counts = Arc::new(Counts::new::<M>(Arc::clone(&shares.feed)));
+        let counts = ready(&root, &shares);
         let observer = Arc::clone(&counts);
         let tree_options = ClusteredOptions { page_bytes };
         let tree = HostedTree::create(pool, index_name, &tree_options, observer)?;
@@ -126,10 +123,7 @@ impl<M: Media> TreeEngine<M> {
             root, index_name, ..
         } = store;
         let page_bytes = page_bytes_of(pool, &index_name);
-        let heap = root.heap();
-        heap.begin_recovery();
-        heap.finish_recovery();
-        let counts = Arc::new(Counts::new::<M>(Arc::clone(&shares.feed)));
+        let counts = ready(&root, &shares);
         let observer = Arc::clone(&counts);
         let tree_options = ClusteredOptions { page_bytes };
         let tree = HostedTree::open(pool, &index_name, &tree_options, observer)?;
@@ -190,38 +184,35 @@ impl<M: Media> Core<M> {
         let mut known = lock(&self.catalogue.known);
         let bounds = Bounds::new(CATALOGUE, Bound::Unbounded, Bound::Unbounded);
         let mut wrong = None;
-        let time = self.tree.begin(true);
-        let scanned = self
-            .tree
-            .scan(time, bounds.range(), Direction::Up, |key, current| {
-                if split(key).is_some_and(|(_, name)| name.is_empty()) {
-                    // The ledger's.
-                    return Ok(ControlFlow::Continue(()));
+        // Nobody changes anything yet.
+        let scanned = self.tree.scan_present(bounds.range(), |key, current| {
+            if split(key).is_some_and(|(_, name)| name.is_empty()) {
+                // The ledger's.
+                return Ok(ControlFlow::Continue(()));
+            }
+            let (value, _) = super::value::decode(current.value()?).map_err(super::damaged)?;
+            let entry = parse(key, value);
+            let known_number = |id| known.by_name.values().any(|other| *other == id);
+            match entry {
+                Some((name, id)) if !known_number(id) => {
+                    known.next = known.next.max(id + 1);
+                    known.by_name.insert(name, id);
+                    Ok(ControlFlow::Continue(()))
                 }
-                let (value, _) = super::value::decode(current.value()?).map_err(super::damaged)?;
-                let entry = parse(key, value);
-                let known_number = |id| known.by_name.values().any(|other| *other == id);
-                match entry {
-                    Some((name, id)) if !known_number(id) => {
-                        known.next = known.next.max(id + 1);
-                        known.by_name.insert(name, id);
-                        Ok(ControlFlow::Continue(()))
-                    }
-                    other => {
-                        wrong = Some(match other {
-                            Some((name, id)) => {
-                                format!("keyspace {name:?} has number {id}, which another one has")
-                            }
-                            None => {
-                                let key = key.escape_ascii();
-                                format!("the catalogue's entry \"{key}\" is none")
-                            }
-                        });
-                        Ok(ControlFlow::Break(()))
-                    }
+                other => {
+                    wrong = Some(match other {
+                        Some((name, id)) => {
+                            format!("keyspace {name:?} has number {id}, which another one has")
+                        }
+                        None => {
+                            let key = key.escape_ascii();
+                            format!("the catalogue's entry \"{key}\" is none")
+                        }
+                    });
+                    Ok(ControlFlow::Break(()))
                 }
-            });
-        self.tree.end(time);
+            }
+        });
         let damage = |what: String| {
             StoreError::Damaged(Damage::new(format!(
                 "{what}; without the names of all keyspaces their keys cannot be told from dropped \

@@ -126,9 +126,12 @@ impl<M: Media> Core<M> {
     #[cold]
     fn get_apart(&self, at: At, key: &[u8], place: &[u8]) -> Result<Option<Whole>, ReadError> {
         // Head and parts at one time.
-        let (ticket, ends) = match at {
-            At::Latest(wait) => (self.enter(wait), true),
-            At::Snapshot(ticket) => (ticket, false),
+        let (ticket, _reading) = match at {
+            At::Latest(wait) => {
+                let reading = Reading::begin(self, wait);
+                (reading.ticket, Some(reading))
+            }
+            At::Snapshot(ticket) => (ticket, None),
         };
         let when = When::At(time_of(ticket.ts));
         let read = || {
@@ -147,11 +150,7 @@ impl<M: Media> Core<M> {
             let value = found.map_or_else(Ok, |head| self.assemble(when, place, &head));
             Ok(Some((value?, expires_at(expiry))))
         };
-        let whole = read().map_err(|e| read_error(Some(key), e));
-        if ends {
-            self.leave(ticket);
-        }
-        whole
+        read().map_err(|e| read_error(Some(key), e))
     }
 
     pub(super) fn get_pinned(

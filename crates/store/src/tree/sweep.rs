@@ -11,7 +11,6 @@ use super::value::{Seen, glimpsed};
 use crate::bounds::Bounds;
 use crate::error::WriteError;
 use crate::report::VacuumReport;
-use bristlecone_index::Direction;
 use bristlecone_index::clustered::{Current, Modification};
 use bristlecone_index::engine::Range;
 use bristlecone_pmem::Media;
@@ -182,8 +181,7 @@ impl<M: Media> Core<M> {
         if most == 0 {
             return Ok((keys, 0));
         }
-        let time = self.tree.begin(false);
-        let scanned = self.tree.scan(time, range, Direction::Up, |key, current| {
+        let scanned = self.tree.scan_present(range, |key, current| {
             bytes += (key.len() + current.glimpse().len) as u64;
             keys.push(key.to_vec());
             Ok(if keys.len() < most {
@@ -192,7 +190,6 @@ impl<M: Media> Core<M> {
                 ControlFlow::Break(())
             })
         });
-        self.tree.end(time);
         scanned.map_err(|e| super::read_error(None, e))?;
         Ok((keys, bytes))
     }
@@ -206,8 +203,7 @@ impl<M: Media> Core<M> {
         let (mut looks, mut last) = (0, None);
         let from = at.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let range = (from, Bound::Unbounded);
-        let time = self.tree.begin(false);
-        let scanned = self.tree.scan(time, range, Direction::Up, |key, current| {
+        let scanned = self.tree.scan_present(range, |key, current| {
             looks += 1;
             let expiry = glimpsed(current.glimpse()).expiry;
             if expiry != 0 && expiry <= now {
@@ -219,7 +215,6 @@ impl<M: Media> Core<M> {
             }
             Ok(ControlFlow::Continue(()))
         });
-        self.tree.end(time);
         let complete = last.is_none();
         *at = last;
         drop(at);

@@ -15,7 +15,7 @@ use crate::error::{ConflictError, WriteError};
 use crate::feed::{Watch, WatchLimits};
 use crate::key::{IndexKey, split};
 use crate::reads::ReadSet;
-use crate::write::Step;
+use crate::write::{Step, check_value, retry_for_space};
 use bristlecone_index::clustered::{
     self, ChangeError, Current, Modification, Modified, Reads, Step as TreeStep, When,
 };
@@ -32,18 +32,12 @@ const MAX_STEPS: usize = 1024;
 
 impl<M: Media> Core<M> {
     /// Runs `op`, and once more after sweeping if there was no space. A failed `op` has left
-    /// nothing behind.
+    /// markers of long keys behind at most.
     fn retry_for_space<T>(
         &self,
-        mut op: impl FnMut() -> Result<T, WriteError>,
+        op: impl FnMut() -> Result<T, WriteError>,
     ) -> Result<T, WriteError> {
-        match op() {
-            Err(WriteError::Space(_)) => {
-                self.reclaim_space();
-                op()
-            }
-            done => done,
-        }
+        retry_for_space(|| self.reclaim_space(), op)
     }
 
     /// Checks that the store can be written to.
@@ -94,7 +88,7 @@ impl<M: Media> Core<M> {
             drop(inside);
             return Err(self.dropped_error(dropped, wait));
         }
-        self.settle_counts()?;
+        self.settle_counts();
         change()
     }
 
@@ -248,7 +242,7 @@ impl<M: Media> Core<M> {
             }
         };
         if let Update::Put { value, .. } = &update {
-            crate::write::check_value(value)?;
+            check_value(value)?;
         }
         Ok(Ok(update))
     }

@@ -128,3 +128,56 @@ fn dropping_and_clearing_a_keyspace_is_one_change_however_many_keys_it_has() {
     let drop = || store.drop_keyspace(empty.unwrap()).unwrap();
     assert_eq!(cost(&store, drop), counts(2, 2));
 }
+
+/// A change of one page is one group, and so are all changes of a page that are made together.
+#[test]
+fn on_a_tree_changes_of_a_page_share_a_fence() {
+    let (store, k) = store(common::TREE);
+    let one_fence = |what: &str, done: PersistCounts| {
+        let lines = 1..=4;
+        assert!(lines.contains(&done.lines), "{what}: {done:?}");
+        assert_eq!((done.fences, done.commits), (1, 1), "{what}: {done:?}");
+    };
+    one_fence("put", cost(&store, || store.put(&k, b"a", b"2").unwrap()));
+    one_fence(
+        "delete",
+        cost(&store, || assert!(store.delete(&k, b"a").unwrap())),
+    );
+    let puts = [b"a", b"b", b"c"].map(|key| (&key[..], &b"3"[..]));
+    let steps = || assert_eq!(store.multi_put(&k, &puts, |_| true).unwrap(), 3);
+    one_fence("steps", cost(&store, steps));
+    let batch = || {
+        let mut batch = Batch::new();
+        for (key, value) in puts {
+            batch.put(&k, key, value);
+        }
+        store.write(batch).unwrap();
+    };
+    one_fence("batch", cost(&store, batch));
+    let mut empty = None;
+    one_fence(
+        "clear",
+        cost(&store, || empty = Some(store.clear(k).unwrap())),
+    );
+    let drop = || store.drop_keyspace(empty.unwrap()).unwrap();
+    one_fence("drop", cost(&store, drop));
+}
+
+#[test]
+fn on_a_tree_a_batch_of_several_pages_takes_two_fences() {
+    let (store, k) = store(common::TREE);
+    for i in 0..1000u32 {
+        store.put(&k, &i.to_be_bytes(), &[1; 100]).unwrap();
+    }
+    let batch = || {
+        let mut batch = Batch::new();
+        for i in [0u32, 300, 600, 900] {
+            batch.put(&k, &i.to_be_bytes(), b"4");
+        }
+        store.write(batch).unwrap();
+    };
+    let done = cost(&store, batch);
+    assert_eq!((done.fences, done.commits), (2, 1), "{done:?}");
+    // A group each, and the slot.
+    assert!((4 + 1..=4 * 2 + 1).contains(&done.lines), "{done:?}");
+}

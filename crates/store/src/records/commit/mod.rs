@@ -44,7 +44,7 @@ use crate::records::newest::{Current, Newest};
 use crate::records::record::{self, Meta, Prepared, Stamp};
 use crate::records::stripes::{LockedStripes, Obsolete, Stripe};
 use crate::records::vacuum::Vacuum;
-use crate::write::{Write, check_key, check_value};
+use crate::write::{Write, check_key, check_value, retry_for_space};
 use bristlecone_index::Hint;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::deferring_commits;
@@ -77,15 +77,9 @@ impl<M: Media> Committer<M> {
     /// Those of `op`.
     pub fn retry_for_space<T>(
         &self,
-        mut op: impl FnMut() -> Result<T, WriteError>,
+        op: impl FnMut() -> Result<T, WriteError>,
     ) -> Result<T, WriteError> {
-        match op() {
-            Err(WriteError::Space(_)) => {
-                self.reclaim_space();
-                op()
-            }
-            done => done,
-        }
+        retry_for_space(|| self.reclaim_space(), op)
     }
 
     /// Checks that the keyspace of an index key was not dropped. The caller holds the key's stripe.
