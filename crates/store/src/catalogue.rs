@@ -4,7 +4,7 @@
 //! catalogue is keyspace 0: name to number (32 bits, little-endian).
 
 use crate::error::{Damage, OtherStore, WriteError};
-use crate::key::{CATALOGUE, IndexKey, IndexKeys, split};
+use crate::key::{CATALOGUE, FIRST_RESERVED, IndexKey, IndexKeys, split};
 use bristlecone_pmem::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -177,7 +177,7 @@ impl Catalogue {
     pub fn new_number(&self) -> Result<u32, Damage> {
         let mut known = lock(&self.known);
         let id = known.next;
-        if id >= u32::MAX - 1 {
+        if id >= FIRST_RESERVED {
             return Err(Damage::new("there are no more numbers for keyspaces"));
         }
         known.next = id + 1;
@@ -189,6 +189,6 @@ impl Catalogue {
 pub(crate) fn parse(key: &[u8], value: &[u8]) -> Option<(Arc<str>, u32)> {
     let name = std::str::from_utf8(split(key)?.1).ok()?;
     let id = u32::from_le_bytes(*value.first_chunk::<4>()?);
-    let sound = !name.is_empty() && id != CATALOGUE && id < u32::MAX - 1;
+    let sound = !name.is_empty() && id != CATALOGUE && id < FIRST_RESERVED;
     sound.then(|| (name.into(), id))
 }

@@ -226,19 +226,20 @@ pub(crate) trait StorageEngine<M: Media>: Send + Sync {
     /// are left to the write that is tried again.
     fn reclaim_space(&self);
 
-    /// With all writers kept out: makes the catalogue's entry `key` have `value`, or go, and drops
-    /// keyspace `number`, whose place that of number `empty` takes. Tells the feed. Returns the
-    /// timestamp, which may not be durable.
+    /// Gives keyspace `number` the name `to`, in place of `from` if it has one, in one commit.
+    /// Returns the timestamp, which may not be durable.
     ///
     /// # Errors
     /// As of [`put`](Self::put).
-    fn drop_keyspace(
-        &self,
-        key: &[u8],
-        value: Option<&[u8]>,
-        number: u32,
-        empty: Option<u32>,
-    ) -> Result<u64, WriteError>;
+    fn name_keyspace(&self, number: u32, from: Option<&str>, to: &str) -> Result<u64, WriteError>;
+
+    /// With all writers kept out: drops keyspace `number`, whose name goes, or becomes that of
+    /// number `empty`. Tells the feed. Returns the timestamp, which may not be durable.
+    ///
+    /// # Errors
+    /// As of [`put`](Self::put).
+    fn drop_keyspace(&self, name: &str, number: u32, empty: Option<u32>)
+    -> Result<u64, WriteError>;
 
     /// Returns how many keys a keyspace has; 0 if it was dropped.
     fn len(&self, number: u32) -> u64;

@@ -10,6 +10,8 @@ use crate::limits::MAX_KEY_BYTES;
 
 /// Number of the catalogue, the keyspace that has the names of all others.
 pub(crate) const CATALOGUE: u32 = 0;
+/// Keyspaces have numbers below this one; those from here on are the engines' own.
+pub(crate) const FIRST_RESERVED: u32 = u32::MAX - 2;
 /// Bytes of the keyspace's number.
 pub(crate) const PREFIX: usize = 4;
 /// Bytes of a word.

@@ -6,13 +6,10 @@
 use crate::catalogue::Keyspace;
 use crate::engine::Wait;
 use crate::error::WriteError;
-use crate::key::{CATALOGUE, IndexKey};
 use crate::limits::MAX_KEYSPACE_NAME_BYTES;
 use crate::shared::Shared;
-use crate::write::Write;
+use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
-use bristlecone_pmem::{Media, planted};
-use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Checks that a keyspace can have that name.
@@ -48,8 +45,8 @@ impl<M: Media> Shared<M> {
             return Ok(there);
         }
         let id = self.catalogue.new_number()?;
-        let key = IndexKey::new(CATALOGUE, name.as_bytes());
-        (self.engine).put(&key, &id.to_le_bytes(), 0, Wait::Durable)?;
+        let ts = self.engine.name_keyspace(id, None, name)?;
+        self.engine.wait_for(ts, Wait::Durable)?;
         let name: Arc<str> = name.into();
         let mut known = lock(&self.catalogue.known);
         known.by_name.insert(Arc::clone(&name), id);
@@ -77,8 +74,7 @@ impl<M: Media> Shared<M> {
     ) -> Result<Keyspace, WriteError> {
         check_name(to)?;
         let id = self.catalogue.number(keyspace)?;
-        let pm = self.engine.pool().pm();
-        if pm.read_only() {
+        if self.engine.pool().pm().read_only() {
             return Err(WriteError::ReadOnly);
         }
         let _changing = lock(&self.catalogue.changing);
@@ -91,20 +87,7 @@ impl<M: Media> Shared<M> {
             let keyspace = to.to_string();
             return Err(WriteError::Exists { keyspace });
         }
-        let [old, new] = [&from, &to].map(|name| IndexKey::new(CATALOGUE, name.as_bytes()));
-        let put = Write::Put {
-            value: id.to_le_bytes().into(),
-            expiry: 0,
-        };
-        let mut writes = [(&old, Write::Delete), (&new, put)]
-            .map(|(key, write)| (Cow::Borrowed(&**key), Cow::Owned(write)));
-        if planted!(pm, "store-rename-in-two") {
-            // The mistake: a crash before the commit below leaves no name at all.
-            self.engine
-                .commit(&writes[..1], None, None, Wait::Applied)?;
-        }
-        writes.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let ts = self.engine.commit(&writes, None, None, Wait::Applied)?;
+        let ts = self.engine.name_keyspace(id, Some(&from), &to)?;
         let waited = self.engine.wait_for(ts, Wait::Durable);
         // The rename is applied, so it becomes durable with the next commit that does, even if this
         // one did not.
@@ -130,10 +113,7 @@ impl<M: Media> Shared<M> {
         self.catalogue.number(keyspace)?;
         let _changing = lock(&self.catalogue.changing);
         let name = self.catalogue.name_now(keyspace)?;
-        let key = IndexKey::new(CATALOGUE, name.as_bytes());
-        let value = empty.map(u32::to_le_bytes);
-        let value = value.as_ref().map(<[u8; 4]>::as_slice);
-        let ts = (self.engine).drop_keyspace(&key, value, keyspace.id, empty)?;
+        let ts = (self.engine).drop_keyspace(&name, keyspace.id, empty)?;
         let waited = self.engine.wait_for(ts, Wait::Durable);
         // Only now: a client that no longer finds the name must not be able to read the keyspace's
         // keys.

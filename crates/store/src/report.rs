@@ -30,6 +30,8 @@ pub struct StoreRecovery {
     pub damaged: u64,
     /// The first 1,000 of these. All of them: [`Store::find_damage`](crate::Store::find_damage).
     pub damage: Vec<DamagedRecord>,
+    /// Names of keyspaces that only one of two copies had, and the other one was given.
+    pub restored: u64,
     /// Time that it took, apart from the index.
     pub elapsed: Duration,
 }

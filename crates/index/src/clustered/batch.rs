@@ -49,6 +49,34 @@ impl Drop for Unlock<'_, '_> {
     }
 }
 
+/// Gives back the outer values of changes that were not made.
+struct Unused<'u, 'b, K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    tree: &'u ClusteredTree<K, V, M>,
+    batch: &'u mut Batch<'b, K>,
+}
+
+impl<K, V, M> Drop for Unused<'_, '_, K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    fn drop(&mut self) {
+        for change in &mut self.batch.changes {
+            if !(self.batch.made && change.is_made())
+                && let Some(outer) = change.outer.take()
+            {
+                self.tree.discard_outer(&outer);
+            }
+        }
+    }
+}
+
 impl<K, V, M> ClusteredTree<K, V, M>
 where
     K: KeyRepr + ?Sized,
@@ -77,11 +105,12 @@ where
         } else {
             batch.refuse_repeated();
         }
+        batch.frees |= batch.changes.iter().all(|change| change.value.is_none());
         self.with_outers(batch, |batch| self.change_sorted(batch, atomic))
     }
 
-    /// Calls `change` with the outer values of the batch in blocks of their own, and gives back
-    /// those that it does not use.
+    /// Calls `change` with the outer values of the batch in blocks of their own. Those that it does
+    /// not use are given back, also if it panics.
     fn with_outers<'b>(
         &self,
         batch: &mut Batch<'b, K>,
@@ -90,17 +119,9 @@ where
         if !Self::OUTER {
             return change(batch);
         }
-        let changed = self.write_outers(batch);
-        let changed = changed.and_then(|()| change(batch));
-        // Those of changes that were refused, or have failed.
-        for change in &mut batch.changes {
-            if (changed.is_err() || !batch.made || !change.is_made())
-                && let Some(outer) = change.outer.take()
-            {
-                self.discard_outer(&outer);
-            }
-        }
-        changed
+        let unused = Unused { tree: self, batch };
+        self.write_outers(unused.batch)?;
+        change(unused.batch)
     }
 
     /// Calls `each` with what each key of the batch has, in the order in which they were given,
@@ -208,6 +229,7 @@ where
     /// # Errors
     /// [`ReadError`]; no page is locked then.
     fn prepare_all<'t>(&'t self, batch: &mut Batch<'_, K>) -> Result<Vec<Run<'t>>, ReadError> {
+        let mut turn = 0;
         loop {
             let mut runs = Vec::new();
             let ready = self.prepare(batch, &mut runs);
@@ -216,8 +238,7 @@ where
             }
             runs.iter().for_each(|run| run.part.writer.unlock());
             match ready {
-                // Pages that were replaced are free now.
-                Err(ReadError::Space(_)) if self.retired.wait() => {}
+                Err(e) if self.may_find_space(&e, batch.frees, &mut turn) => {}
                 Err(e) => {
                     // Pages that were split for it give their space back.
                     for run in runs.iter().filter(|run| !run.changes.is_empty()) {
@@ -365,7 +386,10 @@ where
             let below = |i: &usize| batch.key(*i) < &cut.separator[..];
             run.changes.start + run.changes.clone().take_while(below).count()
         });
-        let course = Course::Making { room };
+        let course = Course::Making {
+            room,
+            frees: batch.frees,
+        };
         let replaced = self.replace_as(&old, &entries, cut, course, &turnover)?;
         let dropped = &turnover.dropped;
         let right = self.become_replaced(part, replaced, None, dropped, true, guard);
@@ -403,7 +427,8 @@ where
         let whole = header.tail.next_multiple_of(unit) + words;
         let one = (None, whole - header.tail);
         let few = records.clone().count() <= most && words <= MAX_GROUP;
-        if few && whole <= self.page_words && header.tail * 100 <= self.page_words * FULL {
+        let is_full = header.tail * 100 > self.page_words * FULL;
+        if few && whole <= self.page_words && (batch.frees || !is_full) {
             return one;
         }
         // Keys of the page and of the run, each once.

@@ -50,6 +50,8 @@ pub(super) struct Batch<'b, K: ToOwned + ?Sized> {
     /// Nor these.
     pub(super) reads: Option<&'b Reads<K>>,
     pub(super) conflict: Option<Conflict>,
+    /// It may use spare blocks, since space is free after it.
+    pub(super) frees: bool,
     /// Its changes have been made, but for those that are refused.
     pub(super) made: bool,
     /// The time stamp of its changes; 0 if there were none.
@@ -75,6 +77,7 @@ impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
             unchanged_since: None,
             reads: None,
             conflict: None,
+            frees: false,
             made: false,
             stamp: 0,
             seen: 0,

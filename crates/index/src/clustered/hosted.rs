@@ -448,17 +448,44 @@ impl<M: Media> HostedTree<M> {
         }
     }
 
-    /// Removes keys, each durably by itself, and under one fence and time stamp.
+    /// As [`write`](Self::write), of changes after which there is more space: they may use what is
+    /// kept back for removals.
     ///
     /// # Errors
-    /// [`ChangeError`]
+    /// As there.
+    pub fn write_to_free<'c>(
+        &self,
+        changes: impl IntoIterator<Item = (&'c [u8], Option<&'c [u8]>)>,
+    ) -> Result<Modified, ChangeError> {
+        let mut batch = self.0.batch_of(changes)?;
+        batch.frees = true;
+        self.0.change_batch(&mut batch, true)?;
+        Ok(batch.modified())
+    }
+
+    /// Removes keys, each durably by itself, and under one fence and time stamp if there is space.
+    ///
+    /// # Errors
+    /// [`ChangeError`]; for want of space, some may have been removed.
     pub fn remove_all<'k>(
         &self,
-        keys: impl IntoIterator<Item = &'k [u8]>,
+        keys: impl IntoIterator<Item = &'k [u8]> + Clone,
     ) -> Result<Modified, ChangeError> {
-        let mut batch = self.0.batch_of(keys.into_iter().map(|key| (key, None)))?;
-        self.0.change_batch(&mut batch, false)?;
-        Ok(batch.modified())
+        let mut batch = self
+            .0
+            .batch_of(keys.clone().into_iter().map(|key| (key, None)))?;
+        match self.0.change_batch(&mut batch, false) {
+            // Removals one by one need no room in full pages.
+            Err(ReadError::Space(_)) => {}
+            done => return done.map(|()| batch.modified()).map_err(Into::into),
+        }
+        let mut all = Modified::default();
+        for key in keys {
+            let one = self.modify(key, |_| Ok(Modification::Remove))?;
+            all.stamp = one.stamp.max(all.stamp);
+            all.seen = all.seen.max(one.seen);
+        }
+        Ok(all)
     }
 
     /// Calls `each` with what each key has, in the order of the steps, until it breaks, and makes
@@ -487,12 +514,19 @@ impl<M: Media> HostedTree<M> {
         Ok((done, batch.modified()))
     }
 
-    /// Replaces the pages that hold values which nobody needs any more, as far as there is space
-    /// for that.
-    pub fn reclaim(&self) {
-        if !self.0.read_only {
-            self.0.renew_all();
+    /// Gives back the space of values that nobody needs any more, as far as there is space for
+    /// that. Moves the durable mark first, which some may be kept for.
+    ///
+    /// # Errors
+    /// [`CommitError`]; it is given back all the same where the mark is not needed.
+    pub fn reclaim(&self) -> Result<(), CommitError> {
+        if self.0.read_only {
+            return Ok(());
         }
+        let durable = self.make_durable(self.applied() - 1);
+        self.0.renew_all();
+        self.0.sweep_history();
+        durable
     }
 
     /// Returns how much of the pool the tree has.

@@ -113,9 +113,12 @@ where
     V: Repr + ?Sized,
     M: Media,
 {
-    /// The time below which all changes have been shown.
+    /// A time below which all changes have been shown, and that is above whatever has been read.
+    /// Waits for changes that have begun: they can be read before they are noted as shown.
     pub(super) fn applied_time(&self) -> u64 {
-        self.shown.up_to(self.stamps.coming())
+        let time = self.stamps.coming();
+        self.shown.wait_for(time);
+        time
     }
 
     /// The time below which all changes are durable.
@@ -184,6 +187,11 @@ where
     pub(super) fn end_reading(&self, time: u64) {
         let freed = self.versions.end(time);
         self.retire_blocks(freed);
+    }
+
+    /// Drops all old values that nobody can read any more.
+    pub(super) fn sweep_history(&self) {
+        self.retire_blocks(self.versions.sweep());
     }
 
     fn retire_blocks(&self, freed: Vec<(u64, usize)>) {

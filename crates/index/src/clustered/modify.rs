@@ -76,7 +76,7 @@ pub(super) type Each<'e, K, V, M> =
     dyn FnMut(Option<Current<'_, K, V, M>>) -> Result<ControlFlow<()>, ReadError> + 'e;
 
 /// How a modification ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Modified {
     /// The time stamp of the change; `None` if the key stays as it is.
     pub stamp: Option<u64>,

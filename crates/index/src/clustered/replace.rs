@@ -84,10 +84,18 @@ pub(super) enum Course {
     Any,
     /// In ascending order so far; the last one is new.
     Ascending,
-    /// None: room is made for so many words in the tail.
-    Making { room: usize },
+    /// None: room is made for so many words in the tail. `frees`: for removals only, which may use
+    /// spare blocks.
+    Making { room: usize, frees: bool },
     /// One is removed: that is to need no space. The page is not split, and may use a spare block.
     Removing,
+}
+
+impl Course {
+    /// Whether spare blocks may be used.
+    fn frees(self) -> bool {
+        matches!(self, Self::Removing | Self::Making { frees: true, .. })
+    }
 }
 
 /// Where a page is split: the entries before `at` stay, below `separator`.
@@ -267,14 +275,15 @@ where
             ..self.spec(old)
         };
         let Some(cut) = cut else {
-            let full = match course {
-                Course::Removing => 100,
-                _ => FULL,
-            };
+            let full = if course.frees() { 100 } else { FULL };
             let all = (0, entries.len());
             let page = self.write_page_as(&spec, entries, all, full, course)?;
             self.install(&page, &[], turnover);
             return Ok(Replaced::One(page));
+        };
+        let course = match course {
+            Course::Making { frees, .. } => Course::Making { room: 0, frees },
+            _ => Course::Any,
         };
         let grows = old.header.id == Table::FIRST_ID;
         let mut ids = Vec::new();
@@ -289,9 +298,9 @@ where
             }
         }
         let replaced = if grows {
-            self.grow(&spec, entries, cut, &ids, turnover)
+            self.grow(&spec, (entries, cut, course), &ids, turnover)
         } else {
-            self.split(&spec, entries, cut, &ids, turnover)
+            self.split(&spec, (entries, cut, course), &ids, turnover)
         };
         replaced.inspect_err(|_| self.release(ids))
     }
@@ -367,8 +376,7 @@ where
     fn split(
         &self,
         spec: &Spec<'_>,
-        entries: &Entries<'_>,
-        cut: Cut,
+        (entries, cut, course): (&Entries<'_>, Cut, Course),
         ids: &[u32],
         turnover: &Turnover,
     ) -> Result<Replaced, SpaceError> {
@@ -391,8 +399,8 @@ where
             ..*spec
         };
         let n = entries.len();
-        let right = self.write_page(&right, entries, (at, n))?;
-        let left = self.write_page_as(&left, entries, (0, at), left_full, Course::Any);
+        let right = self.write_page_as(&right, entries, (at, n), FULL, course)?;
+        let left = self.write_page_as(&left, entries, (0, at), left_full, course);
         let left = left.inspect_err(|_| self.discard(&right))?;
         self.install(&left, &[&right], turnover);
         Ok(Replaced::Two {
@@ -406,8 +414,7 @@ where
     fn grow(
         &self,
         spec: &Spec<'_>,
-        entries: &Entries<'_>,
-        cut: Cut,
+        (entries, cut, course): (&Entries<'_>, Cut, Course),
         ids: &[u32],
         turnover: &Turnover,
     ) -> Result<Replaced, SpaceError> {
@@ -434,8 +441,8 @@ where
             ..spec
         };
         let n = entries.len();
-        let left = self.write_page_as(&left, entries, (0, at), left_full, Course::Any)?;
-        let right = self.write_page(&right, entries, (at, n));
+        let left = self.write_page_as(&left, entries, (0, at), left_full, course)?;
+        let right = self.write_page_as(&right, entries, (at, n), FULL, course);
         let right = right.inspect_err(|_| self.discard(&left))?;
         let (left_child, right_child) = (child_value(left_id), child_value(right_id));
         let mut children = Entries::default();
@@ -447,7 +454,8 @@ where
             numbers: self.are_numbers(1),
             ..spec
         };
-        let root = self.write_page(&top, &children, (0, 2)).inspect_err(|_| {
+        let root = self.write_page_as(&top, &children, (0, 2), FULL, course);
+        let root = root.inspect_err(|_| {
             self.discard(&left);
             self.discard(&right);
         })?;
@@ -499,7 +507,7 @@ where
         spec.words = self.page_words;
         let mut header = spec.header(entries);
         let room = match course {
-            Course::Making { room } => room,
+            Course::Making { room, .. } => room,
             _ => 0,
         };
         let is_full = |header: &Header| {
@@ -528,7 +536,7 @@ where
     /// A block for a page of so many words.
     fn block(&self, words: usize, course: Course) -> Result<u64, SpaceError> {
         let alloc = |words: usize| self.heap.alloc(words as u64 * 8).map(|block| block.get());
-        if course == Course::Removing {
+        if course.frees() {
             return alloc(words).or_else(|e| {
                 let spare = (words == self.page_words).then(|| lock(&self.spare).pop());
                 spare.flatten().ok_or(e)

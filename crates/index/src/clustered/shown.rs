@@ -79,23 +79,6 @@ impl<const RING: u64> Shown<RING> {
         }
     }
 
-    /// A time below which all stamps have been shown: at most `end`, all stamps below which have
-    /// been given. Waits for nobody.
-    pub(super) fn up_to(&self, end: u64) -> u64 {
-        // ORDERING: Acquire; as in `wait_for`.
-        let marked = self.mark.load(Ordering::Acquire);
-        let mut time = marked;
-        // ORDERING: Acquire; as in `wait_until`.
-        while time < end && self.next[Self::word(time)].load(Ordering::Acquire) > time {
-            time += 1;
-        }
-        if time > marked {
-            // ORDERING: Release; as in `wait_for`.
-            self.mark.store(time, Ordering::Release);
-        }
-        time
-    }
-
     /// Waits until all stamps below `end`, which have been given, have been shown.
     pub(super) fn wait_for(&self, end: u64) {
         // ORDERING: Acquire; pairs with the Release below: what another thread has seen shown.

@@ -194,6 +194,14 @@ impl Versions {
         freed
     }
 
+    /// Drops what nobody can read any more. Returns the blocks of outer values.
+    pub(super) fn sweep(&self) -> Vec<(u64, usize)> {
+        let times = lock(&self.times);
+        let mut freed = Vec::new();
+        lock(&self.history).sweep(&times, &mut freed);
+        freed
+    }
+
     /// The blocks of outer values that history has.
     pub(super) fn blocks(&self) -> Vec<u64> {
         lock(&self.history)

@@ -5,15 +5,17 @@
 
 use crate::bounds::Bounds;
 use crate::catalogue::parse;
-use crate::engine::Wait;
+use crate::engine::{KeyWrite, Wait};
 use crate::error::{Damage, StoreError, WriteError};
-use crate::key::CATALOGUE;
+use crate::key::{CATALOGUE, IndexKey};
 use crate::records::commit::Committer;
 use crate::records::stripes::LockedStripes;
+use crate::write::Write;
 use bristlecone_index::Direction;
-use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
+use bristlecone_pmem::{Media, planted};
 use crossbeam_epoch as epoch;
+use std::borrow::Cow;
 use std::ops::{Bound, ControlFlow};
 
 impl<M: Media> Committer<M> {
@@ -73,18 +75,49 @@ impl<M: Media> Committer<M> {
         Ok(())
     }
 
-    /// With all stripes locked: makes the catalogue's entry have `value`, or go, and drops keyspace
-    /// `number`.
+    /// Gives keyspace `number` the name `to`, in place of `from`.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub(super) fn name_number(
+        &self,
+        number: u32,
+        from: Option<&str>,
+        to: &str,
+    ) -> Result<u64, WriteError> {
+        let of = |name: &str| IndexKey::new(CATALOGUE, name.as_bytes());
+        let (old, new) = (from.map(of), of(to));
+        let put = Write::Put {
+            value: number.to_le_bytes().into(),
+            expiry: 0,
+        };
+        let old = old.as_deref().map(|key| (key, Write::Delete));
+        let writes = old.into_iter().chain([(&*new, put)]);
+        let mut writes: Vec<KeyWrite<'_>> = writes
+            .map(|(key, write)| (Cow::Borrowed(key), Cow::Owned(write)))
+            .collect();
+        if planted!(self.pm(), "store-rename-in-two") && from.is_some() {
+            // The mistake: a crash before the commit below leaves no name at all.
+            self.commit_many(&writes[..1], None, None, Wait::Applied)?;
+        }
+        writes.sort_by(|(a, _), (b, _)| a.cmp(b));
+        self.commit_many(&writes, None, None, Wait::Applied)
+    }
+
+    /// With all stripes locked: drops keyspace `number`, whose name goes, or becomes that of number
+    /// `empty`.
     ///
     /// # Errors
     /// [`WriteError`]
     pub(super) fn drop_number(
         &self,
-        key: &[u8],
-        value: Option<&[u8]>,
+        name: &str,
         number: u32,
         empty: Option<u32>,
     ) -> Result<u64, WriteError> {
+        let key = &*IndexKey::new(CATALOGUE, name.as_bytes());
+        let value = empty.map(u32::to_le_bytes);
+        let value = value.as_ref().map(<[u8; 4]>::as_slice);
         let ts = self.retry_for_space(|| {
             let record = self.prepare(key, value, 0)?;
             let mut held = LockedStripes::lock(&self.stripes, 0..self.stripes.len());

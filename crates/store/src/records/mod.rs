@@ -307,14 +307,17 @@ impl<M: Media> StorageEngine<M> for Records<M> {
         self.vacuum.reclaim_space();
     }
 
+    fn name_keyspace(&self, number: u32, from: Option<&str>, to: &str) -> Result<u64, WriteError> {
+        self.name_number(number, from, to)
+    }
+
     fn drop_keyspace(
         &self,
-        key: &[u8],
-        value: Option<&[u8]>,
+        name: &str,
         number: u32,
         empty: Option<u32>,
     ) -> Result<u64, WriteError> {
-        self.drop_number(key, value, number, empty)
+        self.drop_number(name, number, empty)
     }
 
     fn len(&self, number: u32) -> u64 {

@@ -3,6 +3,7 @@
 use super::counts::Count;
 use super::ledger::count_in;
 use super::long;
+use super::names::Names;
 use super::value::{Found, Marker};
 use super::{ALL, Core};
 use crate::error::DamagedRecord;
@@ -11,6 +12,7 @@ use crate::report::{CheckReport, StoreStats};
 use bristlecone_index::Violation;
 use bristlecone_index::clustered::When;
 use bristlecone_pmem::Media;
+use bristlecone_pmem::sync::lock;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 
@@ -89,12 +91,32 @@ impl<M: Media> Core<M> {
             let what = format!("the counts are {counted:?}, and {found:?} are there");
             return Err(Violation::new(what));
         }
-        let dropped = self.sweep.numbers();
-        let is_lost = |number: &&u32| !self.catalogue.has(**number) && !dropped.contains(number);
+        let names = Names::read(&self.tree);
+        names.agree().map_err(Violation::new)?;
+        let known = lock(&self.catalogue.known).by_name.clone();
+        // There may be more of them: a commit that failed can have made one.
+        let lost = known
+            .iter()
+            .find(|(name, number)| names.named.get(number) != Some(name));
+        if let Some((name, number)) = lost {
+            let what = format!("the catalogue does not have keyspace {name:?}, number {number}");
+            return Err(Violation::new(what));
+        }
+        let mut noted = self.sweep.numbers();
+        noted.sort_unstable();
+        if !names.dropped.iter().eq(&noted) {
+            let what = format!(
+                "keyspace numbers {noted:?} are to be swept, and {:?} are noted as dropped",
+                names.dropped
+            );
+            return Err(Violation::leak(what));
+        }
+        let is_lost =
+            |number: &&u32| !names.named.contains_key(number) && !names.dropped.contains(number);
         if let Some(number) = found.keys().find(is_lost) {
             return Err(Violation::leak(format!(
-                "{} keys are of keyspace number {number}, which there is not, and nobody is to \
-                 take them away",
+                "{} keys are of keyspace number {number}, whose name is lost; they are kept, and \
+                 `bristlecone export --skip-damaged` saves them",
                 found[number].keys
             )));
         }

@@ -5,12 +5,14 @@
 //! comes from the [ledger](super::ledger) of a store that was closed in order, or from a scan.
 
 use super::long;
+use super::names;
 use super::parts::Apart;
 use super::value::{Seen, glimpsed};
 use crate::dropped::Dropped;
 use crate::entry::expires_at;
 use crate::feed::{Feed, WatchEvent};
 use crate::key::{CATALOGUE, split};
+use crate::wall::WallClock;
 use bristlecone_index::clustered::{Glimpse, Observed, Observer};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::{lock, worker};
@@ -40,7 +42,12 @@ impl Count {
         Self {
             keys: 1,
             // Values in parts are not counted.
-            bytes: key_bytes as u64 + if weight & APART == 0 { weight >> 2 } else { 0 },
+            bytes: key_bytes as u64
+                + if weight & APART == 0 {
+                    weight >> KINDS
+                } else {
+                    0
+                },
             expiring: weight & EXPIRING,
         }
     }
@@ -103,14 +110,18 @@ impl Sums {
 
 const EXPIRING: u64 = 1;
 const APART: u64 = 2;
+const EXPIRED: u64 = 4;
+/// Bits of these.
+const KINDS: u32 = 3;
 
 /// The weight of a value: whether it expires, whether it has parts, and their number or its length.
 pub(super) fn weight(seen: Seen) -> u64 {
     let expiring = if seen.expiry == 0 { 0 } else { EXPIRING };
     expiring
-        | seen
-            .apart
-            .map_or((seen.len as u64) << 2, |id| id << 2 | APART)
+        | match seen.apart {
+            Some(id) => id << KINDS | APART,
+            None => (seen.len as u64) << KINDS,
+        }
 }
 
 /// Calls a function when it is dropped.
@@ -137,14 +148,13 @@ pub(super) struct Counts {
     /// Keyspaces that nobody reads any more, at any time.
     forgotten: RwLock<BTreeSet<u32>>,
     feed: Arc<Feed>,
+    wall: WallClock,
     pub dropped: Dropped,
-    /// The keyspace that the next change of the catalogue drops.
+    /// The keyspace that the next change of the catalogue's copy drops.
     pub dropping: Mutex<Option<u32>>,
-    /// Keys that the sweep is removing: what has expired, or was dropped, was not there any more.
-    quiet: Mutex<BTreeSet<Vec<u8>>>,
     /// The long keys that are being changed, by where the tree has them, and by how many.
     long: Mutex<LongKeys>,
-    /// Values in parts that are gone.
+    /// Values that have parts no more, or were not put.
     pub apart_gone: Mutex<Vec<Apart>>,
     /// Says whose an entry is.
     owner: fn(&[u8]) -> Option<(u32, usize)>,
@@ -157,15 +167,15 @@ impl fmt::Debug for Counts {
 }
 
 impl Counts {
-    pub fn new<M: Media>(feed: Arc<Feed>) -> Self {
+    pub fn new<M: Media>(feed: Arc<Feed>, wall: WallClock) -> Self {
         Self {
             few: std::array::from_fn(|_| OnceLock::new()),
             rest: RwLock::default(),
             forgotten: RwLock::default(),
             feed,
+            wall,
             dropped: Dropped::default(),
             dropping: Mutex::default(),
-            quiet: Mutex::default(),
             long: Mutex::default(),
             apart_gone: Mutex::default(),
             owner: long::owner::<M>,
@@ -190,22 +200,6 @@ impl Counts {
     /// Adds to what a keyspace has.
     pub fn add(&self, number: u32, count: Count) {
         self.with(number, |sums| sums.add(count));
-    }
-
-    /// Runs `work`, which removes these keys: nobody who watches is told.
-    pub fn quietly<'k, R>(
-        &self,
-        keys: impl Iterator<Item = &'k [u8]> + Clone,
-        work: impl FnOnce() -> R,
-    ) -> R {
-        lock(&self.quiet).extend(keys.clone().map(<[u8]>::to_vec));
-        let _told_again = at_end(|| {
-            let mut quiet = lock(&self.quiet);
-            keys.for_each(|key| {
-                quiet.remove(key);
-            });
-        });
-        work()
     }
 
     /// Runs `work`, which changes keys: each with where the tree has it. Whoever watches is told of
@@ -237,6 +231,11 @@ impl Counts {
             }
         });
         work()
+    }
+
+    /// The parts of that value are to be removed.
+    pub fn give_back(&self, apart: Apart) {
+        lock(&self.apart_gone).push(apart);
     }
 
     /// Old values of that keyspace need not be kept.
@@ -274,7 +273,9 @@ impl Counts {
 
 impl Observer for Counts {
     fn weigh(&self, value: Glimpse<'_>) -> u64 {
-        weight(glimpsed(value))
+        let seen = glimpsed(value);
+        let has_expired = seen.expiry != 0 && seen.expiry <= self.wall.now();
+        weight(seen) | if has_expired { EXPIRED } else { 0 }
     }
 
     fn forgets(&self, key: &[u8]) -> bool {
@@ -288,14 +289,14 @@ impl Observer for Counts {
 
     fn changed(&self, change: Observed<'_>) {
         let Some((number, key_bytes)) = (self.owner)(change.key) else {
+            if names::is_copy(change.key)
+                && let Some(number) = lock(&self.dropping).take()
+            {
+                // Before anybody reads at its time.
+                self.dropped.add(number, change.stamp);
+            }
             return;
         };
-        if number == CATALOGUE
-            && let Some(number) = lock(&self.dropping).take()
-        {
-            // Before anybody reads at its time.
-            self.dropped.add(number, change.stamp);
-        }
         let is = change.is.map(glimpsed);
         let mut by = Count::default();
         if let Some(is) = is {
@@ -304,7 +305,7 @@ impl Observer for Counts {
         if let Some(was) = change.was {
             by.subtract(Count::of(key_bytes, was));
             if was & APART != 0 {
-                lock(&self.apart_gone).push((number, was >> 2));
+                self.give_back((number, was >> KINDS));
             }
         }
         self.add(number, by);
@@ -319,9 +320,8 @@ impl Counts {
     #[cold]
     fn report(&self, change: &Observed<'_>, is: Option<Seen>) {
         let ts = change.stamp;
-        // What somebody else puts meanwhile mostly has no expiry.
-        let may_have_expired = change.was.is_some_and(|was| was & EXPIRING != 0);
-        if change.is.is_none() && may_have_expired && lock(&self.quiet).contains(change.key) {
+        if change.is.is_none() && change.was.is_some_and(|was| was & EXPIRED != 0) {
+            // It was not there any more.
             return;
         }
         let long = lock(&self.long).get(change.key).map(|(key, _)| key.clone());
@@ -355,7 +355,8 @@ mod tests {
 
     #[test]
     fn changes_add_up() {
-        let counts = Counts::new::<bristlecone_pmem::media::Dram>(Arc::default());
+        let counts =
+            Counts::new::<bristlecone_pmem::media::Dram>(Arc::default(), WallClock::default());
         let seen = |len, expiry| Seen {
             len,
             expiry,

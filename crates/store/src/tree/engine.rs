@@ -138,14 +138,17 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
         self.core.reclaim_space();
     }
 
+    fn name_keyspace(&self, number: u32, from: Option<&str>, to: &str) -> Result<u64, WriteError> {
+        self.core.name_keyspace(number, from, to)
+    }
+
     fn drop_keyspace(
         &self,
-        key: &[u8],
-        value: Option<&[u8]>,
+        name: &str,
         number: u32,
         empty: Option<u32>,
     ) -> Result<u64, WriteError> {
-        self.core.drop_keyspace(key, value, number, empty)
+        self.core.drop_keyspace(name, number, empty)
     }
 
     fn len(&self, number: u32) -> u64 {

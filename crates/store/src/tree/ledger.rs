@@ -24,6 +24,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const ENTRY: usize = 4 + 3 * 8;
+/// Keys that are counted before looking whether the store is being closed.
+const LOOKS: u64 = 1024;
 /// Attempts to write the ledger, of which each may need a new session's time stamp.
 const ATTEMPTS: usize = 3;
 
@@ -122,8 +124,8 @@ impl<M: Media> Core<M> {
         }
     }
 
-    /// Counts the keys that there were when the store was opened, unless they are known. Keys of
-    /// pages that cannot be read do not count.
+    /// Counts the keys that there were when the store was opened, unless they are known, or the
+    /// store is being closed. Keys of pages that cannot be read do not count.
     #[cold]
     pub(super) fn count_keys(&self) {
         let mut uncounted = lock(&self.ledger.uncounted);
@@ -131,17 +133,28 @@ impl<M: Media> Core<M> {
             return;
         };
         let mut counts: BTreeMap<u32, Count> = BTreeMap::new();
+        let (mut looks, mut stopped) = (0_u64, false);
         let visit = |key: &[u8], current: clustered::Current<'_, M>| {
             count_in(&mut counts, key, &current);
-            Ok(ControlFlow::Continue(()))
+            looks += 1;
+            stopped = looks % LOOKS == 0 && self.control.is_stopped();
+            Ok(if stopped {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            })
         };
         // Nothing in it fails.
         let _ = self.tree.salvage_at(time, ALL, visit, |_, _| {});
+        self.tree.end(time);
+        *uncounted = None;
+        if stopped {
+            // They stay uncounted, so they are not left for the next session.
+            return;
+        }
         for (number, count) in counts {
             self.counts.add(number, count);
         }
-        self.tree.end(time);
-        *uncounted = None;
         // ORDERING: Release; pairs with the Acquire of `settle_counts`.
         self.ledger.is_uncounted.store(false, Ordering::Release);
     }

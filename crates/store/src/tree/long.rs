@@ -12,6 +12,7 @@
 //! before the first of them, never changes, and stays until its keyspace is dropped. So where an
 //! entry is does not depend on when it is read.
 
+use super::names::COPY;
 use super::parts::PARTS;
 use super::value::Marker;
 use super::{Core, write_error};
@@ -44,13 +45,13 @@ pub(super) fn is_marker<M: Media>(tree_key: &[u8]) -> bool {
 }
 
 /// Returns the keyspace of an entry and the bytes of its key that are not before it; `None` for
-/// what is none: markers, and parts of values.
+/// what is none: markers, parts of values, and the copy of the catalogue.
 pub(super) fn owner<M: Media>(tree_key: &[u8]) -> Option<(u32, usize)> {
     if is_marker::<M>(tree_key) {
         return None;
     }
     let (number, key) = split(tree_key)?;
-    if number == PARTS {
+    if number == PARTS || number == COPY {
         return None;
     }
     if number != SPACES {

@@ -15,6 +15,7 @@
 //! | `reads`, `writes` | operations on keys |
 //! | `value` | values with expiries |
 //! | `long`, `parts` | keys and values that are too long for the tree |
+//! | `names` | names of keyspaces |
 //! | `counts`, `ledger` | keys of each keyspace; how they outlive the process |
 //! | `gate` | keeping writers out, to drop a keyspace or to begin a watch |
 //! | `sweep` | removing what has expired or was dropped |
@@ -22,8 +23,7 @@
 //!
 //! # Crash states
 //! A change of one key, and a commit of many, are there or not (the tree's promise). A dropped
-//! keyspace is one change of the catalogue: keys of a number without a name are what the sweep had
-//! not reached.
+//! keyspace is one change of the catalogue, which says so until the sweep has removed all keys.
 
 mod check;
 mod counts;
@@ -31,6 +31,7 @@ mod engine;
 mod gate;
 mod ledger;
 mod long;
+mod names;
 mod open;
 mod parts;
 mod reads;
@@ -54,6 +55,7 @@ use counts::Counts;
 use crossbeam_epoch as epoch;
 use gate::Gate;
 use ledger::Ledger;
+use std::borrow::Borrow;
 use std::ops::{Bound, Deref};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -204,8 +206,8 @@ fn damaged(e: Damage) -> clustered::ReadError {
 }
 
 /// The store's error for a page or a value that could not be read, for this index key.
-fn read_error(key: Option<&[u8]>, e: clustered::ReadError) -> ReadError {
-    match e {
+fn read_error(key: Option<&[u8]>, e: impl Borrow<clustered::ReadError>) -> ReadError {
+    match e.borrow() {
         clustered::ReadError::Space(e) => ReadError::Memory {
             what: e.to_string(),
         },

@@ -10,6 +10,7 @@
 //! head goes, the sweep removes its parts, as changes like any others: a snapshot that reads the
 //! head reads the parts. Those that a crash left without a head are found when the store is opened.
 
+use super::counts::Counts;
 use super::long::Place;
 use super::value::{Head, decode, encode};
 use super::{Core, damaged, read_error, write_error};
@@ -34,10 +35,35 @@ const OWNER: u32 = u32::MAX;
 /// A value in parts: its keyspace and number.
 pub(super) type Apart = (u32, u64);
 
-/// A value as the tree is to have it, and its parts if it has any.
-pub(super) struct Stored<'v> {
+/// A value as the tree is to have it, and its parts if it has any: unless it is [kept](Self::keep),
+/// they are given back when this is dropped.
+pub(super) struct Stored<'c, 'v> {
     pub bytes: Cow<'v, [u8]>,
-    pub apart: Option<Apart>,
+    apart: Option<Apart>,
+    counts: &'c Counts,
+}
+
+impl<'c> Stored<'c, '_> {
+    /// A key has it now.
+    pub fn keep(mut self) {
+        self.apart = None;
+    }
+
+    pub fn into_owned(mut self) -> Stored<'c, 'static> {
+        Stored {
+            bytes: Cow::Owned(std::mem::take(&mut self.bytes).into_owned()),
+            apart: self.apart.take(),
+            counts: self.counts,
+        }
+    }
+}
+
+impl Drop for Stored<'_, '_> {
+    fn drop(&mut self) {
+        if let Some(apart) = self.apart {
+            self.counts.give_back(apart);
+        }
+    }
 }
 
 fn prefix((number, id): Apart) -> [u8; PREFIX] {
@@ -102,21 +128,23 @@ impl<M: Media> Core<M> {
     }
 
     /// Returns a value as the tree is to have it. A long one's parts are put. The caller is inside
-    /// the gate, and [gives them back](Self::give_back) if the value is not put.
+    /// the gate.
     ///
     /// # Errors
     /// [`WriteError`]; parts that were put are given back.
-    pub(super) fn store_value<'v>(
-        &self,
+    pub(super) fn store_value<'c, 'v>(
+        &'c self,
         place: &[u8],
         value: &'v [u8],
         expiry: u64,
-    ) -> Result<Stored<'v>, WriteError> {
+    ) -> Result<Stored<'c, 'v>, WriteError> {
         check_value(value)?;
+        let counts = &*self.counts;
         if !self.has_parts(value.len()) {
             return Ok(Stored {
                 bytes: encode(value, expiry),
                 apart: None,
+                counts,
             });
         }
         let (number, _) = super::long::owner::<M>(place).unwrap_or((0, 0));
@@ -128,24 +156,18 @@ impl<M: Media> Core<M> {
         };
         let all = (0..).zip(value.chunks(PART));
         let mut parts = std::iter::once((OWNER, place)).chain(all);
-        if let Err(e) = parts.try_for_each(|(i, part)| put(i, part).map(|_| ())) {
-            self.give_back(Some(apart));
-            return Err(e);
-        }
         let head = Head {
             expiry,
             id,
             len: value.len() as u64,
         };
-        Ok(Stored {
+        let stored = Stored {
             bytes: Cow::Owned(head.encode()),
             apart: Some(apart),
-        })
-    }
-
-    /// Gives back the parts of a value that was not put.
-    pub(super) fn give_back(&self, apart: Option<Apart>) {
-        lock(&self.counts.apart_gone).extend(apart);
+            counts,
+        };
+        parts.try_for_each(|(i, part)| put(i, part).map(|_| ()))?;
+        Ok(stored)
     }
 
     /// As [`assembled`].
@@ -161,14 +183,16 @@ impl<M: Media> Core<M> {
         assembled(&self.tree, when, place, head)
     }
 
-    /// Finds the parts that no head leads to, which a crash has left, for the sweep.
-    pub(super) fn find_lost_parts(&self) -> Result<(), clustered::ReadError> {
+    /// Finds the parts that no head leads to, which a crash has left, for the sweep. Those whose
+    /// key cannot be read stay.
+    pub(super) fn find_lost_parts(&self) {
         let mut next = [PARTS.to_be_bytes(), [0; 4]].concat();
         let end = super::long::SPACES.to_be_bytes();
         loop {
             let range: KeyRange<'_> = (Bound::Included(&next), Bound::Excluded(&end));
             let mut first = None;
-            let scanned = self.tree.salvage(
+            // Nothing in it fails.
+            let _ = self.tree.salvage(
                 range,
                 |key, _| {
                     first = apart_of(key);
@@ -176,12 +200,11 @@ impl<M: Media> Core<M> {
                 },
                 |_, _| {},
             );
-            scanned?;
             let Some(apart) = first else {
-                return Ok(());
+                return;
             };
-            if !self.has_head(apart)? {
-                self.give_back(Some(apart));
+            if !self.has_head(apart).unwrap_or(true) {
+                self.counts.give_back(apart);
             }
             next = prefix((apart.0, apart.1 + 1)).to_vec();
         }
@@ -200,33 +223,29 @@ impl<M: Media> Core<M> {
         Ok(id.flatten() == Some(apart.1))
     }
 
-    /// Removes the parts of values that are gone. Returns their number, and their bytes.
-    ///
-    /// # Errors
-    /// [`WriteError`]; the rest stays for another time.
-    pub(super) fn remove_parts(&self) -> Result<(u64, u64), WriteError> {
+    /// Removes the parts of values that are gone, and notes what it cannot remove, for another
+    /// time. Returns their bytes.
+    pub(super) fn remove_parts(&self, failed: &mut Option<WriteError>) -> u64 {
         let gone = std::mem::take(&mut *lock(&self.counts.apart_gone));
-        let mut removed = (0, 0);
-        for (i, apart) in gone.iter().enumerate() {
-            let (first, after) = (prefix(*apart), prefix((apart.0, apart.1 + 1)));
+        let mut removed = 0;
+        for apart in gone {
+            let (first, after) = (prefix(apart), prefix((apart.0, apart.1 + 1)));
             let range = (Bound::Included(&first[..]), Bound::Excluded(&after[..]));
-            let done = self.some_keys(range, usize::MAX).and_then(|(keys, bytes)| {
-                let all = keys.iter().map(Vec::as_slice);
-                let all = self
-                    .counts
-                    .quietly(all.clone(), || self.tree.remove_all(all));
-                all.map_err(|e| write_error(None, e))?;
-                Ok((keys.len() as u64, bytes))
-            });
-            match done {
-                Ok((keys, bytes)) => removed = (removed.0 + keys, removed.1 + bytes),
+            let mut unread = None;
+            let (keys, bytes) = self.some_keys(range, usize::MAX, &mut unread);
+            let done = self.tree.remove_all(keys.iter().map(Vec::as_slice));
+            match done.map_err(|e| write_error(None, e)) {
+                Ok(_) => removed += bytes,
                 Err(e) => {
-                    lock(&self.counts.apart_gone).extend(&gone[i..]);
-                    return Err(e);
+                    unread.get_or_insert(e);
                 }
             }
+            if let Some(e) = unread {
+                self.counts.give_back(apart);
+                failed.get_or_insert(e);
+            }
         }
-        Ok(removed)
+        removed
     }
 
     /// Returns where the tree has a key, for reading; `None` if it cannot be there.

@@ -133,8 +133,12 @@ impl<M: Media> Core<M> {
             }
             At::Snapshot(ticket) => (ticket, None),
         };
+        if self.is_dropped_by(key, || ticket.ts) {
+            // Since it was found; the sweep may have removed parts already.
+            return Ok(None);
+        }
         let when = When::At(time_of(ticket.ts));
-        let read = || {
+        let read = || -> Result<Option<Whole>, clustered::ReadError> {
             let head = self.tree.get(when, place, |stored| {
                 Ok(match Found::of(stored)? {
                     Found::Here(value, expiry) => (Err(value.to_vec()), expiry),

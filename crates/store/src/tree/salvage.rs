@@ -1,9 +1,10 @@
 //! Reading what a damaged store on a tree still has.
 
+use super::ALL;
 use super::long;
+use super::names::Names;
 use super::parts;
-use super::value::{Found, Marker, decode};
-use crate::catalogue::parse;
+use super::value::{Found, Marker};
 use crate::entry::{Entry, expires_at};
 use crate::error::{Damage, StoreError};
 use crate::key::{CATALOGUE, split};
@@ -11,7 +12,7 @@ use crate::report::{SalvageReport, Salvaged};
 use crate::root::StoreRoot;
 use bristlecone_index::Violation;
 use bristlecone_index::clustered::{
-    ClusteredOptions, Current, Glimpse, HostedTree, KeyRange, Observed, Observer, ReadError, When,
+    ClusteredOptions, Current, Glimpse, HostedTree, Observed, Observer, ReadError, When,
 };
 use bristlecone_pmem::{Media, Pool};
 use std::borrow::Cow;
@@ -41,10 +42,9 @@ struct Lost {
 struct Walk<'t, M: Media> {
     tree: &'t HostedTree<M>,
     now: u64,
-    names: BTreeMap<u32, Arc<str>>,
+    names: Names,
     /// What the keys of each space begin with, whose marker has been seen.
     beginnings: BTreeMap<Vec<u8>, Vec<u8>>,
-    catalogue_damaged: bool,
     walked: u64,
     /// The first page that could not be read.
     violation: Option<Violation>,
@@ -68,37 +68,54 @@ pub(crate) fn salvage<M: Media>(
     let mut walk = Walk {
         tree: &tree,
         now,
-        names: BTreeMap::new(),
+        names: Names::read(&tree),
         beginnings: BTreeMap::new(),
-        catalogue_damaged: false,
         walked: 0,
         violation: None,
     };
-    let first = (CATALOGUE + 1).to_be_bytes();
-    walk.names((Bound::Unbounded, Bound::Excluded(&first)), visit);
-    walk.entries((Bound::Included(&first), Bound::Unbounded), visit);
-    Ok(SalvageReport {
-        design: super::open::DESIGN.to_owned(),
-        node_bytes,
-        keyspaces: walk.names.values().map(|name| name.to_string()).collect(),
-        indexed: walk.walked,
-        walked: walk.walked,
-        violation: walk.violation,
-    })
+    for damaged in &walk.names.damage {
+        let key = damaged.index_key.as_deref().unwrap_or_default();
+        let flow = visit(Salvaged {
+            keyspace: None,
+            number: CATALOGUE,
+            key: split(key).map_or(key, |(_, name)| name),
+            found: Err(Damage::new(damaged.what.clone()).into()),
+        });
+        if flow.is_break() {
+            return Ok(walk.report(node_bytes));
+        }
+    }
+    walk.entries(visit);
+    Ok(walk.report(node_bytes))
 }
 
 impl<M: Media> Walk<'_, M> {
-    /// Visits a range, with each page that cannot be read where it is.
+    fn report(self, node_bytes: u32) -> SalvageReport {
+        SalvageReport {
+            design: super::open::DESIGN.to_owned(),
+            node_bytes,
+            keyspaces: self
+                .names
+                .named
+                .values()
+                .map(|name| name.to_string())
+                .collect(),
+            indexed: self.walked,
+            walked: self.walked,
+            violation: self.violation,
+        }
+    }
+
+    /// Visits everything, with each page that cannot be read where it is.
     fn visit(
         &mut self,
-        range: KeyRange<'_>,
         mut each: impl FnMut(&mut Self, &[u8], Result<Current<'_, M>, &str>) -> ControlFlow<()>,
     ) {
         let walk = RefCell::new((self, Vec::<Lost>::new()));
         let tree = walk.borrow().0.tree;
         let mut broken = false;
         let scanned = tree.salvage(
-            range,
+            ALL,
             |key, current| {
                 let (walk, lost) = &mut *walk.borrow_mut();
                 walk.walked += 1;
@@ -163,63 +180,22 @@ impl<M: Media> Walk<'_, M> {
         None
     }
 
-    /// Reads the catalogue.
-    fn names(
-        &mut self,
-        range: KeyRange<'_>,
-        visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
-    ) {
-        self.visit(range, |walk, key, current| {
-            let name = split(key).map_or(key, |(_, name)| name);
-            if name.is_empty() && current.is_ok() {
-                // The ledger of counts.
-                return ControlFlow::Continue(());
-            }
-            let found = read(current, |stored| {
-                let (value, _) = decode(stored)?;
-                parse(key, value)
-                    .ok_or_else(|| Damage::new("no entry of the catalogue is like that"))
-            });
-            match found {
-                Ok((name, number)) => {
-                    walk.names.insert(number, name);
-                    ControlFlow::Continue(())
-                }
-                Err(e) => {
-                    walk.catalogue_damaged = true;
-                    visit(Salvaged {
-                        keyspace: None,
-                        number: CATALOGUE,
-                        key: name,
-                        found: Err(e.into()),
-                    })
-                }
-            }
-        });
-    }
-
     /// Visits the keys of all keyspaces.
-    fn entries(
-        &mut self,
-        range: KeyRange<'_>,
-        visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
-    ) {
-        self.visit(range, |walk, index_key, current| {
+    fn entries(&mut self, visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>) {
+        self.visit(|walk, index_key, current| {
             let whole = match walk.whole_key(index_key, &current) {
                 Some(whole) => whole,
                 None => return ControlFlow::Continue(()),
             };
             let (place, index_key) = (index_key, &*whole);
-            if long::owner::<M>(place).is_none() {
-                // Parts of a value.
-                return ControlFlow::Continue(());
-            }
             let (number, key) = split(index_key).unwrap_or((CATALOGUE, index_key));
-            let name = walk.names.get(&number).cloned();
-            if name.is_none() && !walk.catalogue_damaged {
-                // Of a dropped keyspace.
+            let is_name = number == CATALOGUE && current.is_ok();
+            if is_name || long::owner::<M>(place).is_none() || walk.names.dropped.contains(&number)
+            {
+                // Parts of values have been read with these.
                 return ControlFlow::Continue(());
             }
+            let name = walk.names.named.get(&number).cloned();
             let now = walk.now;
             let keyspace = name.as_deref();
             let mut flow = ControlFlow::Continue(());

@@ -7,11 +7,11 @@
 use super::Core;
 use super::long;
 use super::parts;
-use super::value::{Seen, glimpsed};
+use super::value::{Found, glimpsed};
 use crate::bounds::Bounds;
 use crate::error::WriteError;
 use crate::report::VacuumReport;
-use bristlecone_index::clustered::{Current, Modification};
+use bristlecone_index::clustered::{self, Modification};
 use bristlecone_index::engine::Range;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::{lock, wait_for_readers};
@@ -79,16 +79,28 @@ impl<M: Media> Core<M> {
     /// Removes up to `most` keys.
     ///
     /// # Errors
-    /// [`WriteError`]; what was removed by then stays removed.
+    /// The first [`WriteError`]; what could be removed all the same is.
     pub(super) fn vacuum(&self, most: usize) -> Result<VacuumReport, WriteError> {
-        let mut report = VacuumReport::default();
+        let mut failed = None;
+        let report = self.sweep_some(most, &mut failed);
+        failed.map_or(Ok(report), Err)
+    }
+
+    /// As [`vacuum`](Self::vacuum): notes the first error, and goes on behind what it is about.
+    fn sweep_some(&self, most: usize, failed: &mut Option<WriteError>) -> VacuumReport {
+        let mut report = VacuumReport {
+            complete: true,
+            ..VacuumReport::default()
+        };
         if self.pm().read_only() {
-            report.complete = true;
-            return Ok(report);
+            return report;
         }
-        self.sound()?;
+        if let Err(e) = self.sound() {
+            failed.get_or_insert(e.into());
+            return report;
+        }
         self.count_keys();
-        let (_, bytes) = self.remove_parts()?;
+        let bytes = self.remove_parts(failed);
         self.was_removed(0, bytes, &mut report);
         let mut left = most;
         // First: whoever begins to read later does so at that time or after it.
@@ -98,15 +110,26 @@ impl<M: Media> Core<M> {
         for number in self.sweep.due(oldest) {
             // Nobody who reads it is left.
             self.counts.forget(number);
-            if !self.remove_dropped(number, &mut left, &mut report)? {
-                return Ok(report);
+            let done = self.remove_dropped(number, &mut left, &mut report);
+            let done = done.and_then(|()| {
+                if left > 0 {
+                    self.forget_dropped(number)?;
+                    self.sweep.done(number);
+                    self.counts.remember(number);
+                }
+                Ok(())
+            });
+            if let Err(e) = done {
+                failed.get_or_insert(e);
             }
-            self.sweep.done(number);
-            self.counts.remember(number);
+            if left == 0 {
+                report.complete = false;
+                return report;
+            }
         }
         let expiring = self.counts.all().values().any(|count| count.expiring > 0);
-        report.complete = !expiring || self.remove_expired(left, &mut report)?;
-        Ok(report)
+        report.complete = !expiring || self.remove_expired(left, &mut report, failed);
+        report
     }
 
     /// Notes that a key of so many bytes, with its value, was removed.
@@ -124,130 +147,157 @@ impl<M: Media> Core<M> {
     /// As of [`vacuum`](Self::vacuum).
     pub(super) fn vacuum_all(&self) -> Result<VacuumReport, WriteError> {
         *lock(&self.sweep.at) = None;
-        let mut all = VacuumReport::default();
+        let (mut all, mut failed) = (VacuumReport::default(), None);
         while !all.complete {
-            let one = self.vacuum(KEYS_PER_STEP)?;
+            let one = self.sweep_some(KEYS_PER_STEP, &mut failed);
             all.versions += one.versions;
             all.bytes += one.bytes;
             all.expired += one.expired;
             all.dropped += one.dropped;
             all.complete = one.complete;
         }
-        Ok(all)
+        failed.map_or(Ok(all), Err)
     }
 
-    /// Removes keys of a dropped keyspace. Returns whether none are left.
+    /// Removes keys of a dropped keyspace, while some are `left` to be removed.
+    ///
+    /// # Errors
+    /// [`WriteError`]: there are keys that cannot be read, or removed.
     fn remove_dropped(
         &self,
         number: u32,
         left: &mut usize,
         report: &mut VacuumReport,
-    ) -> Result<bool, WriteError> {
+    ) -> Result<(), WriteError> {
         // Spaces of long keys first: a marker that is left leads here again.
         let [first, after] = long::spaces_of(number);
         let spaces = (Bound::Included(&first[..]), Bound::Excluded(&after[..]));
         let [first, after] = parts::parts_of(number);
         let parts = (Bound::Included(&first[..]), Bound::Excluded(&after[..]));
         let bounds = Bounds::new(number, Bound::Unbounded, Bound::Unbounded);
-        loop {
-            let most = TOGETHER.min(*left);
-            let (mut keys, mut bytes) = self.some_keys(spaces, most)?;
-            for rest in [parts, bounds.range()] {
+        let mut unread = None;
+        for range in [spaces, parts, bounds.range()] {
+            loop {
+                let most = TOGETHER.min(*left);
+                let (keys, bytes) = self.some_keys(range, most, &mut unread);
                 if keys.is_empty() {
-                    (keys, bytes) = self.some_keys(rest, most)?;
+                    break;
                 }
+                let removed = self.tree.remove_all(keys.iter().map(Vec::as_slice));
+                removed.map_err(|e| super::write_error(None, e))?;
+                *left -= keys.len();
+                report.dropped += keys.len() as u64;
+                self.was_removed(keys.len() as u64, bytes, report);
             }
-            if keys.is_empty() {
-                return Ok(*left > 0);
-            }
-            let all = keys.iter().map(Vec::as_slice);
-            let removed = self
-                .counts
-                .quietly(all.clone(), || self.tree.remove_all(all));
-            removed.map_err(|e| super::write_error(None, e))?;
-            *left -= keys.len();
-            report.dropped += keys.len() as u64;
-            self.was_removed(keys.len() as u64, bytes, report);
         }
+        unread.map_or(Ok(()), Err)
     }
 
     /// Returns the first keys of a range, up to `most`, and the bytes of them and their values.
+    /// Notes the first page that cannot be read, and goes on behind it.
     pub(super) fn some_keys(
         &self,
         range: Range<'_>,
         most: usize,
-    ) -> Result<(Vec<Vec<u8>>, u64), WriteError> {
+        unread: &mut Option<WriteError>,
+    ) -> (Vec<Vec<u8>>, u64) {
         let (mut keys, mut bytes) = (Vec::new(), 0);
         if most == 0 {
-            return Ok((keys, 0));
+            return (keys, 0);
         }
-        let scanned = self.tree.scan_present(range, |key, current| {
-            bytes += (key.len() + current.glimpse().len) as u64;
-            keys.push(key.to_vec());
-            Ok(if keys.len() < most {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            })
-        });
-        scanned.map_err(|e| super::read_error(None, e))?;
-        Ok((keys, bytes))
+        // Nothing in it fails.
+        let _ = self.tree.salvage(
+            range,
+            |key, current| {
+                bytes += (key.len() + current.glimpse().len) as u64;
+                keys.push(key.to_vec());
+                Ok(if keys.len() < most {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                })
+            },
+            |_, e| note(unread, e),
+        );
+        (keys, bytes)
     }
 
     /// Looks for keys that have expired, and removes up to `most`. Returns whether the end was
     /// reached.
-    fn remove_expired(&self, most: usize, report: &mut VacuumReport) -> Result<bool, WriteError> {
+    fn remove_expired(
+        &self,
+        most: usize,
+        report: &mut VacuumReport,
+        failed: &mut Option<WriteError>,
+    ) -> bool {
         let now = self.wall.now();
         let mut at = lock(&self.sweep.at);
         let mut expired: Vec<Vec<u8>> = Vec::new();
         let (mut looks, mut last) = (0, None);
         let from = at.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        let range = (from, Bound::Unbounded);
-        let scanned = self.tree.scan_present(range, |key, current| {
-            looks += 1;
-            let expiry = glimpsed(current.glimpse()).expiry;
-            if expiry != 0 && expiry <= now {
-                expired.push(key.to_vec());
-            }
-            if looks >= most.saturating_mul(LOOKS_PER_KEY) || expired.len() >= most {
-                last = Some(key.to_vec());
-                return Ok(ControlFlow::Break(()));
-            }
-            Ok(ControlFlow::Continue(()))
-        });
+        // Nothing in it fails.
+        let _ = self.tree.salvage(
+            (from, Bound::Unbounded),
+            |key, current| {
+                looks += 1;
+                let expiry = glimpsed(current.glimpse()).expiry;
+                if expiry != 0 && expiry <= now {
+                    expired.push(key.to_vec());
+                }
+                if looks >= most.saturating_mul(LOOKS_PER_KEY) || expired.len() >= most {
+                    last = Some(key.to_vec());
+                    return Ok(ControlFlow::Break(()));
+                }
+                Ok(ControlFlow::Continue(()))
+            },
+            |_, e| note(failed, e),
+        );
         let complete = last.is_none();
         *at = last;
         drop(at);
-        scanned.map_err(|e| super::read_error(None, e))?;
         for key in expired {
             let mut bytes = key.len();
-            let decide = |current: Option<Current<'_, M>>| {
-                let glimpse = current.as_ref().map(|current| current.glimpse());
-                let seen = glimpse.map_or_else(Seen::default, glimpsed);
-                if seen.expiry == 0 || seen.expiry > now {
+            let removed = self.tree.modify(&key, |current| {
+                let Some(current) = current else {
+                    return Ok(Modification::Keep);
+                };
+                // Verified: a damaged expiry removes nothing.
+                let expiry = match Found::of(current.value()?).map_err(super::damaged)? {
+                    Found::Here(_, expiry) => expiry,
+                    Found::Apart(head) => head.expiry,
+                };
+                if expiry == 0 || expiry > now {
                     return Ok(Modification::Keep);
                 }
-                bytes = key.len() + seen.len;
+                bytes = key.len() + glimpsed(current.glimpse()).len;
                 Ok(Modification::Remove)
-            };
-            let one = std::iter::once(&key[..]);
-            let removed = self.counts.quietly(one, || self.tree.modify(&key, decide));
-            let removed = removed.map_err(|e| super::write_error(Some(&key), e))?;
-            if removed.stamp.is_some() {
-                report.expired += 1;
-                self.was_removed(1, bytes as u64, report);
+            });
+            match removed {
+                Ok(removed) if removed.stamp.is_some() => {
+                    report.expired += 1;
+                    self.was_removed(1, bytes as u64, report);
+                }
+                Ok(_) => {}
+                Err(e) => {
+                    failed.get_or_insert(super::write_error(Some(&key), e));
+                }
             }
         }
-        Ok(complete)
+        complete
     }
 
     /// Removes what can be removed, and waits for readers of what was.
     pub(super) fn reclaim_space(&self) {
         // The caller reports the lack of space, and the thread what stops it.
         let _ = self.vacuum_all();
-        self.tree.reclaim();
+        let _ = self.tree.reclaim();
         let _ = (0..MAX_WAITS).any(|_| wait_for_readers());
     }
+}
+
+/// Notes a page that cannot be read, if it is the first.
+fn note(failed: &mut Option<WriteError>, e: &clustered::ReadError) {
+    failed.get_or_insert_with(|| super::read_error(None, e).into());
 }
 
 /// Starts a thread that counts the keys, and then sweeps every `interval` until it is told to stop.
@@ -265,17 +315,17 @@ pub(super) fn spawn<M: Media>(
         .spawn(move || {
             core.count_keys();
             while !core.control.wait_or_stop(interval) {
+                let mut failed = None;
                 loop {
                     let at_work = core.control.hold();
-                    let step = core.vacuum(KEYS_PER_STEP);
+                    let step = core.sweep_some(KEYS_PER_STEP, &mut failed);
                     drop(at_work);
-                    let done = step.as_ref().map_or(true, |report| report.complete);
-                    core.control.note(step.err());
-                    if done || core.control.is_stopped() {
+                    if step.complete || core.control.is_stopped() {
                         break;
                     }
                     std::thread::yield_now();
                 }
+                core.control.note(failed);
             }
         })
 }

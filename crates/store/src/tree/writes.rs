@@ -19,7 +19,6 @@ use crate::write::{Step, check_value, retry_for_space};
 use bristlecone_index::clustered::{
     self, ChangeError, Current, Modification, Modified, Reads, Step as TreeStep, When,
 };
-use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, planted};
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -33,7 +32,7 @@ const MAX_STEPS: usize = 1024;
 impl<M: Media> Core<M> {
     /// Runs `op`, and once more after sweeping if there was no space. A failed `op` has left
     /// markers of long keys behind at most.
-    fn retry_for_space<T>(
+    pub(super) fn retry_for_space<T>(
         &self,
         op: impl FnMut() -> Result<T, WriteError>,
     ) -> Result<T, WriteError> {
@@ -41,7 +40,7 @@ impl<M: Media> Core<M> {
     }
 
     /// Checks that the store can be written to.
-    fn writable(&self) -> Result<(), WriteError> {
+    pub(super) fn writable(&self) -> Result<(), WriteError> {
         if self.pm().read_only() {
             return Err(WriteError::ReadOnly);
         }
@@ -77,7 +76,7 @@ impl<M: Media> Core<M> {
     }
 
     /// Makes a change inside the gate, unless a keyspace was dropped.
-    fn change<'k, T>(
+    pub(super) fn change<'k, T>(
         &self,
         keys: impl IntoIterator<Item = &'k [u8]>,
         wait: Wait,
@@ -107,10 +106,9 @@ impl<M: Media> Core<M> {
                 let put = self.counts.naming(std::iter::once((key, &*place)), || {
                     self.tree.put(&place, &stored.bytes)
                 });
-                put.map_err(|e| {
-                    self.give_back(stored.apart);
-                    write_error(Some(key), e)
-                })
+                let stamp = put.map_err(|e| write_error(Some(key), e))?;
+                stored.keep();
+                Ok(stamp)
             })
         })?;
         Ok(self.wait_for(stamp, wait)?)
@@ -135,6 +133,7 @@ impl<M: Media> Core<M> {
         Ok(there)
     }
 
+    /// Changes a key to what `decide` makes of what it has, unless it cannot be there.
     fn modify(
         &self,
         key: &[u8],
@@ -144,7 +143,9 @@ impl<M: Media> Core<M> {
         ) -> Result<Modification<Vec<u8>>, clustered::ReadError>,
     ) -> Result<Modified, WriteError> {
         self.change([key], wait, || {
-            let place = self.make_place(key)?;
+            let Some(place) = self.place_of(key)? else {
+                return Ok(Modified::default());
+            };
             let modified = self.counts.naming(std::iter::once((key, &*place)), || {
                 self.tree.modify(&place, decide)
             });
@@ -161,6 +162,10 @@ impl<M: Media> Core<M> {
         self.writable()?;
         let modified = self.retry_for_space(|| {
             self.change([key], wait, || {
+                if self.place_of(key)?.is_none() && !matches!(f(None)?, Update::Put { .. }) {
+                    // It was not there, and needs no marker.
+                    return Ok(Modified::default());
+                }
                 let place = self.make_place(key)?;
                 self.counts.naming(std::iter::once((key, &*place)), || {
                     self.try_update((key, &place), f)
@@ -170,17 +175,24 @@ impl<M: Media> Core<M> {
         Ok(self.wait_for(modified.seen, wait)?)
     }
 
-    /// Changes a key to what `f` makes of it, once. A value that is to have parts gets them, and
-    /// `f` is asked again.
+    /// Changes a key to what `f` makes of it, once. A value that is to have parts gets them while
+    /// the key is not locked. If it has another value after that, `f` is asked again.
     fn try_update(
         &self,
         (key, place): (&[u8], &[u8]),
         f: &mut dyn FnMut(Option<Entry<'_>>) -> Result<Update, WriteError>,
     ) -> Result<Modified, WriteError> {
-        let mut prepared: Option<(Update, Stored<'static>)> = None;
+        let mut prepared: Option<(Option<Vec<u8>>, Stored<'_, 'static>)> = None;
         loop {
-            let (mut failed, mut wanted) = (None, None);
+            let (mut failed, mut wanted, mut uses) = (None, None, false);
             let modified = self.tree.modify(place, |current| {
+                let was = current.as_ref().map(Current::value).transpose()?;
+                if let Some((basis, stored)) = &prepared
+                    && basis.as_deref() == was
+                {
+                    uses = true;
+                    return Ok(Modification::Put(stored.bytes.to_vec()));
+                }
                 let update = match self.decide(place, current.as_ref(), f) {
                     Ok(update) => update?,
                     Err(e) => {
@@ -194,30 +206,27 @@ impl<M: Media> Core<M> {
                     Update::Put { value, expires_at } if !self.has_parts(value.len()) => {
                         Modification::Put(encode(&value, expiry(expires_at)).into_owned())
                     }
-                    long => match &prepared {
-                        Some((known, stored)) if *known == long => {
-                            Modification::Put(stored.bytes.to_vec())
-                        }
-                        _ => {
-                            wanted = Some(long);
-                            Modification::Keep
-                        }
-                    },
+                    Update::Put { value, expires_at } => {
+                        wanted = Some((was.map(<[u8]>::to_vec), value, expires_at));
+                        Modification::Keep
+                    }
                 })
             });
-            let used = matches!(&modified, Ok(modified) if modified.stamp.is_some());
-            let unused = prepared.take().filter(|_| !used || wanted.is_some());
-            self.give_back(unused.and_then(|(_, stored)| stored.apart));
             let modified = modified.map_err(|e| write_error(Some(key), e))?;
             if let Some(e) = failed {
                 return Err(e);
             }
-            let Some(Update::Put { value, expires_at }) = wanted else {
-                return Ok(modified);
-            };
-            let Stored { bytes, apart } = self.store_value(place, &value, expiry(expires_at))?;
-            let bytes = Cow::Owned(bytes.into_owned());
-            prepared = Some((Update::Put { value, expires_at }, Stored { bytes, apart }));
+            match (wanted, prepared.take()) {
+                (Some((basis, value, expires_at)), _) => {
+                    let stored = self.store_value(place, &value, expiry(expires_at))?;
+                    prepared = Some((basis, stored.into_owned()));
+                }
+                (None, Some((_, stored))) if uses => {
+                    stored.keep();
+                    return Ok(modified);
+                }
+                (None, _) => return Ok(modified),
+            }
         }
     }
 
@@ -283,6 +292,9 @@ impl<M: Media> Core<M> {
                     self.check_reads_not_dropped(reads, ticket)?;
                 }
                 let places = self.make_places(keys.clone())?;
+                let since = since.map(|ticket| time_of(ticket.ts));
+                let set = reads;
+                let reads = reads.map(|reads| self.reads_of(reads)).transpose()?;
                 let values = writes.iter().map(|(_, write)| write.parts());
                 let stored = self.store_values(places.iter().zip(values))?;
                 let all = places.iter().zip(&stored);
@@ -290,25 +302,22 @@ impl<M: Media> Core<M> {
                     let value = stored.as_ref().map(|stored| &*stored.bytes);
                     (&**place, value)
                 });
-                let since = since.map(|ticket| time_of(ticket.ts));
-                let set = reads;
-                let reads = reads.map(|reads| self.reads_of(reads)).transpose()?;
                 let named = keys.clone().zip(places.iter().map(|place| &**place));
                 let write = || self.tree.write(all, since, reads.as_ref());
                 let written = self.counts.naming(named.clone(), write);
-                written
-                    .inspect_err(|_| self.give_back_all(&stored))
-                    .map_err(|e| match e {
-                        ChangeError::Conflict { key, read } => {
-                            let written = named.clone().find(|(_, place)| **place == *key);
-                            let key = match written {
-                                Some((key, _)) => Cow::Borrowed(key),
-                                None => self.whole_of_read(set, key),
-                            };
-                            self.conflict(&key, read).into()
-                        }
-                        e => write_error(None, e),
-                    })
+                let written = written.map_err(|e| match e {
+                    ChangeError::Conflict { key, read } => {
+                        let written = named.clone().find(|(_, place)| **place == *key);
+                        let key = match written {
+                            Some((key, _)) => Cow::Borrowed(key),
+                            None => self.whole_of_read(set, key),
+                        };
+                        self.conflict(&key, read).into()
+                    }
+                    e => write_error(None, e),
+                })?;
+                stored.into_iter().flatten().for_each(Stored::keep);
+                Ok(written)
             })
         })?;
         self.wait_for(modified.seen, wait)?;
@@ -324,28 +333,15 @@ impl<M: Media> Core<M> {
     }
 
     /// As [`store_value`](Self::store_value), of several: where each goes, and its expiry.
-    fn store_values<'v>(
-        &self,
+    fn store_values<'c, 'v>(
+        &'c self,
         values: impl Iterator<Item = (&'v Cow<'v, [u8]>, (Option<&'v [u8]>, u64))>,
-    ) -> Result<Vec<Option<Stored<'v>>>, WriteError> {
-        let mut all = Vec::new();
-        for (place, (value, expiry)) in values {
+    ) -> Result<Vec<Option<Stored<'c, 'v>>>, WriteError> {
+        let stored = values.map(|(place, (value, expiry))| {
             let stored = value.map(|value| self.store_value(place, value, expiry));
-            match stored.transpose() {
-                Ok(stored) => all.push(stored),
-                Err(e) => {
-                    self.give_back_all(&all);
-                    return Err(e);
-                }
-            }
-        }
-        Ok(all)
-    }
-
-    fn give_back_all(&self, stored: &[Option<Stored<'_>>]) {
-        for stored in stored.iter().flatten() {
-            self.give_back(stored.apart);
-        }
+            stored.transpose()
+        });
+        stored.collect()
     }
 
     /// Returns keys and ranges as the tree takes them.
@@ -423,24 +419,42 @@ impl<M: Media> Core<M> {
         }
         let keys = steps.iter().map(|(key, _)| *key);
         let executed = self.change(keys.clone(), wait, || {
-            let places = self.make_places(keys.clone())?;
+            let mut places = Vec::with_capacity(steps.len());
+            // Long keys that are only read, and not there.
+            let mut absent = HashSet::new();
+            for (i, (key, step)) in steps.iter().enumerate() {
+                places.push(match step {
+                    Step::Put(_) => self.make_place(key)?,
+                    Step::Get => match self.place(key).map_err(|e| read_error(Some(key), e))? {
+                        Place::At(place) => place,
+                        Place::Nowhere(marker) => {
+                            absent.insert(i);
+                            Cow::Owned(marker)
+                        }
+                    },
+                });
+            }
             let values = steps.iter().map(|(_, step)| (step.value(), 0));
-            let stored = self.store_values(places.iter().zip(values))?;
+            let mut stored = self.store_values(places.iter().zip(values))?;
             let all: Vec<TreeStep<'_>> = (places.iter().zip(&stored))
                 .map(|(place, stored)| {
                     let value = stored.as_ref().map(|stored| &*stored.bytes);
                     (&**place, value)
                 })
                 .collect();
-            let mut next = steps.iter().zip(&places);
+            let mut next = steps.iter().zip(&places).enumerate();
             let mut each = |current: Option<Current<'_, M>>| {
-                let (reads, place) = match next.next() {
-                    Some(((_, step), place)) => (*step == Step::Get, &**place),
+                let (i, reads, place) = match next.next() {
+                    Some((i, ((_, step), place))) => (i, *step == Step::Get, &**place),
                     None => return Ok(ControlFlow::Break(())),
                 };
                 let Some(current) = current else {
                     return Ok(each(None));
                 };
+                if absent.contains(&i) {
+                    // Its marker has been made meanwhile, so it may be there.
+                    return Ok(ControlFlow::Break(()));
+                }
                 let seen = glimpsed(current.glimpse());
                 if reads && (seen.len > MAX_READ_BYTES || seen.apart.is_some()) {
                     return Ok(ControlFlow::Break(()));
@@ -456,36 +470,14 @@ impl<M: Media> Core<M> {
             let executed = self
                 .counts
                 .naming(named, || self.tree.execute(&all, &mut each));
-            let done = executed.as_ref().map_or(0, |(done, _)| *done);
-            self.give_back_all(&stored[done..]);
-            executed.map_err(|e| write_error(None, e))
+            drop(all);
+            let executed = executed.map_err(|e| write_error(None, e))?;
+            stored.drain(..executed.0).flatten().for_each(Stored::keep);
+            Ok(executed)
         })?;
         let (done, modified) = executed;
         self.wait_for(modified.seen, wait)?;
         Ok(done)
-    }
-
-    /// With all writers kept out: changes the catalogue, so that keyspace `number` is gone.
-    pub(super) fn drop_keyspace(
-        &self,
-        key: &[u8],
-        value: Option<&[u8]>,
-        number: u32,
-        empty: Option<u32>,
-    ) -> Result<u64, WriteError> {
-        self.writable()?;
-        self.retry_for_space(|| {
-            let closed = self.gate.close();
-            let stored = value.map(|value| encode(value, 0));
-            *lock(&self.counts.dropping) = Some(number);
-            let written = self.tree.write([(key, stored.as_deref())], None, None);
-            *lock(&self.counts.dropping) = None;
-            let modified = written.map_err(|e| write_error(Some(key), e))?;
-            self.feed.keyspace_dropped(number, empty, modified.seen);
-            drop(closed);
-            self.sweep.add(number, modified.seen);
-            Ok(modified.seen)
-        })
     }
 
     pub(super) fn watch(

@@ -2,12 +2,14 @@
 //! counts that outlive the process, opening without reading.
 
 use crate::common::{Fixture, TREE, k, text};
-use bristlecone_pmem::media::Auto;
-use bristlecone_store::{Store, Update};
+use bristlecone_pmem::Pool;
+use bristlecone_pmem::media::{Auto, MediumKind};
+use bristlecone_store::{Step, Store, StoreOptions, Update};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A key of one of few beginnings, up to three times as long as the tree has keys.
 fn any_key(rng: &mut SmallRng) -> Vec<u8> {
@@ -244,4 +246,127 @@ fn keys_are_counted_while_others_change_them() {
     }
     assert_eq!(store.len(&keyspace), 5_000);
     store.check().unwrap();
+}
+
+/// Whoever asks for keys that are not there fills no pool, however long they are.
+#[test]
+fn nothing_is_written_where_no_long_key_is() {
+    let f = Fixture::new(TREE);
+    let long = |i: u32| [&i.to_le_bytes()[..], &vec![b'l'; 5_000]].concat();
+    f.store.put(&f.k, &long(0), b"there").unwrap();
+    let entries = f.store.index_stats().entries;
+    for i in 1..50 {
+        let key = &long(i)[..];
+        assert_eq!(f.store.get(&f.k, key).unwrap(), None);
+        assert!(!f.store.delete(&f.k, key).unwrap());
+        for update in [Update::Keep, Update::Delete] {
+            let updated = f.store.update(&f.k, key, |entry| {
+                assert!(entry.is_none());
+                Ok((update.clone(), ()))
+            });
+            updated.unwrap();
+        }
+        let mut seen = Vec::new();
+        let steps = [(key, Step::Get), (&long(0), Step::Get)];
+        let done = f.store.execute_batch(&f.k, &steps, |entry| {
+            seen.push(entry.is_some());
+            ControlFlow::Continue(())
+        });
+        assert_eq!((done.unwrap(), seen), (2, vec![false, true]));
+    }
+    assert_eq!(f.store.index_stats().entries, entries);
+    // And an update that puts one does.
+    f.store.increment(&f.k, &long(1), 5).unwrap();
+    assert_eq!(f.store.increment(&f.k, &long(1), 5).unwrap(), 10);
+    assert!(f.store.delete(&f.k, &long(1)).unwrap());
+    f.store.check().unwrap();
+}
+
+/// An update whose closure never says the same twice ends.
+#[test]
+fn an_update_to_a_value_in_parts_is_asked_for_once() {
+    let f = Fixture::new(TREE);
+    f.put("long", "before");
+    let mut asked = 0u8;
+    let updated = f.store.update(&f.k, b"long", |_| {
+        asked += 1;
+        let value = vec![asked; (65 << 20) + 1];
+        let expires_at = None;
+        Ok((Update::Put { value, expires_at }, ()))
+    });
+    updated.unwrap();
+    assert_eq!(asked, 1);
+    let found = f.store.get(&f.k, b"long").unwrap().unwrap();
+    assert!(found.len() == (65 << 20) + 1 && found.iter().all(|byte| *byte == 1));
+    f.store.check().unwrap();
+}
+
+/// What is replaced on a journal gives its space back, although a power cut may bring it back until
+/// the next sync.
+#[test]
+fn a_journal_takes_more_than_its_pool_has_room_for_at_once() {
+    let dir = crate::common::directory();
+    let options = crate::common::on(MediumKind::Journal, 48 << 20);
+    let pool = Pool::<Auto>::create(&dir.path().join("pool"), &options).unwrap();
+    let options = StoreOptions::default().without_thread();
+    let store = crate::common::create(&pool, "s", TREE, &options).unwrap();
+    let k = store.keyspace("k").unwrap();
+    let deferring = store.deferring();
+    for round in 0..4u8 {
+        for i in 0..25u8 {
+            deferring
+                .put(&k, &[i], &vec![round; 1 << 20])
+                .unwrap_or_else(|e| panic!("{round}, {i}: {e}"));
+        }
+        if round == 0 {
+            store.make_durable(store.applied()).unwrap();
+        }
+    }
+    for i in 0..25u8 {
+        assert!(deferring.get(&k, &[i]).unwrap().unwrap() == vec![3; 1 << 20]);
+    }
+    store.check().unwrap();
+}
+
+/// What a reader has seen is durable once all is that had been applied by then.
+#[test]
+fn what_was_seen_is_below_the_applied_timestamp() {
+    let dir = crate::common::directory();
+    let pool = crate::common::journalled(dir.path());
+    let options = StoreOptions::default().without_thread();
+    let store = crate::common::create(&pool, "s", TREE, &options).unwrap();
+    let k = store.keyspace("k").unwrap();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for writer in 0..2u8 {
+            let (k, ended, deferring) = (&k, &ended, store.deferring());
+            scope.spawn(move || {
+                for n in 0u64.. {
+                    // Two pages, at best.
+                    let mut batch = bristlecone_store::Batch::new();
+                    batch.put(k, &[writer], &n.to_be_bytes());
+                    batch.put(k, &[writer, 255], &vec![n as u8; 3_000]);
+                    deferring.write(batch).unwrap();
+                    if ended.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+        }
+        let deferring = store.deferring();
+        let number = |value: Option<Vec<u8>>| {
+            value.map_or(0, |value| u64::from_be_bytes(value.try_into().unwrap()))
+        };
+        for i in 0..2_000 {
+            let key = [i as u8 % 2];
+            let seen = number(deferring.get(&k, &key).unwrap());
+            store.make_durable(store.applied()).unwrap();
+            let durable = number(store.get(&k, &key).unwrap());
+            assert!(
+                durable >= seen,
+                "{i}: {seen} was seen, {durable} is durable"
+            );
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
 }

@@ -18,6 +18,7 @@ mod histories;
 mod isolation;
 mod journal;
 mod misled;
+mod pages;
 mod recovery;
 mod renaming;
 mod salvage;

@@ -1,0 +1,173 @@
+//! Damaged pages of stores on a clustered tree: whatever is in other pages goes on, nothing is
+//! taken for dropped or expired that was not, and names have a second copy.
+
+use crate::common::{Fixture, Hands, TREE, k, open, text};
+use bristlecone_pmem::heap::damage_is_expected;
+use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::{Pool, PoolOptions};
+use bristlecone_store::{ReadError, Store, StoreOptions, WriteError};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Inverts a byte behind each place in the file where `text` is, if `chosen` says so of the byte
+/// before it. Returns how many there were.
+fn damage(path: &Path, text: &[u8], chosen: impl Fn(u8) -> bool) -> usize {
+    let mut bytes = std::fs::read(path).unwrap();
+    let windows = bytes.windows(text.len()).enumerate().skip(1);
+    let found = windows.filter(|(at, window)| *window == text && chosen(bytes[at - 1]));
+    let places: Vec<usize> = found.map(|(at, _)| at).collect();
+    for at in &places {
+        bytes[at + text.len() - 1] ^= 0xFF;
+    }
+    std::fs::write(path, bytes).unwrap();
+    places.len()
+}
+
+fn opened(path: &Path, options: &StoreOptions) -> Result<Store<Auto>, String> {
+    let pool: Arc<Pool<Auto>> =
+        Pool::open(path, &PoolOptions::default()).map_err(|e| e.to_string())?;
+    open(&pool, "s", options).map_err(|e| e.to_string())
+}
+
+/// A store with keyspaces `k`, `alpha` and `omega`, of more than a page each.
+fn filled() -> Fixture {
+    let f = Fixture::new(TREE);
+    for name in ["alpha", "omega"] {
+        let keyspace = f.store.keyspace(name).unwrap();
+        for i in 0..2_000u32 {
+            let (key, value) = (format!("key {i:05}"), format!("of {name}, {i:05}"));
+            f.store
+                .put(&keyspace, key.as_bytes(), value.as_bytes())
+                .unwrap();
+        }
+    }
+    for i in 0..2_000u32 {
+        f.put(&format!("key {i:05}"), "value");
+    }
+    f
+}
+
+fn all_is_there(store: &Store<Auto>) {
+    for name in ["alpha", "omega"] {
+        let keyspace = store.find_keyspace(name).expect(name);
+        for i in 500..1_500u32 {
+            let (key, value) = (format!("key {i:05}"), format!("of {name}, {i:05}"));
+            let found = store.get(&keyspace, key.as_bytes()).unwrap();
+            assert_eq!(text(found), Some(value), "{key}");
+        }
+    }
+}
+
+#[test]
+fn names_are_had_from_their_copy_and_the_other_way_round() {
+    damage_is_expected::here();
+    // The copy has an `n` before each name.
+    for of_copy in [false, true] {
+        let f = filled();
+        let path = f.copy();
+        let chosen = |before| before != b' ' && (before == b'n') == of_copy;
+        let damaged = damage(&path, b"alpha", chosen);
+        assert!(damaged > 0, "copy: {of_copy}");
+        let store = opened(&path, &f.options).unwrap();
+        assert!(store.recovery().damaged > 0);
+        all_is_there(&store);
+        assert_eq!(store.keyspaces().len(), 3);
+        // Nothing is taken for dropped.
+        let _ = store.vacuum_all();
+        all_is_there(&store);
+        assert!(store.check().unwrap_err().to_string().contains("checksum"));
+        drop(store);
+        let options = StoreOptions::default().without_thread();
+        let store = opened(&path, &options).unwrap();
+        assert_eq!(store.keyspaces().len(), 3);
+        all_is_there(&store);
+    }
+    let f = filled();
+    let path = f.copy();
+    assert!(damage(&path, b"alpha", |before| before != b' ') > 1);
+    let refused = opened(&path, &f.options).err().unwrap();
+    assert!(
+        refused.contains("names of keyspaces") && refused.contains("--skip-damaged"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn the_sweep_goes_on_behind_a_damaged_page() {
+    damage_is_expected::here();
+    let f = filled();
+    let hands = Hands::default();
+    let options = StoreOptions {
+        clock: hands.clock(),
+        ..f.options.clone()
+    };
+    for i in 0..2_000u32 {
+        let (key, value) = (format!("session {i:05}"), format!("in session {i:05}"));
+        f.store
+            .put_expiring(&f.k, key.as_bytes(), value.as_bytes(), Some(10))
+            .unwrap();
+    }
+    let path = f.copy();
+    assert!(damage(&path, b"of omega, 01000", |_| true) > 0);
+    assert!(damage(&path, b"in session 01000", |_| true) > 0);
+    let store = opened(&path, &options).unwrap();
+    let omega = store.find_keyspace("omega").unwrap();
+    store.drop_keyspace(omega).unwrap();
+    hands.set(10);
+    let before = store.stats().keys;
+    let failed = store.vacuum_all().unwrap_err();
+    assert!(matches!(failed, WriteError::Damaged(_)), "{failed}");
+    let after = store.stats();
+    // All but those of two pages.
+    assert!(after.vacuumed > 3_000, "{after:?} of {before}");
+    let all = store.find_keyspace("alpha").unwrap();
+    assert_eq!(store.len(&all), 2_000);
+    drop(store);
+    // The keyspace stays dropped, whose name nobody has.
+    let store = opened(&path, &options).unwrap();
+    assert!(store.find_keyspace("omega").is_none());
+    let others = |e: &bristlecone_store::DamagedRecord| !e.to_string().contains("is lost");
+    assert!(store.recovery().damage.iter().all(others));
+    assert!(store.vacuum_all().is_err());
+}
+
+#[test]
+fn a_damaged_expiry_removes_nothing() {
+    damage_is_expected::here();
+    let f = Fixture::new(TREE);
+    let value = vec![7; 300_000];
+    let later = 1 << 40;
+    f.store
+        .put_expiring(&f.k, b"kept", &value, Some(later))
+        .unwrap();
+    let path = f.copy();
+    // Mark, kind and expiry of the value.
+    let head = [
+        &[0xC1, 0x9E, 0x5B, 0xF6, 0][..],
+        &u64::to_le_bytes(later),
+        &[7, 7],
+    ]
+    .concat();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let places = bytes
+        .windows(head.len())
+        .enumerate()
+        .filter(|(_, w)| *w == head);
+    let places: Vec<usize> = places.map(|(at, _)| at).collect();
+    assert!(!places.is_empty());
+    for at in places {
+        // Now it says 1.
+        bytes[at + 5..at + 13].copy_from_slice(&1u64.to_le_bytes());
+    }
+    std::fs::write(&path, bytes).unwrap();
+    let store = opened(&path, &f.options).unwrap();
+    f.hands.set(1_000);
+    let failed = store.vacuum_all().unwrap_err();
+    assert!(
+        matches!(&failed, WriteError::Damaged(_)) && failed.to_string().contains("kept"),
+        "{failed}"
+    );
+    let read = store.get(&k(&store), b"kept");
+    assert!(matches!(read, Err(ReadError::Damaged(_))), "{read:?}");
+    assert_eq!(store.len(&k(&store)), 1);
+}
