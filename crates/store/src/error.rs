@@ -17,6 +17,22 @@ impl Damage {
         Self(what.into())
     }
 
+    /// Returns the damage of the page that an index key belongs to, with the key's name and advice.
+    pub(crate) fn of_page(index_key: &[u8], what: &Self) -> Self {
+        let (number, key) = split(index_key).unwrap_or((CATALOGUE, index_key));
+        let whose = match number {
+            CATALOGUE => "the name of keyspace".to_owned(),
+            number => format!("of keyspace number {number}, key"),
+        };
+        Self(format!(
+            "{whose} \"{}\": {}; the page is kept as it is, and nothing in it can be read or changed: \
+             `bristlecone export --skip-damaged` saves what can be read of all, or take the key from \
+             a backup",
+            key.escape_ascii(),
+            what.0
+        ))
+    }
+
     /// Returns the damage of the record that an index key leads to, with the key's name and advice.
     pub(crate) fn of_key(index_key: &[u8], what: &Self) -> Self {
         let (number, key) = split(index_key).unwrap_or((CATALOGUE, index_key));

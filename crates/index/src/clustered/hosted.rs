@@ -14,7 +14,7 @@ use super::stored::Stored;
 use super::versions::Past;
 use super::write::{Changed, Expected};
 use super::{
-    ClusteredOptions, ClusteredTree, LazyTree, MAX_KEY, MAX_VALUE, Modification, ReadError,
+    ClusteredOptions, ClusteredTree, Handle, LazyTree, MAX_KEY, MAX_VALUE, Modification, ReadError,
 };
 use crate::contract::{Direction, IndexStats, RecoveryReport, TreeError, VerifyReport, Violation};
 use crate::contract::{DurableIndex, InsertError, OrderedIndex};
@@ -22,9 +22,11 @@ use bristlecone_pmem::heap::HeapStats;
 use bristlecone_pmem::{CommitError, Media, Pool, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fmt;
-use std::ops::{Bound, ControlFlow, Deref};
+use std::ops::{Bound, ControlFlow, Deref, RangeBounds};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A range of keys.
 pub type KeyRange<'k> = (Bound<&'k [u8]>, Bound<&'k [u8]>);
@@ -141,6 +143,15 @@ impl fmt::Debug for Pinned<'_> {
     }
 }
 
+/// What [`HostedTree::rescue`] cannot give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost<'l> {
+    /// Some of the entries in the range of a page.
+    Page(KeyRange<'l>),
+    /// The value of a key.
+    Key(&'l [u8]),
+}
+
 /// The present value of a key that is being visited or changed.
 pub type Current<'v, M> = super::modify::Current<'v, [u8], [u8], M>;
 
@@ -180,6 +191,11 @@ impl<M: Media> HostedTree<M> {
         tree.marks = Marks::new(tree.pm(), &tree.versions, tree.stamps.coming());
         tree.observer = Some(observer);
         Self(tree)
+    }
+
+    #[cfg(test)]
+    pub(super) fn tree(&self) -> &ClusteredTree<[u8], [u8], M> {
+        &self.0
     }
 
     /// Returns a number that it has not returned before, in this session or an earlier one.
@@ -379,6 +395,55 @@ impl<M: Media> HostedTree<M> {
             damaged((low, high), &e);
             Ok(ControlFlow::Continue(()))
         })
+    }
+
+    /// As [`salvage`](Self::salvage), and visits what is left of pages that cannot be read.
+    /// `lost` gets these pages, and the keys in them that may have other values than the page still
+    /// says.
+    ///
+    /// # Errors
+    /// Those of `visit`.
+    pub fn rescue(
+        &self,
+        range: KeyRange<'_>,
+        mut visit: impl FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
+        mut lost: impl FnMut(Lost<'_>, &str),
+    ) -> Result<(), ReadError> {
+        let visit = RefCell::new(|key: &[u8], stored: Stored<'_>| {
+            visit(key, Current::new(&self.0, stored))
+        });
+        let one = |key: &[u8], stored: Stored<'_>| (visit.borrow_mut())(key, stored);
+        (self.0).scan_stored(&range, Direction::Up, NOW, one, |at, e| {
+            let low = at.low.as_deref().map_or(Bound::Unbounded, Bound::Included);
+            let high = at.high.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let rescued = match Handle::decode(at.located.leaf) {
+                Handle::Unloaded(id) => self.0.rescue(id),
+                Handle::Part(_) => None,
+            };
+            let Some((page, rescued)) = rescued else {
+                lost(Lost::Page((low, high)), &e.to_string());
+                return Ok(ControlFlow::Continue(()));
+            };
+            let what = format!("{e}; {} of its entries cannot be read", rescued.lost);
+            lost(Lost::Page((low, high)), &what);
+            let is_inside = |key: &[u8]| RangeBounds::<[u8]>::contains(&range, key);
+            for key in rescued.uncertain.iter().filter(|key| is_inside(key)) {
+                lost(Lost::Key(key), "a damaged change may have changed it");
+            }
+            for (key, value) in rescued.entries.iter().filter(|(key, _)| is_inside(key)) {
+                if one(key, page.stored(*value))?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })
+    }
+
+    /// Returns how many damaged inner pages were made again from what they led to, since the tree
+    /// was opened.
+    pub fn made_again(&self) -> u64 {
+        // ORDERING: Relaxed; a count.
+        self.0.made_again.load(Ordering::Relaxed)
     }
 
     fn writable(&self) -> Result<(), ReadError> {
@@ -582,10 +647,10 @@ impl<M: Media> ClusteredTree<[u8], [u8], M> {
             Ok(reference) => self
                 .content_of(&reference, true)
                 .map(Cow::Borrowed)
-                .map_err(ReadError::Damaged),
+                .map_err(ReadError::Value),
             Err(_) if is_outer => {
                 let what = "a reference to a value leads nowhere";
-                Err(ReadError::Damaged(what.into()))
+                Err(ReadError::Value(what.into()))
             }
             Err(value) => Ok(value),
         }

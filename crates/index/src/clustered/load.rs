@@ -34,6 +34,13 @@ pub(super) struct Sound<'p, M> {
     pub(super) block: u64,
 }
 
+/// What an inner page has: a child at least.
+struct Inner {
+    known: Known,
+    children: Vec<(Vec<u8>, u32)>,
+    tail: SoundTail,
+}
+
 impl<K, V, M> ClusteredTree<K, V, M>
 where
     K: KeyRepr + ?Sized,
@@ -66,20 +73,30 @@ where
     ) -> Result<(), ReadError> {
         let low = range.low.as_ref().map(Borrow::borrow);
         let high = range.high.as_ref().map(Borrow::borrow);
-        let sound = self.sound(id).map_err(|what| self.damaged(id, &what))?;
-        let missing = self
-            .beyond(&sound, low, high)
-            .map_err(|what| self.damaged(id, &what))?;
         self.ensure_memory()?;
+        let read = self.sound(id).and_then(|sound| {
+            let missing = self.beyond(&sound, low, high)?;
+            let inner = (sound.header.level > 0).then(|| self.content_of_inner(&sound));
+            Ok((missing, inner.transpose()?, sound))
+        });
+        let (missing, inner, sound) = match read {
+            Ok(read) => read,
+            Err(what) => {
+                if !upper.lost.contains(&id) && self.make_again(upper, id, range, guard)? {
+                    return Ok(());
+                }
+                upper.lost.insert(id);
+                return Err(self.damaged(id, &what));
+            }
+        };
         if let Some(separator) = missing {
             // The page to the right has no separator yet: a crash came before it.
             let next = sound.header.next;
             self.route(separator, Handle::Unloaded(next), guard)?;
         }
-        if sound.header.level == 0 {
-            self.load_leaf(&sound, low, guard)
-        } else {
-            self.expand(upper, &sound, low, guard)
+        match inner {
+            None => self.load_leaf(&sound, low, guard),
+            Some(inner) => self.expand(upper, &sound, inner, low, guard),
         }
         .map_err(|e| match e {
             ReadError::Damaged(what) => self.damaged(id, &what),
@@ -171,14 +188,19 @@ where
     }
 
     /// Leads keys from `separator` on to `handle`.
-    fn route(&self, separator: &[u8], handle: Handle, guard: &Guard) -> Result<(), ReadError> {
+    pub(super) fn route(
+        &self,
+        separator: &[u8],
+        handle: Handle,
+        guard: &Guard,
+    ) -> Result<(), ReadError> {
         let right = handle.encode();
         let routed = K::with_value_of(separator, |key| self.inner.insert(key, right, guard));
         routed.ok_or_else(|| ReadError::Damaged("a separator is no key".into()))
     }
 
     /// Puts `handle` in the place of the page that was not loaded.
-    fn put_in_place(
+    pub(super) fn put_in_place(
         &self,
         id: u32,
         handle: Handle,
@@ -301,47 +323,55 @@ where
         }
     }
 
+    /// The children of an inner page, which is checked.
+    fn content_of_inner(&self, sound: &Sound<'_, M>) -> Result<Inner, String> {
+        let (page, header) = (sound.page, &sound.header);
+        let mut known = Known::of(&NewPage {
+            header: *header,
+            block: sound.block,
+        });
+        page.check_base(header, sound.seed)?;
+        page.check_entries(header, (Self::NUMBER_KEYS, true))?;
+        let children = self.children(page, &mut known)?;
+        let tail = page.tail(header, sound.seed, by_itself, |_, _| {})?;
+        let (low, high) = (page.low(header), page.high(header));
+        let Some(((first, _), rest)) = children.split_first() else {
+            return Err("it leads nowhere".into());
+        };
+        if first != low.unwrap_or(Self::lowest())
+            || rest
+                .iter()
+                .any(|(key, _)| high.is_some_and(|high| &**key >= high))
+        {
+            return Err("its separators are not between its fences".into());
+        }
+        Ok(Inner {
+            known,
+            children,
+            tail,
+        })
+    }
+
     /// Puts the children of an inner page in its place.
     fn expand(
         &self,
         upper: &mut Upper,
         sound: &Sound<'_, M>,
+        inner: Inner,
         low: Option<&K>,
         guard: &Guard,
     ) -> Result<(), ReadError> {
         let header = &sound.header;
-        let mut known = Known::of(&NewPage {
-            header: *header,
-            block: sound.block,
-        });
-        let damaged = ReadError::Damaged;
-        let (page, numbers) = (sound.page, (Self::NUMBER_KEYS, true));
-        (page.check_base(header, sound.seed)).map_err(damaged)?;
-        page.check_entries(header, numbers).map_err(damaged)?;
-        let children = self.children(page, &mut known).map_err(damaged)?;
-        let tail = page.tail(header, sound.seed, by_itself, |_, _| {});
-        self.wipe(page, tail.map_err(damaged)?);
-        let fences = (sound.page.low(header), sound.page.high(header));
-        let Some(((first_key, first), rest)) = children.split_first() else {
-            return Err(ReadError::Damaged("it leads nowhere".into()));
-        };
-        if first_key != fences.0.unwrap_or(Self::lowest())
-            || rest
-                .iter()
-                .any(|(key, _)| fences.1.is_some_and(|high| &**key >= high))
-        {
-            return Err(ReadError::Damaged(
-                "its separators are not between its fences".into(),
-            ));
-        }
+        self.wipe(sound.page, inner.tail);
         // From the right: what is added takes over all keys from its separator on, which by then
         // are those up to the next one.
-        for (key, child) in rest.iter().rev() {
+        for (key, child) in inner.children[1..].iter().rev() {
             self.route(key, Handle::Unloaded(*child), guard)?;
         }
-        if !upper.add(header.level, fences.0, known) {
+        if !upper.add(header.level, sound.page.low(header), inner.known) {
             return Err(ReadError::Damaged("its place is another page's".into()));
         }
-        self.put_in_place(header.id, Handle::Unloaded(*first), low, guard)
+        let (_, first) = inner.children[0];
+        self.put_in_place(header.id, Handle::Unloaded(first), low, guard)
     }
 }

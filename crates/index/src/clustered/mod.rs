@@ -103,6 +103,7 @@ mod part;
 mod place;
 mod read;
 mod replace;
+mod rescue;
 mod root;
 mod scan;
 mod serial;
@@ -125,6 +126,8 @@ mod tests_modify;
 #[cfg(test)]
 mod tests_outer;
 #[cfg(test)]
+mod tests_rescue;
+#[cfg(test)]
 mod tests_serial;
 #[cfg(test)]
 mod tests_snapshots;
@@ -143,7 +146,7 @@ use bristlecone_pmem::media::Instrument;
 use bristlecone_pmem::pool::{DataKind, Root};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError, planted};
 use counter::Counter;
-pub use hosted::{ChangeError, Current, HostedTree, KeyRange, Pinned, Step, When};
+pub use hosted::{ChangeError, Current, HostedTree, KeyRange, Lost, Pinned, Step, When};
 use layout::Seed;
 pub use lazy::LazyTree;
 use marks::Marks;
@@ -158,6 +161,7 @@ use slots::Slots;
 pub use snapshot::{Snapshot, WriteError};
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use table::Table;
 use upper::Upper;
@@ -224,6 +228,8 @@ where
     spare: Mutex<Vec<u64>>,
     /// Until all pages are loaded: newborn pages that cannot be read, and their blocks.
     unreadable: Mutex<Vec<(u32, u64)>>,
+    /// Inner pages that were damaged, and made again.
+    made_again: AtomicU64,
     /// Made or opened with the tree.
     log: Option<Logs<M>>,
     slots: Slots,
@@ -282,8 +288,10 @@ impl Handle {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// It is damaged: says where and how.
+    /// The page is damaged: says where and how. What it has cannot be read or changed.
     Damaged(String),
+    /// The value is damaged. Another one can be put in its place.
+    Value(String),
     /// There is no memory for what DRAM holds of it.
     Space(SpaceError),
 }
@@ -297,7 +305,7 @@ impl From<SpaceError> for ReadError {
 impl std::error::Error for ReadError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Damaged(_) => None,
+            Self::Damaged(_) | Self::Value(_) => None,
             Self::Space(e) => e.source(),
         }
     }
@@ -306,7 +314,7 @@ impl std::error::Error for ReadError {
 impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Damaged(what) => f.write_str(what),
+            Self::Damaged(what) | Self::Value(what) => f.write_str(what),
             Self::Space(e) => write!(f, "{e}"),
         }
     }

@@ -28,7 +28,7 @@ use bristlecone_pmem::{CommitError, Heap, Media, POff, Pool, planted};
 use crossbeam_epoch as epoch;
 use std::borrow::Borrow;
 use std::marker::PhantomData;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -101,6 +101,7 @@ where
             retired: Retired::default(),
             spare: Mutex::default(),
             unreadable: Mutex::default(),
+            made_again: AtomicU64::new(0),
             log: None,
             sessions: Sessions::new(&slots, salt, ceilings.1),
             slots,
@@ -274,7 +275,7 @@ where
 
     fn not_opened(e: ReadError) -> TreeError {
         match e {
-            ReadError::Damaged(what) => TreeError::Corrupt(what),
+            ReadError::Damaged(what) | ReadError::Value(what) => TreeError::Corrupt(what),
             ReadError::Space(e) => TreeError::Space(e),
         }
     }
@@ -310,14 +311,29 @@ where
         self.slots.check(self.pm())?;
         let merges = log.recover(|record| self.apply(record))?;
         self.log = Some(log);
-        self.table.scan(self.pm(), |id, word| {
-            match (word.kind, word.newborn) {
-                (_, false) => settled.push((id, word)),
-                (Kind::Page, true) => newborn.push((id, word)),
-                (Kind::Outer, true) => values.push((id, word)),
+        let is_sound = |id, word: Word| match word.kind {
+            Kind::Page => self.page_of_word(id, word).is_some(),
+            Kind::Outer => self.is_value_of(id, word),
+        };
+        let each = |id, word: Word| match (word.kind, word.newborn) {
+            (_, false) => settled.push((id, word)),
+            (Kind::Page, true) => newborn.push((id, word)),
+            (Kind::Outer, true) => values.push((id, word)),
+        };
+        let (mended, damaged) = self.table.scan(self.pm(), is_sound, each);
+        if mended > 0 && !self.read_only {
+            // PERSIST: words that were mended, before what they name changes.
+            self.pm().fence();
+        }
+        // ORDERING: Relaxed; a count.
+        self.made_again.fetch_add(mended, Ordering::Relaxed);
+        if let Some(damaged) = damaged.into_iter().next() {
+            if loading == Loading::AtOnce {
+                return Err(damaged);
             }
-            Ok(())
-        })?;
+            // A block that no word names any more must not be used for anything else.
+            self.read_only = true;
+        }
         for (id, word) in settled {
             let (what, bytes) = match word.kind {
                 Kind::Page => ("page", MIN_PAGE as u64),

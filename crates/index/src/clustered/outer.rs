@@ -297,7 +297,7 @@ where
         let content = Reference::decode(reference)
             .ok_or_else(|| "a reference to a value leads nowhere".to_owned())
             .and_then(|reference| self.content_of(&reference, self.sums_on_read));
-        content.map_err(ReadError::Damaged)
+        content.map_err(ReadError::Value)
     }
 
     /// Whether the value that a reference leads to is there: its word names it, and it is sound.
@@ -446,6 +446,17 @@ where
         [a, b]
     }
 
+    /// Whether a word names a value of that number.
+    pub(super) fn is_value_of(&self, id: u32, word: Word) -> bool {
+        self.heap.check(word.block, MIN_BLOCK).is_ok() && {
+            let reference = Reference {
+                head: self.head(word.block),
+                block: word.block,
+            };
+            reference.id() == id && word.is_of(reference.generation())
+        }
+    }
+
     /// Clears what a crash has left of the values that the page names as dropped.
     pub(super) fn drop_again(&self, page: Page<'_, M>, header: &Header) {
         let pm = self.pm();
@@ -488,8 +499,7 @@ where
             block: word.block,
         };
         let room = self.heap.block_bytes(word.block).unwrap_or(0);
-        let is_sound = reference.id() == id
-            && word.is_of(reference.generation())
+        let is_sound = self.is_value_of(id, word)
             && (HEAD + reference.len()) as u64 <= room
             && self.content_of(&reference, true).is_ok();
         if !is_sound {

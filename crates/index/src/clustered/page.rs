@@ -8,6 +8,7 @@ use super::stored::{Reference, Stored};
 use bristlecone_pmem::media::cpu;
 use bristlecone_pmem::{Media, PWord};
 use std::cmp::Ordering as Order;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// A block of the pool, of so many words. Places beyond its end read as nothing, so that a search
@@ -51,6 +52,19 @@ pub(super) struct ValueSpan {
     /// The value, or a reference to an outer one.
     pub(super) span: Span,
     pub(super) outer: bool,
+}
+
+/// A part of the base that one sum covers.
+pub(super) struct Stripe {
+    words: Range<usize>,
+    found: u32,
+    expected: u32,
+}
+
+impl Stripe {
+    pub(super) fn is_sound(&self) -> bool {
+        self.found == self.expected
+    }
 }
 
 /// Eight bytes of a key from `prefix` on, as a number: zeros stand for bytes that it does not have.
@@ -167,21 +181,32 @@ impl<'p, M: Media> Page<'p, M> {
     /// # Errors
     /// A message that says what is wrong.
     pub(super) fn check_base(self, header: &Header, seed: Seed) -> Result<(), String> {
-        let mut words = Vec::new();
-        for (i, start) in (header.base..header.tail).step_by(STRIPE).enumerate() {
-            self.copy(start, (start + STRIPE).min(header.tail), &mut words);
-            let two = self.word(header.sums_at() + i / 2);
-            let expected = (two >> (i % 2 * 32)) as u32;
-            let found = seed.stripe_sum(start, &words);
-            if found != expected {
-                return Err(format!(
-                    "the checksum of bytes {} to {} is {found:#010x}, expected {expected:#010x}",
-                    start * 8,
-                    (start + words.len()) * 8
-                ));
+        let wrong = self.stripes(header, seed).find(|stripe| !stripe.is_sound());
+        wrong.map_or(Ok(()), |stripe| {
+            Err(format!(
+                "the checksum of bytes {} to {} is {:#010x}, expected {:#010x}",
+                stripe.words.start * 8,
+                stripe.words.end * 8,
+                stripe.found,
+                stripe.expected
+            ))
+        })
+    }
+
+    /// The stripes of the base, with their sums.
+    pub(super) fn stripes(self, header: &Header, seed: Seed) -> impl Iterator<Item = Stripe> {
+        let (tail, sums) = (header.tail, header.sums_at());
+        let starts = (header.base..tail).step_by(STRIPE).enumerate();
+        let mut words = Vec::with_capacity(STRIPE);
+        starts.map(move |(i, start)| {
+            let end = (start + STRIPE).min(tail);
+            self.copy(start, end, &mut words);
+            Stripe {
+                words: start..end,
+                found: seed.stripe_sum(start, &words),
+                expected: (self.word(sums + i / 2) >> (i % 2 * 32)) as u32,
             }
-        }
-        Ok(())
+        })
     }
 
     /// Checks that the entries of the base ascend and are between the fences. `numbers`: whether

@@ -306,7 +306,7 @@ where
     }
 
     /// Makes `page` count, durably, and with it the pages and the value that are born in it.
-    fn install(&self, page: &NewPage, newborn: &[&NewPage], turnover: &Turnover) {
+    pub(super) fn install(&self, page: &NewPage, newborn: &[&NewPage], turnover: &Turnover) {
         newborn.iter().for_each(|page| self.bear(page));
         if let Some(born) = &turnover.born {
             self.bear_outer(born);

@@ -177,7 +177,7 @@ impl Table {
     }
 
     /// The cell of a page's word; `None` if there is no such segment.
-    fn cell<'p, M: Media>(&self, pm: &'p M, id: u32) -> Option<&'p PWord> {
+    pub(super) fn cell<'p, M: Media>(&self, pm: &'p M, id: u32) -> Option<&'p PWord> {
         let (segment, word) = place(id);
         // ORDERING: Acquire; pairs with the Release of `add_segment`.
         let block = self.segments.get(segment)?.load(Ordering::Acquire);
@@ -358,25 +358,61 @@ impl Table {
     }
 
     /// Reads the table after opening: calls `each` with every page and outer value, newborn or not.
+    /// A word with one wrong bit is mended where that gives one that `is_sound` knows: durable once
+    /// the caller fences.
     ///
-    /// # Errors
-    /// A message that says what is damaged.
+    /// Returns how many were mended, and what is wrong with each that was not.
     pub(super) fn scan<M: Media>(
         &self,
         pm: &M,
-        mut each: impl FnMut(u32, Word) -> Result<(), String>,
-    ) -> Result<(), String> {
+        is_sound: impl Fn(u32, Word) -> bool,
+        mut each: impl FnMut(u32, Word),
+    ) -> (u64, Vec<String>) {
         let mut ids = lock(&self.ids);
         let words: u64 = self.blocks().map(|(_, bytes)| bytes / 8).sum();
+        let (mut mended, mut damaged) = (0, Vec::new());
         for id in Self::FIRST_ID..words as u32 {
-            if let Some(word) = self.read(pm, id)? {
-                let free = (ids.next..id).map(|id| (id, 0));
-                ids.free.extend(free);
-                ids.next = id + 1;
-                each(id, word)?;
+            let word = match self.read(pm, id) {
+                Ok(None) => continue,
+                Ok(word) => word,
+                Err(e) => {
+                    let word = self.mend(pm, id, &is_sound);
+                    match word {
+                        Some(_) => mended += 1,
+                        None => damaged.push(e),
+                    }
+                    word.flatten()
+                }
+            };
+            let free = (ids.next..id).map(|id| (id, 0));
+            ids.free.extend(free);
+            ids.next = id + 1;
+            if let Some(word) = word {
+                each(id, word);
             }
         }
-        Ok(())
+        (mended, damaged)
+    }
+
+    /// Turns the bit of a word back that is wrong, and flushes it; `None` if that is not all.
+    #[cold]
+    fn mend<M: Media>(
+        &self,
+        pm: &M,
+        id: u32,
+        is_sound: impl Fn(u32, Word) -> bool,
+    ) -> Option<Option<Word>> {
+        let cell = self.cell(pm, id)?;
+        // ORDERING: Relaxed; nobody changes the table yet.
+        let word = cell.load(pm, Ordering::Relaxed);
+        let others = (0..64).filter_map(|bit| Word::decode(word ^ 1 << bit, id).ok());
+        let meant = { others }.find(|word| word.is_none_or(|word| is_sound(id, word)))?;
+        if !pm.read_only() {
+            self.store(pm, id, meant);
+            // PERSIST: the word as it was; the caller fences.
+            pm.flush_of(cell);
+        }
+        Some(meant)
     }
 
     /// Clears the word of a page or a value that does not count and flushes that; the caller fences

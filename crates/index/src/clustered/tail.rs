@@ -19,6 +19,13 @@ pub(super) struct Seen {
     pub(super) behind_seal: bool,
 }
 
+impl Seen {
+    /// Words of the group.
+    pub(super) fn words(&self) -> usize {
+        self.words
+    }
+}
+
 /// A tail that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SoundTail {
@@ -38,6 +45,11 @@ impl<'p, M: Media> Page<'p, M> {
         }
         self.copy(at + 1, at + words, rest);
         seed.is_head(at, head, kind, rest).then_some((kind, words))
+    }
+
+    /// The end of the tail that is surely durable; `None` if the seal is damaged.
+    pub(super) fn sealed_end(self, seed: Seed) -> Option<usize> {
+        seed.sealed_end(self.word(SEAL))
     }
 
     /// The group at `at`, if there is a sound one. It may have been in flight.
@@ -64,9 +76,8 @@ impl<'p, M: Media> Page<'p, M> {
         counts: impl Fn(&Seen) -> bool,
         mut each: impl FnMut(Place, &'p [u8]),
     ) -> Result<SoundTail, String> {
-        let sealed = seed
-            .sealed_end(self.word(SEAL))
-            .ok_or_else(|| "the seal fails its check".to_owned())?;
+        let sealed = self.sealed_end(seed);
+        let sealed = sealed.ok_or_else(|| "the seal fails its check".to_owned())?;
         let unit = Uniform::group_unit(header.form);
         let mut rest = Vec::new();
         let mut has_dead = false;

@@ -268,9 +268,7 @@ fn steps_are_executed_up_to_the_first_that_breaks() {
         .unwrap();
     assert_eq!((done, looked.stamp), (1, None));
     // A step that fails leaves all as it was, and nothing locked.
-    let failed = tree.execute(&steps, &mut |_| {
-        Err(ReadError::Damaged("as planned".into()))
-    });
+    let failed = tree.execute(&steps, &mut |_| Err(ReadError::Value("as planned".into())));
     assert_eq!(failed.unwrap_err().to_string(), "as planned");
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         tree.execute(&steps[..2], &mut |_| panic!("as planned"))

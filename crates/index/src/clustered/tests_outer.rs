@@ -287,7 +287,7 @@ fn a_damaged_value_of_the_last_change_is_damage() {
             "byte {offset}: {eager:?}"
         );
         let lazy = LazyTree::<[u8], [u8], Medium>::open(&pool, "t", &OPTIONS).unwrap();
-        assert!(matches!(lazy.get(b"last"), Err(ReadError::Damaged(_))));
+        assert!(matches!(lazy.get(b"last"), Err(ReadError::Value(_))));
         assert_eq!(lazy.get(b"first").unwrap().as_deref(), Some(&[1; 700][..]));
         flip();
         assert_eq!(lazy.get(b"last").unwrap().as_deref(), Some(&[2; 700][..]));

@@ -21,7 +21,7 @@ use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
 use crossbeam_epoch as epoch;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 /// Whether a group counts in an inner page: none is part of a larger change.
@@ -64,6 +64,8 @@ impl Known {
 #[derive(Debug, Default)]
 pub(super) struct Upper {
     pub(super) levels: Vec<BTreeMap<Vec<u8>, Known>>,
+    /// Damaged pages that cannot be [made again](ClusteredTree::make_again).
+    pub(super) lost: BTreeSet<u32>,
 }
 
 impl Upper {

@@ -587,7 +587,7 @@ where
     pub(super) fn space_of(e: ReadError) -> SpaceError {
         match e {
             ReadError::Space(e) => e,
-            ReadError::Damaged(what) => SpaceError::Io {
+            ReadError::Damaged(what) | ReadError::Value(what) => SpaceError::Io {
                 doing: "reading a page",
                 source: std::io::Error::new(std::io::ErrorKind::InvalidData, what),
             },

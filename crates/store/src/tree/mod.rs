@@ -202,7 +202,7 @@ fn when(wait: Wait) -> When {
 
 /// A value that is damaged, as the tree says it.
 fn damaged(e: Damage) -> clustered::ReadError {
-    clustered::ReadError::Damaged(e.0)
+    clustered::ReadError::Value(e.0)
 }
 
 /// The store's error for a page or a value that could not be read, for this index key.
@@ -213,9 +213,10 @@ fn read_error(key: Option<&[u8]>, e: impl Borrow<clustered::ReadError>) -> ReadE
         },
         e => {
             let damage = Damage::new(e.to_string());
-            ReadError::Damaged(match key {
-                Some(key) => Damage::of_key(key, &damage),
-                None => damage,
+            ReadError::Damaged(match (key, e) {
+                (Some(key), clustered::ReadError::Damaged(_)) => Damage::of_page(key, &damage),
+                (Some(key), _) => Damage::of_key(key, &damage),
+                (None, _) => damage,
             })
         }
     }

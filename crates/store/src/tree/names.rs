@@ -20,7 +20,7 @@ use crate::engine::Wait;
 use crate::error::{Damage, DamagedRecord, StoreError, WriteError};
 use crate::key::{CATALOGUE, IndexKey, split};
 use crate::report::StoreRecovery;
-use bristlecone_index::clustered::{self, Current, HostedTree};
+use bristlecone_index::clustered::{self, Current, HostedTree, Lost};
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, planted};
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,7 +64,7 @@ pub(super) struct Names {
     single: BTreeSet<u32>,
     /// Entries that cannot be read.
     pub damage: Vec<DamagedRecord>,
-    /// Pages with some that cannot be read.
+    /// Pages with some that cannot be read, and entries that may have changed there.
     pub pages: Vec<DamagedRecord>,
     /// Both have some: a name may be lost.
     pub is_lost: bool,
@@ -154,7 +154,7 @@ impl Names {
             what,
         };
         // Nothing in it fails.
-        let _ = tree.salvage(
+        let _ = tree.rescue(
             bounds.range(),
             |key, current: Current<'_, M>| {
                 let value = current.value().map_err(|e| Damage::new(e.to_string()));
@@ -164,11 +164,13 @@ impl Names {
                 }
                 Ok(ControlFlow::Continue(()))
             },
-            |(low, _), e| {
-                let (Bound::Included(low) | Bound::Excluded(low)) = low else {
-                    return pages.push(found(&[], e.to_string()));
+            |lost, what| {
+                let key = match lost {
+                    Lost::Key(key) => key,
+                    Lost::Page((Bound::Included(low) | Bound::Excluded(low), _)) => low,
+                    Lost::Page((Bound::Unbounded, _)) => &[],
                 };
-                pages.push(found(low, e.to_string()));
+                pages.push(found(key, what.to_owned()));
             },
         );
     }

@@ -116,7 +116,7 @@ pub(super) fn assembled<M: Media>(
     }
     if value.len() != len {
         let what = format!("its parts have {} bytes, and it has {len}", value.len());
-        return Err(clustered::ReadError::Damaged(what));
+        return Err(clustered::ReadError::Value(what));
     }
     Ok(value)
 }

@@ -12,7 +12,7 @@ use crate::report::{SalvageReport, Salvaged};
 use crate::root::StoreRoot;
 use bristlecone_index::Violation;
 use bristlecone_index::clustered::{
-    ClusteredOptions, Current, Glimpse, HostedTree, Observed, Observer, ReadError, When,
+    ClusteredOptions, Current, Glimpse, HostedTree, Lost, Observed, Observer, ReadError, When,
 };
 use bristlecone_pmem::{Media, Pool};
 use std::borrow::Cow;
@@ -33,9 +33,9 @@ impl Observer for Nobody {
     fn changed(&self, _: Observed<'_>) {}
 }
 
-/// What is wrong with a page, as the salvage of the key that the page begins with.
-struct Lost {
-    low: Vec<u8>,
+/// What is wrong with a key, or with a page, as the salvage of the key that it begins with.
+struct Wrong {
+    key: Vec<u8>,
     what: String,
 }
 
@@ -111,16 +111,16 @@ impl<M: Media> Walk<'_, M> {
         &mut self,
         mut each: impl FnMut(&mut Self, &[u8], Result<Current<'_, M>, &str>) -> ControlFlow<()>,
     ) {
-        let walk = RefCell::new((self, Vec::<Lost>::new()));
+        let walk = RefCell::new((self, Vec::<Wrong>::new()));
         let tree = walk.borrow().0.tree;
         let mut broken = false;
-        let scanned = tree.salvage(
+        let scanned = tree.rescue(
             ALL,
             |key, current| {
-                let (walk, lost) = &mut *walk.borrow_mut();
+                let (walk, wrong) = &mut *walk.borrow_mut();
                 walk.walked += 1;
-                for lost in lost.drain(..) {
-                    if each(walk, &lost.low, Err(&lost.what)).is_break() {
+                for wrong in wrong.drain(..) {
+                    if each(walk, &wrong.key, Err(&wrong.what)).is_break() {
                         broken = true;
                         return Ok(ControlFlow::Break(()));
                     }
@@ -129,25 +129,26 @@ impl<M: Media> Walk<'_, M> {
                 broken |= flow.is_break();
                 Ok(flow)
             },
-            |(low, _), e| {
-                let (walk, lost) = &mut *walk.borrow_mut();
-                let low = match low {
-                    Bound::Included(low) | Bound::Excluded(low) => low.to_vec(),
-                    Bound::Unbounded => Vec::new(),
+            |lost, what| {
+                let (walk, wrong) = &mut *walk.borrow_mut();
+                let key = match lost {
+                    Lost::Key(key) => key,
+                    Lost::Page((Bound::Included(low) | Bound::Excluded(low), _)) => low,
+                    Lost::Page((Bound::Unbounded, _)) => &[],
                 };
-                let what = e.to_string();
                 walk.violation
-                    .get_or_insert_with(|| Violation::new(what.clone()));
-                lost.push(Lost { low, what });
+                    .get_or_insert_with(|| Violation::new(what.to_owned()));
+                let (key, what) = (key.to_vec(), what.to_owned());
+                wrong.push(Wrong { key, what });
             },
         );
-        let (walk, lost) = walk.into_inner();
+        let (walk, wrong) = walk.into_inner();
         if let Err(e) = scanned {
             walk.violation
                 .get_or_insert_with(|| Violation::new(e.to_string()));
         }
-        for lost in lost.into_iter().take_while(|_| !broken) {
-            if each(walk, &lost.low, Err(&lost.what)).is_break() {
+        for wrong in wrong.into_iter().take_while(|_| !broken) {
+            if each(walk, &wrong.key, Err(&wrong.what)).is_break() {
                 return;
             }
         }

@@ -171,3 +171,39 @@ fn a_damaged_expiry_removes_nothing() {
     assert!(matches!(read, Err(ReadError::Damaged(_))), "{read:?}");
     assert_eq!(store.len(&k(&store)), 1);
 }
+
+#[test]
+fn of_a_damaged_page_all_is_saved_but_what_lies_beside_the_damage() {
+    damage_is_expected::here();
+    let f = filled();
+    // In the base of a page, in its tail, and in the catalogue.
+    f.put("key 01500", "the last change");
+    let k = f.k.clone();
+    f.store.put(&k, b"key 01501", b"a later change").unwrap();
+    let path = f.copy();
+    assert!(damage(&path, b"of omega, 01000", |_| true) > 0);
+    assert!(damage(&path, b"the last change", |_| true) > 0);
+    assert!(damage(&path, b"alpha", |before| before != b' ' && before != b'n') > 0);
+    let (report, (whole, damaged)) = crate::salvage::salvage(&path, 0);
+    assert_eq!(report.keyspaces, ["k", "alpha", "omega"]);
+    assert!(whole.len() > 5_800, "{}", whole.len());
+    for ((name, key), value) in &whole {
+        let expected = match (name.as_str(), key.as_str()) {
+            ("k", "key 01501") => "a later change".to_owned(),
+            ("k", _) => "value".to_owned(),
+            (name, key) => format!("of {name}, {}", &key[4..]),
+        };
+        assert_eq!(value, expected.as_bytes(), "{name}: {key}");
+    }
+    assert!(!whole.contains_key(&("omega".into(), "key 01000".into())));
+    assert!(!whole.contains_key(&("k".into(), "key 01500".into())));
+    let said: Vec<&str> = damaged.iter().map(|(_, what)| what.as_str()).collect();
+    assert!(
+        said.iter().any(|what| what.contains("checksum")),
+        "{said:?}"
+    );
+    assert!(
+        said.iter().any(|what| what.contains("may have changed it")),
+        "{said:?}"
+    );
+}

@@ -1,6 +1,6 @@
 //! `Store::salvage` returns all undamaged entries of a damaged store without opening it.
 
-use crate::common::{DESIGNS, Fixture, kind};
+use crate::common::{ALL, DESIGNS, Fixture, kind};
 use bristlecone_index::damage::collecting_damage;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Pool, PoolOptions};
@@ -13,7 +13,7 @@ use std::path::Path;
 /// Undamaged entries by keyspace and key, and the damaged keys with their errors.
 type Found = (BTreeMap<(String, String), Vec<u8>>, Vec<(String, String)>);
 
-fn salvage(path: &Path, now: u64) -> (SalvageReport, Found) {
+pub fn salvage(path: &Path, now: u64) -> (SalvageReport, Found) {
     let pool = Pool::<Auto>::open(path, &PoolOptions::read_only()).unwrap();
     let (mut whole, mut damaged) = (BTreeMap::new(), Vec::new());
     let (report, _) = collecting_damage(|| {
@@ -62,7 +62,7 @@ fn filled(design: &str) -> Fixture {
 
 #[test]
 fn of_a_whole_store_everything_is_given_as_opening_finds_it() {
-    for design in DESIGNS {
+    for design in ALL {
         let f = filled(design);
         let gone = f.store.keyspace("gone").unwrap();
         f.store.put(&gone, b"k", b"v").unwrap();

@@ -1,0 +1,328 @@
+//! What can be had of damaged pages.
+//!
+//! *Inner pages* say nothing that the pages below do not: a damaged one is made again from their
+//! fences, when it is loaded. Where one of those is damaged too, the page to its left has its
+//! number. Only the first page below must be readable.
+//!
+//! *Leaf pages* are read as far as their sums go, for whoever saves what is left. An entry of the
+//! base is there if its stripes are sound, a record of the tail if its group is. What came before a
+//! damaged group may have been changed by it, and is not given.
+
+use super::image::{Entries, Spec};
+use super::layout::{Header, Lengths, STRIPE, Seed, Uniform};
+use super::load::Sound;
+use super::page::{Page, Span, ValueSpan};
+use super::place::{Base, Place};
+use super::replace::{Course, FULL, Turnover, child_value};
+use super::stored::Stored;
+use super::table::{Kind, Table};
+use super::upper::{Known, Upper};
+use super::{ClusteredTree, Handle, ReadError};
+use crate::inner::Ranged;
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::Media;
+use crossbeam_epoch::Guard;
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+
+/// A page as its fences say where it is.
+struct Fenced {
+    id: u32,
+    level: u8,
+    low: Option<Vec<u8>>,
+    high: Option<Vec<u8>>,
+    next: u32,
+}
+
+/// What is left of a leaf page.
+#[derive(Debug, Default)]
+pub(super) struct Rescued {
+    /// Keys in order, with their values.
+    pub(super) entries: Vec<(Vec<u8>, ValueSpan)>,
+    /// Keys that a damaged change may have changed.
+    pub(super) uncertain: Vec<Vec<u8>>,
+    /// Entries that cannot be read.
+    pub(super) lost: usize,
+}
+
+impl<K, V, M> ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// Makes page `id` again, which cannot be read, if it is an inner page: from the pages below
+    /// it. Returns whether it is one, and they say enough. The caller holds the lock of the inner
+    /// pages.
+    ///
+    /// # Errors
+    /// [`ReadError`]: there is no space for it.
+    #[cold]
+    pub(super) fn make_again(
+        &self,
+        upper: &mut Upper,
+        id: u32,
+        range: &Ranged<K>,
+        guard: &Guard,
+    ) -> Result<bool, ReadError> {
+        let bound = |key: &Option<K::Owned>| {
+            let key = key.as_ref().map(Borrow::<K>::borrow);
+            key.map(|key| key.with_bytes(<[u8]>::to_vec))
+        };
+        let (low, high) = (bound(&range.low), bound(&range.high));
+        let levels = upper.levels.iter();
+        // Those that led here, among others.
+        let known = levels.flat_map(|level| level.values().map(|known| known.id));
+        let others: BTreeSet<u32> = known.chain([id]).collect();
+        let (inside, behind) = self.pages_between(&others, &low, &high);
+        let Some(level) = inside.iter().map(|page| page.level).max() else {
+            return Ok(false);
+        };
+        let is_other = |page: Sound<'_, M>| page.header.level != level + 1;
+        if self.sound(id).is_ok_and(is_other) {
+            return Ok(false);
+        }
+        let children: Vec<&Fenced> = inside.iter().filter(|page| page.level == level).collect();
+        // Else this is a leaf page, and the others were split off it.
+        let Some(first) = children.first().filter(|first| first.low == low) else {
+            return Ok(false);
+        };
+        let mut all = vec![(low.clone(), first.id)];
+        for (i, page) in children.iter().enumerate() {
+            let next = children.get(i + 1);
+            let ends = next.map_or(&high, |next| &next.low);
+            if page.high != *ends {
+                // The page in between is damaged, too.
+                if page.next == 0 || page.high.is_none() {
+                    return Ok(false);
+                }
+                all.push((page.high.clone(), page.next));
+            }
+            all.extend(next.map(|next| (next.low.clone(), next.id)));
+        }
+        let next = match &high {
+            None => Some(0),
+            Some(_) => behind
+                .iter()
+                .find(|page| page.level == level + 1)
+                .map(|page| page.id),
+        };
+        let known = match next {
+            Some(next) if !self.read_only => {
+                let fences = (low.as_deref(), high.as_deref());
+                Some(self.write_inner((id, level + 1, next), fences, &all, guard)?)
+            }
+            _ => None,
+        };
+        for (key, child) in all[1..].iter().rev() {
+            let key = key.as_deref().unwrap_or_default();
+            self.route(key, Handle::Unloaded(*child), guard)?;
+        }
+        let low_key = range.low.as_ref().map(Borrow::borrow);
+        if let Some(known) = known {
+            upper.add(level + 1, low.as_deref(), known);
+        }
+        self.put_in_place(id, Handle::Unloaded(first.id), low_key, guard)?;
+        // ORDERING: Relaxed; a count.
+        self.made_again.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// The pages but `others` that are in that range, by where they begin, and all that begin where
+    /// it ends.
+    fn pages_between(
+        &self,
+        others: &BTreeSet<u32>,
+        low: &Option<Vec<u8>>,
+        high: &Option<Vec<u8>>,
+    ) -> (Vec<Fenced>, Vec<Fenced>) {
+        let (mut inside, mut behind) = (Vec::new(), Vec::new());
+        for id in Table::FIRST_ID..self.table.end() {
+            let word = self.table.read(self.pm(), id).ok().flatten();
+            if word.is_none_or(|word| word.kind != Kind::Page || word.newborn) {
+                continue;
+            }
+            let Ok(sound) = self.sound(id) else {
+                continue;
+            };
+            let header = &sound.header;
+            let page = Fenced {
+                id,
+                level: header.level,
+                low: sound.page.low(header).map(<[u8]>::to_vec),
+                high: sound.page.high(header).map(<[u8]>::to_vec),
+                next: header.next,
+            };
+            if page.low.is_some() && page.low == *high {
+                behind.push(page);
+            } else if page.low >= *low
+                && (high.is_none() || page.high.is_some() && page.high <= *high)
+                && !others.contains(&id)
+            {
+                inside.push(page);
+            }
+        }
+        inside.sort_by(|a, b| a.low.cmp(&b.low));
+        (inside, behind)
+    }
+
+    /// Writes an inner page with these children in the place of the damaged one, durably.
+    fn write_inner(
+        &self,
+        (id, level, next): (u32, u8, u32),
+        (low, high): (Option<&[u8]>, Option<&[u8]>),
+        children: &[(Option<Vec<u8>>, u32)],
+        guard: &Guard,
+    ) -> Result<Known, ReadError> {
+        let values: Vec<[u8; 8]> = children
+            .iter()
+            .map(|(_, child)| child_value(*child))
+            .collect();
+        let mut entries = Entries::default();
+        for ((key, _), value) in children.iter().zip(&values) {
+            let key = key.as_deref().unwrap_or(Self::lowest());
+            entries.push(key, &[], Stored::here(value));
+        }
+        let turnover = Turnover::of(self.next_generation());
+        let spec = Spec {
+            id,
+            level,
+            generation: turnover.generation,
+            born_in: id,
+            next,
+            low,
+            high,
+            dropped: &[],
+            words: self.page_words,
+            numbers: self.are_numbers(level),
+        };
+        let old = self.table.read(self.pm(), id).ok().flatten();
+        let all = (0, entries.len());
+        let page = self.write_page_as(&spec, &entries, all, FULL, Course::Removing)?;
+        self.install(&page, &[], &turnover);
+        if let Some(old) = old {
+            self.retire(old.block, guard);
+        }
+        Ok(Known::of(&page))
+    }
+
+    /// What is left of leaf page `id`; `None` if it is none, or its header is damaged.
+    pub(super) fn rescue(&self, id: u32) -> Option<(Page<'_, M>, Rescued)> {
+        let sound = self
+            .sound(id)
+            .ok()
+            .filter(|sound| sound.header.level == 0)?;
+        let mut found = BTreeMap::new();
+        let lost = self.rescue_base(&sound, &mut found);
+        self.rescue_tail(&sound, &mut found);
+        let mut rescued = Rescued {
+            lost,
+            ..Rescued::default()
+        };
+        for (key, (value, certain)) in found {
+            match value {
+                _ if !certain => rescued.uncertain.push(key),
+                Some(value) => rescued.entries.push((key, value)),
+                None => {}
+            }
+        }
+        Some((sound.page, rescued))
+    }
+
+    /// Adds the entries of the base whose stripes are sound. Returns how many are not.
+    fn rescue_base(&self, sound: &Sound<'_, M>, found: &mut Found) -> usize {
+        let (page, header) = (sound.page, &sound.header);
+        let (base, prefix) = (Base::of(header), page.prefix(header.prefix));
+        let stripes = page.sound_stripes(header, sound.seed);
+        let is_sound = |span: Span| {
+            let (from, to) = (span.at / 8, (span.at + span.len).div_ceil(8));
+            header.base <= from
+                && to <= header.tail
+                && (from..to.max(from + 1)).all(|word| {
+                    stripes
+                        .get((word - header.base) / STRIPE)
+                        .copied()
+                        .unwrap_or(false)
+                })
+        };
+        let mut lost = 0;
+        for i in 0..header.entries {
+            let leads = match header.form {
+                Some(_) => true,
+                None => page.has_sound_lengths(header, i, is_sound),
+            };
+            let (key, value) = page.entry(&base, i);
+            if !leads || !is_sound(key) || !is_sound(value.span) {
+                lost += 1;
+                continue;
+            }
+            let key = [prefix, page.bytes(key)].concat();
+            found.insert(key, (Some(value), true));
+        }
+        lost
+    }
+
+    /// Adds the records of the sound groups of the tail. What was found before a damaged one is
+    /// uncertain.
+    fn rescue_tail(&self, sound: &Sound<'_, M>, found: &mut Found) {
+        let (page, header, seed) = (sound.page, &sound.header, sound.seed);
+        let unit = Uniform::group_unit(header.form);
+        let sealed = page.sealed_end(seed);
+        let mut at = header.tail.next_multiple_of(unit);
+        while at < page.words() {
+            let Some(mut seen) = page.seen(seed, at) else {
+                let rest = (at + unit..page.words()).step_by(unit);
+                let later = rest.clone().find(|at| page.seen(seed, *at).is_some());
+                // The tail ends here, as far as anybody can tell.
+                if later.is_none() && sealed.is_some_and(|sealed| sealed <= at) {
+                    return;
+                }
+                found.values_mut().for_each(|(_, certain)| *certain = false);
+                match later {
+                    Some(later) => at = later,
+                    None => return,
+                }
+                continue;
+            };
+            seen.behind_seal = sealed.is_none_or(|sealed| at >= sealed);
+            if !self.group_counts(page, header, &seen) {
+                return;
+            }
+            let add = |place: Place, key: &[u8]| {
+                let value = page.record(header.form, place).1;
+                found.insert(key.to_vec(), ((!place.removed).then_some(value), true));
+            };
+            if page.records(header.form, &seen, &mut { add }).is_err() {
+                return;
+            }
+            at = (at + seen.words()).next_multiple_of(unit);
+        }
+    }
+}
+
+/// By key: its value, or none if it was removed, and whether that is certain.
+type Found = BTreeMap<Vec<u8>, (Option<ValueSpan>, bool)>;
+
+impl<M: Media> Page<'_, M> {
+    /// Of each stripe of the base, whether it is sound.
+    fn sound_stripes(self, header: &Header, seed: Seed) -> Vec<bool> {
+        let stripes = self.stripes(header, seed);
+        stripes.map(|stripe| stripe.is_sound()).collect()
+    }
+
+    /// Whether the offset of entry `i` of a base in general form, and the lengths that it leads to,
+    /// are sound.
+    fn has_sound_lengths(self, header: &Header, i: usize, is_sound: impl Fn(Span) -> bool) -> bool {
+        let word = |word: usize| Span {
+            at: word * 8,
+            len: 8,
+        };
+        let offset = header.base + i / 4;
+        if !is_sound(word(offset)) {
+            return false;
+        }
+        let at = (self.word(offset) >> (i % 4 * 16)) as u16 as usize;
+        is_sound(word(at)) && Lengths::decode(self.word(at)).is_some()
+    }
+}
