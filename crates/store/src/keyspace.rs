@@ -46,11 +46,13 @@ impl<M: Media> Shared<M> {
         }
         let id = self.catalogue.new_number()?;
         let ts = self.engine.name_keyspace(id, None, name)?;
-        self.engine.wait_for(ts, Wait::Durable)?;
+        let waited = self.engine.wait_for(ts, Wait::Durable);
+        // It is applied, so it becomes durable with the next commit that does.
         let name: Arc<str> = name.into();
         let mut known = lock(&self.catalogue.known);
         known.by_name.insert(Arc::clone(&name), id);
         drop(known);
+        waited?;
         Ok(self.catalogue.handle(id, name))
     }
 

@@ -198,6 +198,11 @@ impl<M: Media> HostedTree<M> {
         &self.0
     }
 
+    #[cfg(test)]
+    pub(super) fn into_tree(self) -> ClusteredTree<[u8], [u8], M> {
+        self.0
+    }
+
     /// Returns a number that it has not returned before, in this session or an earlier one.
     ///
     /// Persist cost: 1 line and 1 fence for each 2^20 numbers.
@@ -426,7 +431,11 @@ impl<M: Media> HostedTree<M> {
             };
             let what = format!("{e}; {} of its entries cannot be read", rescued.lost);
             lost(Lost::Page((low, high)), &what);
-            let is_inside = |key: &[u8]| RangeBounds::<[u8]>::contains(&range, key);
+            let is_inside = |key: &[u8]| {
+                let of_page: KeyRange<'_> = (low, high);
+                RangeBounds::<[u8]>::contains(&range, key)
+                    && RangeBounds::<[u8]>::contains(&of_page, key)
+            };
             for key in rescued.uncertain.iter().filter(|key| is_inside(key)) {
                 lost(Lost::Key(key), "a damaged change may have changed it");
             }

@@ -321,7 +321,7 @@ where
             (Kind::Outer, true) => values.push((id, word)),
         };
         let (mended, damaged) = self.table.scan(self.pm(), is_sound, each);
-        if mended > 0 && !self.read_only {
+        if mended > 0 {
             // PERSIST: words that were mended, before what they name changes.
             self.pm().fence();
         }

@@ -14,7 +14,7 @@ use super::image::{self, common_prefix};
 pub(super) use super::image::{Entries, Spec};
 use super::layout::{DROPPED_WORDS, Header, MAX_PAGE};
 use super::order::{Step, TailOrder, Walk};
-use super::page::Page;
+use super::page::{Page, partition};
 use super::place::{Base, Place};
 use super::stored::{Reference, Stored};
 use super::table::{Kind, Table, Word};
@@ -33,6 +33,10 @@ const SPLIT_SPREAD: usize = 28;
 const SPLIT_ASCENDING_ABOVE: usize = 88;
 /// Likewise, of a left page that stays as it is in a split.
 const FULL_ASCENDING: usize = 97;
+/// Pages' words that the entries of one page may take while they ascend.
+const MOST_PAGES: usize = 3;
+/// Words that such entries have on average, at most.
+pub(super) const SHORT_ENTRY: usize = 8;
 /// Entries of a leaf page that is split, at least.
 const FEW: usize = 4;
 /// Likewise, of an inner page.
@@ -82,8 +86,8 @@ pub(super) struct Old<'p> {
 pub(super) enum Course {
     /// In any order.
     Any,
-    /// In ascending order so far; the last one is new.
-    Ascending,
+    /// In ascending order so far, one behind the other; the one at `at` is new.
+    Ascending { at: usize },
     /// None: room is made for so many words in the tail. `frees`: for removals only, which may use
     /// spare blocks.
     Making { room: usize, frees: bool },
@@ -219,13 +223,14 @@ where
     ) -> Result<Replaced, SpaceError> {
         let n = entries.len();
         // Of what stays: the next replacement does not have what this one drops.
-        let tail = |n| self.spec(old).header(entries.part(0, n)).tail;
-        let whole = tail(n);
-        let ascending =
-            course == Course::Ascending && tail(n - 1) * 100 <= self.page_words * FULL_ASCENDING;
+        let whole = self.spec(old).header(entries.part(0, n)).tail;
+        let ascending = match course {
+            Course::Ascending { at } if at >= n / 2 => Some(at),
+            _ => None,
+        };
         // Not all alike, or pages that began together would all split together, again and again.
         let split_above = SPLIT_ABOVE - old.header.generation as usize % SPLIT_SPREAD;
-        let percent = if ascending {
+        let percent = if ascending.is_some() {
             SPLIT_ASCENDING_ABOVE
         } else {
             split_above
@@ -240,20 +245,67 @@ where
         let full = n >= few && whole * 100 > self.page_words * percent;
         let tiny = self.pm().tiny() && n > TINY_ENTRIES;
         let split = (full || tiny) && course != Course::Removing;
-        // A left page that gets no more entries needs no room for them.
-        let cut = split.then(|| {
-            let (at, left_full) = if ascending {
-                (n - 1, 100)
-            } else {
-                (self.middle(old, entries), FULL)
-            };
-            Cut {
+        let middle = || (self.middle(old, entries), FULL);
+        let cut = match ascending {
+            _ if !split => None,
+            Some(at) if tiny => Some((at, 100)),
+            Some(at) => self.cut_ascending(old, entries, at, whole),
+            None => Some(middle()),
+        };
+        let replace = |cut: Option<(usize, usize)>| {
+            let cut = cut.map(|(at, left_full)| Cut {
                 at,
                 left_full,
                 separator: self.separator(old, entries, at),
-            }
-        });
-        self.replace_as(old, entries, cut, course, turnover)
+            });
+            self.replace_as(old, entries, cut, course, turnover)
+        };
+        match (replace(cut), ascending) {
+            // Without space for a larger page, it is split all the same.
+            (Err(_), Some(at)) if split && cut.is_none() => replace(Some((at, 100))),
+            (replaced, _) => replaced,
+        }
+    }
+
+    /// Where to split a full page whose entries come in ascending order, the last one at `at`: so
+    /// that the left page is as full as can be, since it gets no more. Returns how full it may be;
+    /// or `None`, if the page is to grow before.
+    fn cut_ascending(
+        &self,
+        old: &Old<'_>,
+        entries: &Entries<'_>,
+        at: usize,
+        whole: usize,
+    ) -> Option<(usize, usize)> {
+        let n = entries.len();
+        // By themselves, and with a high fence, they may have a prefix to leave out, or one length.
+        let left = |at: usize| {
+            let separator = self.separator(old, entries, at);
+            let spec = Spec {
+                high: Some(&separator),
+                ..self.spec(old)
+            };
+            spec.header(entries.part(0, at)).tail
+        };
+        let fits = |words: usize, percent| words * 100 <= self.page_words * percent;
+        if at + 1 < n && fits(left(at + 1), FULL) {
+            // What comes behind goes, and the ascent goes on.
+            return Some((at + 1, FULL));
+        }
+        // Of long entries there is little that they leave out.
+        let short = whole <= n * SHORT_ENTRY;
+        let large = whole <= self.page_words * MOST_PAGES;
+        if short && large && fits(left(at), SPLIT_ASCENDING_ABOVE) {
+            return None;
+        }
+        if fits(left(at), FULL_ASCENDING) {
+            return Some((at, 100));
+        }
+        if !short {
+            return Some((self.middle(old, entries), FULL));
+        }
+        let most = partition(at - 1, |i| fits(left(i + 2), FULL_ASCENDING));
+        Some((most + 1, 100))
     }
 
     /// Replaces the page `old` by one page with `entries`, or by two.

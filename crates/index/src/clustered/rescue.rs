@@ -15,15 +15,17 @@ use super::page::{Page, Span, ValueSpan};
 use super::place::{Base, Place};
 use super::replace::{Course, FULL, Turnover, child_value};
 use super::stored::Stored;
-use super::table::{Kind, Table};
+use super::table::{Kind, Table, Word};
 use super::upper::{Known, Upper};
 use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Ranged;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
+use bristlecone_pmem::sync::lock;
 use crossbeam_epoch::Guard;
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
 /// A page as its fences say where it is.
@@ -71,19 +73,25 @@ where
             key.map(|key| key.with_bytes(<[u8]>::to_vec))
         };
         let (low, high) = (bound(&range.low), bound(&range.high));
+        let expected = self.level_below(upper, low.as_deref());
+        if expected == Some(0) || !self.may_be_made_again(id) {
+            return Ok(false);
+        }
         let levels = upper.levels.iter();
         // Those that led here, among others.
         let known = levels.flat_map(|level| level.values().map(|known| known.id));
         let others: BTreeSet<u32> = known.chain([id]).collect();
-        let (inside, behind) = self.pages_between(&others, &low, &high);
-        let Some(level) = inside.iter().map(|page| page.level).max() else {
+        let (inside, _) = self.pages_between(&others, &low, &high);
+        let Some(below) = inside.iter().map(|page| page.level).max() else {
             return Ok(false);
         };
-        let is_other = |page: Sound<'_, M>| page.header.level != level + 1;
-        if self.sound(id).is_ok_and(is_other) {
+        let level = below + 1;
+        let is_other = |page: Sound<'_, M>| page.header.level != level;
+        if expected.is_some_and(|expected| expected != level) || self.sound(id).is_ok_and(is_other)
+        {
             return Ok(false);
         }
-        let children: Vec<&Fenced> = inside.iter().filter(|page| page.level == level).collect();
+        let children: Vec<&Fenced> = inside.iter().filter(|page| page.level == below).collect();
         // Else this is a leaf page, and the others were split off it.
         let Some(first) = children.first().filter(|first| first.low == low) else {
             return Ok(false);
@@ -101,19 +109,17 @@ where
             }
             all.extend(next.map(|next| (next.low.clone(), next.id)));
         }
-        let next = match &high {
-            None => Some(0),
-            Some(_) => behind
-                .iter()
-                .find(|page| page.level == level + 1)
-                .map(|page| page.id),
-        };
-        let known = match next {
-            Some(next) if !self.read_only => {
-                let fences = (low.as_deref(), high.as_deref());
-                Some(self.write_inner((id, level + 1, next), fences, &all, guard)?)
-            }
-            _ => None,
+        if !all.is_sorted_by(|a, b| a.0 < b.0) {
+            return Ok(false);
+        }
+        let known = if self.read_only {
+            None
+        } else {
+            let Some(next) = self.page_behind(upper, level, &high, guard)? else {
+                return Ok(false);
+            };
+            let fences = (low.as_deref(), high.as_deref());
+            Some(self.write_inner((id, level, next), fences, &all, guard)?)
         };
         for (key, child) in all[1..].iter().rev() {
             let key = key.as_deref().unwrap_or_default();
@@ -121,12 +127,89 @@ where
         }
         let low_key = range.low.as_ref().map(Borrow::borrow);
         if let Some(known) = known {
-            upper.add(level + 1, low.as_deref(), known);
+            upper.add(level, low.as_deref(), known);
         }
         self.put_in_place(id, Handle::Unloaded(first.id), low_key, guard)?;
         // ORDERING: Relaxed; a count.
         self.made_again.fetch_add(1, Ordering::Relaxed);
         Ok(true)
+    }
+
+    /// The level of a page that begins at `low` and is not loaded: one less than that of the page
+    /// which led there. `None` of the root.
+    fn level_below(&self, upper: &Upper, low: Option<&[u8]>) -> Option<u8> {
+        let low = low.unwrap_or(&[]);
+        let holds = |known: &Known| {
+            let page = self.page(known.block, known.words);
+            let header = page.header(self.salt).ok();
+            let high = header.and_then(|(header, _)| page.high(&header));
+            high.is_none_or(|high| low < high)
+        };
+        let leads = upper.levels.iter().position(|pages| {
+            let below = (Bound::Unbounded, Bound::Included(low));
+            let page = pages.range::<[u8], _>(below).next_back();
+            page.is_some_and(|(_, known)| holds(known))
+        });
+        leads.map(|level| level as u8)
+    }
+
+    /// Whether the number is still that of a page, and no page whose birth depends on it is
+    /// undecided.
+    fn may_be_made_again(&self, id: u32) -> bool {
+        let word = self.table.read(self.pm(), id);
+        let is_page = |word: Word| word.kind == Kind::Page && !word.newborn;
+        if self.read_only {
+            return true;
+        }
+        let is_born_there = |(_, block): &(u32, u64)| {
+            let page = self.checked_page(*block);
+            page.is_ok_and(|(_, header, _)| header.born_in == id)
+        };
+        matches!(word, Ok(Some(word)) if is_page(word))
+            && !lock(&self.unreadable).iter().any(is_born_there)
+    }
+
+    /// The number of the page of that level that begins at `high`, 0 if none does; `None` if it
+    /// cannot be had. One that is damaged is made again.
+    fn page_behind(
+        &self,
+        upper: &mut Upper,
+        level: u8,
+        high: &Option<Vec<u8>>,
+        guard: &Guard,
+    ) -> Result<Option<u32>, ReadError> {
+        let Some(high) = high else {
+            return Ok(Some(0));
+        };
+        let of_level = |upper: &Upper| {
+            let pages = upper.levels.get(usize::from(level) - 1);
+            pages.and_then(|pages| Some(pages.get(high)?.id))
+        };
+        let begins = |page: &Fenced| page.level == level;
+        // From the level of the root down, at most.
+        for _ in 0..=u8::MAX {
+            if let Some(id) = of_level(upper) {
+                return Ok(Some(id));
+            }
+            let bound = Some(high.clone());
+            let (_, behind) = self.pages_between(&BTreeSet::new(), &bound, &bound);
+            if let Some(page) = behind.iter().find(|page| begins(page)) {
+                return Ok(Some(page.id));
+            }
+            let at = K::with_value_of(high, |high| self.inner.find_range(high, guard));
+            let Some((at, Handle::Unloaded(id))) = at.map(|at| {
+                let handle = Handle::decode(at.located.leaf);
+                (at, handle)
+            }) else {
+                return Ok(None);
+            };
+            match self.load_page(upper, id, &at, guard) {
+                Ok(()) => {}
+                Err(ReadError::Damaged(_)) => return Ok(None),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(None)
     }
 
     /// The pages but `others` that are in that range, by where they begin, and all that begin where
@@ -286,17 +369,20 @@ where
                 continue;
             };
             seen.behind_seal = sealed.is_none_or(|sealed| at >= sealed);
-            if !self.group_counts(page, header, &seen) {
-                return;
-            }
+            let next = (at + seen.words()).next_multiple_of(unit);
             let add = |place: Place, key: &[u8]| {
                 let value = page.record(header.form, place).1;
                 found.insert(key.to_vec(), ((!place.removed).then_some(value), true));
             };
-            if page.records(header.form, &seen, &mut { add }).is_err() {
-                return;
+            let counts = self.group_counts(page, header, &seen);
+            if !counts || page.records(header.form, &seen, &mut { add }).is_err() {
+                // The last one was not committed. One that others follow had counted.
+                let mut rest = (next..page.words()).step_by(unit);
+                if rest.any(|at| page.seen(seed, at).is_some()) {
+                    found.values_mut().for_each(|(_, certain)| *certain = false);
+                }
             }
-            at = (at + seen.words()).next_multiple_of(unit);
+            at = next;
         }
     }
 }

@@ -407,11 +407,10 @@ impl Table {
         let word = cell.load(pm, Ordering::Relaxed);
         let others = (0..64).filter_map(|bit| Word::decode(word ^ 1 << bit, id).ok());
         let meant = { others }.find(|word| word.is_none_or(|word| is_sound(id, word)))?;
-        if !pm.read_only() {
-            self.store(pm, id, meant);
-            // PERSIST: the word as it was; the caller fences.
-            pm.flush_of(cell);
-        }
+        // In a mapping of its own, if it is open for reading.
+        self.store(pm, id, meant);
+        // PERSIST: the word as it was; the caller fences.
+        pm.flush_of(cell);
         Some(meant)
     }
 

@@ -525,3 +525,25 @@ fn a_number_is_used_again_by_later_generations_only() {
     assert_eq!(reserve(None).unwrap(), id, "an outer value's");
     tree.release([id, other]);
 }
+
+/// Ascending keys fill pages, also where other keys are above them, of another length.
+#[test]
+fn ascending_keys_fill_pages_whatever_is_above_them() {
+    const KEYS: u32 = 20_000;
+    for above in [0u32, 1, 50] {
+        let tree = tree::<[u8]>(4096);
+        for i in 0..above {
+            let key = [&[0xFF; 4][..], &vec![i as u8; 3 + i as usize % 9]].concat();
+            tree.insert(&key[..], &b"another value"[..]).unwrap();
+        }
+        for i in 0..KEYS {
+            let key = [&1u32.to_be_bytes()[..], &u64::from(i).to_be_bytes()].concat();
+            let value = i.to_le_bytes().repeat(2);
+            tree.insert(&key[..], &value[..]).unwrap();
+        }
+        let leaves = tree.stats().leaves;
+        let bytes = leaves as f64 * 4096.0 / f64::from(KEYS);
+        assert!(bytes < 19.0, "{above} above: {bytes} bytes an entry");
+        tree.verify().unwrap();
+    }
+}

@@ -140,6 +140,7 @@ where
         let tail = Tail {
             count: known.count,
             end: known.end,
+            ascends: false,
         };
         let about = (known.id, known.generation, known.form);
         // Nobody reads inner pages at a time: no stamp, but a number that none of their groups has

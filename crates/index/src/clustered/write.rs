@@ -9,10 +9,12 @@ use super::group::Group;
 use super::layout::{Header, MAX_GROUP, Uniform};
 use super::order::TailOrder;
 use super::outer::{self, Given};
-use super::page::Page;
+use super::page::{Page, partition};
 use super::part::{Part, SEARCHED, TAIL};
 use super::place::{Base, Place};
-use super::replace::{Change, Course, Entries, NewPage, Old, Replaced, Turnover, merged};
+use super::replace::{
+    Change, Course, Entries, NewPage, Old, Replaced, SHORT_ENTRY, Turnover, merged,
+};
 use super::slots::stamp_word;
 use super::stored::{REFERENCE, Reference};
 use super::{ClusteredTree, Handle, ReadError, image};
@@ -69,6 +71,8 @@ pub(super) struct Tail {
     pub(super) count: usize,
     /// The word after its last group.
     pub(super) end: usize,
+    /// The page is a large one, and the key above all that it has.
+    pub(super) ascends: bool,
 }
 
 impl<K, V, M> ClusteredTree<K, V, M>
@@ -94,8 +98,10 @@ where
         (key, value): (&[u8], Option<Given<'_>>),
         stamp: impl FnOnce() -> u64,
     ) -> Option<Appended> {
-        // A page that is larger than others is written anew, lest it stays large by what is gone.
-        if tail.count >= self.most_records() || page.words() > self.page_words {
+        // A page that is larger than others is written anew, lest it stays large by what is gone,
+        // unless it waits for ascending keys to fill it.
+        let is_large = page.words() > self.page_words;
+        if tail.count >= self.most_records() || is_large && !tail.ascends {
             return None;
         }
         let mut place = None;
@@ -340,11 +346,15 @@ where
         let was_there = found != Found::Absent;
         let done = |stamp| Changed::Done { was_there, stamp };
         let about = (part.id(), part.generation(), part.base().form);
-        let tail = Tail {
+        let mut tail = Tail {
             count: part.count(),
             end: part.end(),
+            ascends: false,
         };
         let page = self.page_of(part);
+        tail.ascends = page.words() > self.page_words
+            && tail.end <= (part.base().entries + tail.count) * SHORT_ENTRY
+            && Self::is_last(page, part, key);
         let superseded = self.superseded_by(page, found);
         let show = |appended: Appended| {
             part.add_superseded(superseded);
@@ -400,14 +410,12 @@ where
             born: value.and_then(|value| value.reference()),
             dropped,
         };
-        let ascending = change.value.is_some()
-            && entries.len() > 0
-            && entries.key(entries.len() - 1) == change.key
-            && self.is_ascending(page, part);
         let course = match change.value {
             None => Course::Removing,
-            Some(_) if ascending => Course::Ascending,
-            Some(_) => Course::Any,
+            Some(_) => match self.ascending_at(page, part, &entries, key) {
+                Some(at) => Course::Ascending { at },
+                None => Course::Any,
+            },
         };
         let replaced = self.replace(&old, &entries, course, &turnover)?;
         let dropped = &turnover.dropped;
@@ -551,11 +559,39 @@ where
         Some(right_part)
     }
 
-    /// Whether the records of the tail came in key order.
-    fn is_ascending(&self, page: Page<'_, M>, part: &Part) -> bool {
-        let form = part.base().form;
-        let keys = (0..part.count()).map(|i| page.bytes(page.record(form, part.place(i)).0));
-        part.count() > 1 && keys.is_sorted_by(|a, b| a < b)
+    /// Whether `key` is above all keys of the page, if they came in key order.
+    #[cold]
+    fn is_last(page: Page<'_, M>, part: &Part, key: &[u8]) -> bool {
+        let base = part.base();
+        match (part.count(), base.entries) {
+            (0, 0) => true,
+            (0, entries) => {
+                let (rest, _) = page.entry(&base, entries - 1);
+                let last = [page.prefix(base.prefix), page.bytes(rest)].concat();
+                &*last < key
+            }
+            (count, _) => page.bytes(page.record(base.form, part.place(count - 1)).0) < key,
+        }
+    }
+
+    /// Where `key` is among `entries`, if it and the records of the tail came in key order, with
+    /// nothing in between: what others have above them does not matter.
+    fn ascending_at(
+        &self,
+        page: Page<'_, M>,
+        part: &Part,
+        entries: &Entries<'_>,
+        key: &[u8],
+    ) -> Option<usize> {
+        let (form, count) = (part.base().form, part.count());
+        let tail = (0..count).map(|i| page.bytes(page.record(form, part.place(i)).0));
+        let first = tail.clone().next()?;
+        if count < 2 || !tail.chain([key]).is_sorted_by(|a, b| a < b) {
+            return None;
+        }
+        let below = |key: &[u8]| partition(entries.len(), |i| entries.key(i) < key);
+        let at = below(key);
+        (below(first) + count == at).then_some(at)
     }
 
     /// Makes `part` that of `page`, for readers at once with what `then` does. `latest`: the stamp

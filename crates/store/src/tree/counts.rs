@@ -289,9 +289,10 @@ impl Observer for Counts {
 
     fn changed(&self, change: Observed<'_>) {
         let Some((number, key_bytes)) = (self.owner)(change.key) else {
-            if names::is_copy(change.key)
-                && let Some(number) = lock(&self.dropping).take()
-            {
+            let number = names::number_in_copy(change.key).filter(|_| change.is.is_some());
+            let mut dropping = lock(&self.dropping);
+            if let Some(number) = number.filter(|number| Some(*number) == *dropping) {
+                *dropping = None;
                 // Before anybody reads at its time.
                 self.dropped.add(number, change.stamp);
             }

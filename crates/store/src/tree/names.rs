@@ -34,9 +34,10 @@ const DROPPED: u8 = b'd';
 
 const _: () = assert!(COPY == crate::key::FIRST_RESERVED);
 
-/// Returns whether an entry is of the copy.
-pub(super) fn is_copy(tree_key: &[u8]) -> bool {
-    split(tree_key).is_some_and(|(number, _)| number == COPY)
+/// Returns the keyspace that an entry of the copy is about; `None` if it is no such entry.
+pub(super) fn number_in_copy(tree_key: &[u8]) -> Option<u32> {
+    let (_, number) = split(tree_key).filter(|(number, _)| *number == COPY)?;
+    Some(u32::from_be_bytes(number.try_into().ok()?))
 }
 
 fn copy_key(number: u32) -> IndexKey {
@@ -45,7 +46,7 @@ fn copy_key(number: u32) -> IndexKey {
 
 /// What an entry of the copy says: a number and its name, or no name if it was dropped.
 fn parse_copy(key: &[u8], value: &[u8]) -> Option<(u32, Option<Arc<str>>)> {
-    let number = u32::from_be_bytes(split(key)?.1.try_into().ok()?);
+    let number = number_in_copy(key)?;
     match value.split_first()? {
         (&NAMED, name) => Some((number, Some(std::str::from_utf8(name).ok()?.into()))),
         (&DROPPED, []) => Some((number, None)),
@@ -77,10 +78,6 @@ impl Names {
         let (mut catalogue, mut copy) = (BTreeMap::new(), BTreeMap::new());
         let mut wrong = Vec::new();
         names.read_range(tree, CATALOGUE, |key, value| {
-            if split(key).is_some_and(|(_, name)| name.is_empty()) {
-                // The ledger's.
-                return Ok(());
-            }
             let none = || Damage::new("no entry of the catalogue is like that");
             let (name, number) = parse(key, value).ok_or_else(none)?;
             if let Some(other) = catalogue.insert(number, Arc::clone(&name)) {
@@ -114,16 +111,14 @@ impl Names {
                 (name, there) => wrong.push((number, name, there.cloned())),
             }
         }
+        // Nothing is taken away where they do not agree.
         for (number, name) in catalogue {
-            if wrong.iter().all(|(other, ..)| *other != number) {
-                let is_new = names.named.insert(number, name).is_none();
-                if is_new {
-                    names.single.insert(number);
-                }
+            let is_new = names.named.insert(number, name).is_none();
+            if is_new && wrong.iter().all(|(other, ..)| *other != number) {
+                names.single.insert(number);
             }
         }
         for (number, copy, catalogue) in wrong {
-            names.is_lost = true;
             let said = |name: Option<Arc<str>>| match name {
                 Some(name) => format!("says that its name is {name:?}"),
                 None => "has no name of it".to_owned(),
@@ -157,6 +152,10 @@ impl Names {
         let _ = tree.rescue(
             bounds.range(),
             |key, current: Current<'_, M>| {
+                if number == CATALOGUE && split(key).is_some_and(|(_, name)| name.is_empty()) {
+                    // The ledger's.
+                    return Ok(ControlFlow::Continue(()));
+                }
                 let value = current.value().map_err(|e| Damage::new(e.to_string()));
                 let read = value.and_then(|stored| entry(key, decode(stored)?.0));
                 if let Err(e) = read {
@@ -180,6 +179,9 @@ impl Names {
     /// # Errors
     /// A message that says which is not.
     pub(super) fn agree(&self) -> Result<(), String> {
+        if let Some(damaged) = self.damage.first() {
+            return Err(damaged.to_string());
+        }
         let Some(number) = self.single.first() else {
             return Ok(());
         };
@@ -227,6 +229,17 @@ impl<M: Media> Core<M> {
             self.counts.dropped.add(*number, 0);
             self.sweep.add(*number, 0);
         }
+        for number in &names.single {
+            recovery.found(DamagedRecord {
+                index_key: Some(copy_key(*number).to_vec()),
+                offset: 0,
+                what: format!(
+                    "only one of the two copies of the catalogue had keyspace {:?}, number {number}; \
+                     it may have been dropped",
+                    names.named[number]
+                ),
+            });
+        }
         for number in numbers {
             if !names.named.contains_key(&number) && !names.dropped.contains(&number) {
                 recovery.found(DamagedRecord {
@@ -241,9 +254,9 @@ impl<M: Media> Core<M> {
         }
         if !self.pm().read_only() {
             for number in &names.single {
+                let name = &names.named[number];
                 // It is known all the same; a damaged page stays as it is.
-                let _ = self.write_name(*number, None, &names.named[number]);
-                recovery.restored += 1;
+                recovery.restored += u64::from(self.write_name(*number, None, name).is_ok());
             }
         }
         Ok(())

@@ -186,6 +186,7 @@ impl<M: Media> Core<M> {
         loop {
             let (mut failed, mut wanted, mut uses) = (None, None, false);
             let modified = self.tree.modify(place, |current| {
+                uses = false;
                 let was = current.as_ref().map(Current::value).transpose()?;
                 if let Some((basis, stored)) = &prepared
                     && basis.as_deref() == was

@@ -137,7 +137,10 @@ fn without_space_nothing_is_lost_and_with_it_the_store_goes_on() {
             crate::common::text(before.get(&k, b"f").unwrap()).as_deref(),
             Some("old")
         );
-        // The refused keyspace exists by now, and no other one has its number.
+        // The refused keyspace exists by now, and no other one has its number or its name.
+        let one = store.keyspace("one").unwrap();
+        store.put(&one, b"a", b"1").unwrap();
+        assert!(store.delete(&one, b"a").unwrap());
         let two = store.keyspace("two").unwrap();
         store.put(&two, b"a", b"2").unwrap();
         store.drop_keyspace(two.clone()).unwrap();
