@@ -354,7 +354,7 @@ where
 
     fn values_are_there(&self, page: Page<'_, M>, header: &Header, seen: &Seen) -> bool {
         let is_there = |one: &Reference| {
-            // A damaged word was one once: whoever reads the value sees that.
+            // A damaged word was one once. The value has a sum of its own.
             let Ok(word) = self.table.read(self.pm(), one.id()) else {
                 return true;
             };

@@ -186,7 +186,8 @@ fn of_a_damaged_page_all_is_saved_but_what_lies_beside_the_damage() {
     assert!(damage(&path, b"alpha", |before| before != b' ' && before != b'n') > 0);
     let (report, (whole, damaged)) = crate::salvage::salvage(&path, 0);
     assert_eq!(report.keyspaces, ["k", "alpha", "omega"]);
-    assert!(whole.len() > 5_800, "{}", whole.len());
+    // A damaged change makes all that its page had before it uncertain.
+    assert!(whole.len() > 5_500, "{}", whole.len());
     for ((name, key), value) in &whole {
         let expected = match (name.as_str(), key.as_str()) {
             ("k", "key 01501") => "a later change".to_owned(),
