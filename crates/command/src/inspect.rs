@@ -19,6 +19,7 @@ struct Report {
     format: Option<u32>,
     medium: Option<&'static str>,
     survives: Option<&'static str>,
+    layout: Option<&'static str>,
     index: Option<String>,
     entries: Option<u64>,
     pool_bytes: Option<u64>,
@@ -49,9 +50,11 @@ pub struct RootReport {
     pub name: String,
     /// `index` or `database`.
     pub kind: &'static str,
+    /// How a database keeps its keys and values.
+    pub layout: Option<&'static str>,
     /// Design of the index.
     pub index: Option<String>,
-    /// Bytes in a leaf.
+    /// Bytes in a leaf, or in a page.
     pub node_bytes: Option<u32>,
     /// How many entries there are.
     pub entries: Option<u64>,
@@ -69,7 +72,7 @@ pub struct RootReport {
     pub open_ms: Option<f64>,
     /// Leaves that were verified.
     pub leaves_checked: Option<u64>,
-    /// Records that were compared with their checksums.
+    /// Records, or values in pages, that were compared with their checksums.
     pub records_checked: Option<u64>,
     /// Keyspaces of a database.
     pub keyspaces: Vec<KeyspaceReport>,
@@ -111,6 +114,7 @@ impl Report {
             format: Some(info.format),
             medium: Some(info.medium.name()),
             survives: Some(info.medium.survives()),
+            layout: first.layout,
             index: first.index,
             entries: first.entries,
             pool_bytes: Some(info.pool_bytes),

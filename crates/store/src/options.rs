@@ -18,6 +18,17 @@ pub enum Layout {
     Clustered,
 }
 
+impl Layout {
+    /// Returns its name, as commands take and show it: `records` or `clustered`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Records => "records",
+            Self::Clustered => "clustered",
+        }
+    }
+}
+
 /// How a store is made and run. Only the layout and the size of its index's nodes are stored in the
 /// pool.
 #[derive(Clone, Debug)]
