@@ -81,11 +81,21 @@ impl Survey {
     pub fn problems(&self) -> impl Iterator<Item = String> {
         let index = self.index.blocks.values();
         let index = index.map(|what| format!("index: {what}"));
-        let whole = self.report.violation.iter();
-        let whole = whole.map(|violation| format!("index: {violation}"));
+        let whole = self.violation().map(|what| format!("index: {what}"));
         let broken = self.broken.iter();
         let broken = broken.map(|broken| format!("{}: {}", broken.entry, broken.what));
         broken.chain(index).chain(whole)
+    }
+
+    /// Returns what verifying the index found, unless a damaged entry tells of it: a page that
+    /// cannot be read stands at the key that it begins with.
+    pub fn violation(&self) -> Option<String> {
+        let what = self.report.violation.as_ref()?.to_string();
+        let told = self
+            .broken
+            .iter()
+            .any(|broken| broken.what.ends_with(&what));
+        (!told).then_some(what)
     }
 
     /// Returns how many entries cannot be read at all, not even the key.

@@ -73,8 +73,8 @@ pub fn open(path: &Path, how: How) -> Outcome<Database> {
     let restored = db.recovery().restored;
     if restored > 0 {
         eprintln!(
-            "{}: {restored} names of keyspaces were in only one of their two copies, and are in both \
-             again; `{} check {}` looks for more damage",
+            "{}: {restored} names of keyspaces were found in only one of their two copies; `{} check {}` \
+             says what is damaged",
             path.display(),
             program(),
             shell_path(path)

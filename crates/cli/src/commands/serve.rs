@@ -50,8 +50,8 @@ pub fn run(args: &Serve) -> Outcome {
     if recovery.restored > 0 {
         tracing::error!(
             restored = recovery.restored,
-            "the pool was damaged: these names of keyspaces were in only one of their two copies, and are in both again; \
-             stop the server and run `bristlecone check`, which looks for more damage"
+            "the pool was damaged: so many names of keyspaces were found in only one of their two copies; stop the server \
+             and run `bristlecone check`"
         );
     }
     let running = Running::start(store, settings).map_err(wrong)?;
