@@ -53,7 +53,8 @@ impl Database {
     }
 
     /// Makes a database at `path`, where there is no file yet, from what
-    /// [`backup_to`](Self::backup_to) wrote, and opens it. There is an example at `backup_to`.
+    /// [`backup_to`](Self::backup_to) wrote, and opens it. It has the layout of new databases,
+    /// whatever layout was backed up.
     ///
     /// # Errors
     /// [`NotADatabase`](crate::ErrorKind::NotADatabase) if it is no backup,
@@ -79,7 +80,7 @@ impl Database {
         Options::default().restore(&mut from, path)
     }
 
-    /// Compares every record with its checksum and every structure with its invariants. Others may
+    /// Compares everything with its checksum and every structure with its invariants. Others may
     /// go on meanwhile.
     ///
     /// # Errors
@@ -99,8 +100,7 @@ impl Database {
         report.map_err(|violation| Error::damaged(violation.to_string()))
     }
 
-    /// Frees every version that nobody can read any more, and gives free space back to the file
-    /// system.
+    /// Frees what nobody can read any more, and gives free space back to the file system.
     ///
     /// # Errors
     /// Those of every write; what was freed stays free.
@@ -137,7 +137,7 @@ impl Database {
         self.store().stats()
     }
 
-    /// Returns what opening found and repaired, damaged records included.
+    /// Returns what opening found and repaired, damage included.
     ///
     /// # Examples
     /// ```
