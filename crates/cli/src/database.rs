@@ -104,7 +104,7 @@ pub fn unopened(path: &Path, error: &bristlecone::Error) -> Failure {
     {
         return failure;
     }
-    Failure::new(error.to_string())
+    named(path, error)
 }
 
 /// Makes sure that a pool has a database in it.

@@ -78,9 +78,10 @@ fn look_into(args: &InspectArgs, check: bool) -> Outcome<Inspected> {
 
 /// Checks a database that could be opened.
 fn verify(db: Database, path: &Path, how: How, took: Duration) -> Outcome<Looked> {
-    let mut report = report(&db, took);
     let started = Instant::now();
     let checked = progress::waiting("checking", || db.store().check());
+    // Afterwards: pages that nobody has read are not counted.
+    let mut report = report(&db, took);
     match checked {
         Ok(checked) => {
             report.leaves_checked = report.leaves;
