@@ -313,7 +313,7 @@ fn a_damaged_page_with_names_of_keyspaces_loses_none() {
         damage_values(&b.path("p"), &[damaged]);
         assert_eq!(b.run(&["get", "p", &key(1_000)]).ok().text(), value(1_000));
         b.run(&["put", "p", &key(1_000), "other"]).ok();
-        b.run(&["check", "p"]).fails(&["damaged"]);
+        b.run(&["check", "p", "--json"]).fails(&["damaged"]);
         let args = ["export", "p", "out.jsonl", "--skip-damaged", "--keyspace"];
         b.run(&[&args[..], &["default"]].concat()).ends(3, &[]);
         let saved = exported(&b, "out.jsonl");
