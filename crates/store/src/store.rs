@@ -365,8 +365,9 @@ impl<M: Media> Store<M> {
     }
 
     /// Returns how many keys a keyspace has. Expired keys count until they are vacuumed; commits in
-    /// progress may count. Takes each stripe's lock for a moment. Returns 0 for a keyspace of
-    /// another store.
+    /// progress may count. In the records' layout it takes each stripe's lock for a moment. In the
+    /// clustered layout it waits until the keys have been counted, after a crash. Returns 0 for a
+    /// keyspace of another store.
     #[must_use]
     pub fn len(&self, keyspace: &Keyspace) -> u64 {
         let Ok(number) = self.shared.catalogue.number(keyspace) else {

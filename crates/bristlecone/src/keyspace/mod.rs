@@ -371,7 +371,9 @@ impl Keyspace {
     }
 
     /// Returns about how many keys there are: keys that have expired count until they are freed,
-    /// and commits under way may count. It takes the same short time however many keys there are.
+    /// and commits under way may count. It takes the same short time however many keys there are,
+    /// unless the process that had the database open before was killed: then a thread counts the
+    /// keys of [`Layout::Clustered`](crate::Layout::Clustered), and this waits for it.
     /// `iter().count()` is exact, and reads all of them.
     ///
     /// # Examples
