@@ -19,8 +19,9 @@ impl<M: Media> Store<M> {
         self.shared.engine.index_stats()
     }
 
-    /// Checks the index, every record or page, the order of versions, and that no block is leaked or
-    /// owned twice. Call it while nobody writes or vacuums. The vacuum's own thread waits meanwhile.
+    /// Checks the index, every record or page, the order of versions, and that no block is leaked
+    /// or owned twice. Call it while nobody writes or vacuums. The vacuum's own thread waits
+    /// meanwhile.
     ///
     /// # Errors
     /// The first [`Violation`] found. If records or values are damaged, it names all of them, one
