@@ -193,9 +193,9 @@ impl Options {
         self
     }
 
-    /// Sets how often a thread of the database frees what nobody can read any more, by default every
-    /// 50 ms: entries that have expired, those of keyspaces that were removed or cleared, and in
-    /// [`Layout::Records`] superseded versions. With `None` there is no such thread, and
+    /// Sets how often a thread of the database frees what nobody can read any more, by default
+    /// every 50 ms: entries that have expired, those of keyspaces that were removed or cleared, and
+    /// in [`Layout::Records`] superseded versions. With `None` there is no such thread, and
     /// [`Database::compact`] frees them.
     ///
     /// # Examples

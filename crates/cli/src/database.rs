@@ -73,8 +73,8 @@ pub fn open(path: &Path, how: How) -> Outcome<Database> {
     let restored = db.recovery().restored;
     if restored > 0 {
         eprintln!(
-            "{}: {restored} names of keyspaces were found in only one of their two copies; `{} check {}` \
-             says what is damaged",
+            "{}: damaged: names of keyspaces that only one of two copies has: {restored}; \
+             `{} check {}` says where",
             path.display(),
             program(),
             shell_path(path)

@@ -19,8 +19,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// and every later read sees it. Reads take no lock.
 ///
 /// # Persist cost
-/// A write of a key in [`Layout::Clustered`](crate::Layout::Clustered): the lines of a change in its
-/// page, which has the key and the value, and 1 fence; now and then a new page. In
+/// A write of a key in [`Layout::Clustered`](crate::Layout::Clustered): the lines of a change in
+/// its page, which has the key and the value, and 1 fence; now and then a new page. In
 /// [`Layout::Records`](crate::Layout::Records): its record (32 bytes and the value) and a fence,
 /// then the index's own: on average some 2 lines and 1.4 fences for a new key, 1 line and 1 fence
 /// for one that is there. On the journal, one sync for all threads that wait.

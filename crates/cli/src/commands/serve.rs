@@ -50,8 +50,8 @@ pub fn run(args: &Serve) -> Outcome {
     if recovery.restored > 0 {
         tracing::error!(
             restored = recovery.restored,
-            "the pool was damaged: so many names of keyspaces were found in only one of their two copies; stop the server \
-             and run `bristlecone check`"
+            "the pool is damaged: only one of two copies has these names of keyspaces; stop the server and run \
+             `bristlecone check`"
         );
     }
     let running = Running::start(store, settings).map_err(wrong)?;

@@ -321,6 +321,37 @@ fn a_damaged_page_with_names_of_keyspaces_loses_none() {
     }
 }
 
+#[test]
+fn a_name_that_one_copy_has_lost_is_told_by_who_opens_for_writing() {
+    let b = Bench::new();
+    filled(&b, "clustered", 2_000);
+    let told = "names of keyspaces that only one of two copies has: 1";
+    let before = b.run(&["put", "p", "a", "b"]).ok().stderr;
+    assert!(before.is_empty(), "{before}");
+    // The second copy's value: what it says of the number, then the name.
+    change(&b.path("p"), |bytes| {
+        let name = b"ndefault";
+        let found: Vec<usize> = (0..bytes.len() - name.len())
+            .filter(|at| bytes[*at..].starts_with(name))
+            .collect();
+        assert!(!found.is_empty());
+        found.iter().for_each(|at| bytes[at + 1] ^= 0x20);
+    });
+    b.run(&["put", "p", &key(1_000), "other"])
+        .ends(0, &["p: damaged", told, "check p"]);
+    assert_eq!(b.run(&["get", "p", &key(1_000)]).ok().text(), "other");
+    b.run(&["check", "p", "--json"]).fails(&["error: "]);
+    let args = ["--medium", "mapped", "--set", "logfile=log"];
+    std::fs::rename(b.path("p"), b.path("s.pool")).unwrap();
+    let server = Server::start(&b, &args);
+    server.stop();
+    let log = std::fs::read_to_string(b.path("log")).unwrap();
+    assert!(
+        log.contains("only one of two copies") && log.contains("restored=1"),
+        "{log}"
+    );
+}
+
 /// The name of a keyspace is a record too: without it, opening refuses the whole store.
 #[test]
 fn entries_of_a_keyspace_whose_name_is_damaged_are_saved_by_its_number() {
