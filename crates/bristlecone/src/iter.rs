@@ -24,7 +24,7 @@ pub(crate) type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 /// keeps until it is dropped. It may be kept for as long as one likes and sent to another thread;
 /// what it can still read is not freed meanwhile.
 ///
-/// An item is an error where a record is damaged, after all that comes before it from that end. It
+/// An item is an error where something is damaged, after all that comes before it from that end. It
 /// is the last item then.
 ///
 /// # Examples

@@ -162,12 +162,13 @@ pub use bristlecone_store::CheckReport;
 /// # let path = db.path().to_owned();
 /// db.close()?;
 /// let db = bristlecone::Database::open(path)?;
-/// assert!(db.recovery().entries > 0 && db.recovery().damaged == 0);
+/// assert!(db.recovery().in_order && db.recovery().damaged == 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub use bristlecone_store::StoreRecovery;
 
-/// A record that opening found damaged; [`StoreRecovery::damage`] lists them.
+/// Damage that opening found; [`StoreRecovery::damage`] lists it. In [`Layout::Clustered`] opening
+/// looks at the names of keyspaces only.
 ///
 /// # Examples
 /// ```

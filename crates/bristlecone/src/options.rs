@@ -176,15 +176,16 @@ impl Options {
         self
     }
 
-    /// Sets how a new database keeps its keys. One that is there keeps its layout.
+    /// Sets how a new database keeps its keys, by default [`Layout::Clustered`]. One that is there
+    /// keeps its layout, which [`Database::layout`] returns.
     ///
     /// # Examples
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// use bristlecone::{Database, Layout};
     ///
-    /// let db = Database::builder().layout(Layout::Clustered).open(dir.path().join("orders.db"))?;
-    /// db.keyspace("orders")?.insert("17", "packed")?;
+    /// let db = Database::builder().layout(Layout::Records).open(dir.path().join("orders.db"))?;
+    /// assert_eq!(db.layout(), Layout::Records);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn layout(mut self, layout: Layout) -> Self {
@@ -192,8 +193,10 @@ impl Options {
         self
     }
 
-    /// Sets how often a thread of the database frees superseded versions, by default every 50 ms.
-    /// With `None` there is no such thread, and [`Database::compact`] frees them.
+    /// Sets how often a thread of the database frees what nobody can read any more, by default
+    /// every 50 ms: entries that have expired, those of keyspaces that were removed or cleared, and
+    /// in [`Layout::Records`] superseded versions. With `None` there is no such thread, and
+    /// [`Database::compact`] frees them.
     ///
     /// # Examples
     /// ```
@@ -202,12 +205,12 @@ impl Options {
     ///
     /// let db = Database::builder().vacuum_every(None).open(dir.path().join("orders.db"))?;
     /// let orders = db.keyspace("orders")?;
-    /// for state in ["new", "packed", "shipped"] {
-    ///     orders.insert("17", state)?;
-    /// }
-    /// assert!(db.stats().garbage_bytes > 0, "nobody has freed the old versions");
+    /// orders.insert("17", "packed")?;
+    /// let orders = orders.clear()?;
+    /// assert_eq!(db.stats().keys, 2, "nobody has freed the entry; the other one is the name");
     /// db.compact()?;
-    /// assert_eq!(db.stats().garbage_bytes, 0);
+    /// assert_eq!(db.stats().keys, 1);
+    /// # assert!(orders.is_empty()?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn vacuum_every(mut self, every: Option<Duration>) -> Self {

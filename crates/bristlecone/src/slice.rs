@@ -83,8 +83,9 @@ impl Hash for Slice {
     }
 }
 
-/// The value of one key, in place where its record allows that (values of up to 1 MiB): nothing is
-/// copied.
+/// The value of one key, in place: nothing is copied. Values that are stored in several parts are
+/// copied all the same: those of more than 64 MiB in [`Layout::Clustered`](crate::Layout), of more
+/// than 1 MiB in [`Layout::Records`](crate::Layout).
 ///
 /// It holds back the reclaiming of memory in this process while it exists, so it is to be dropped
 /// soon, or copied with [`to_vec`](slice::to_vec). It cannot be sent to another thread; what was

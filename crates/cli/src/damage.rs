@@ -9,7 +9,7 @@ use bristlecone_pmem::Media;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::Pool;
 use bristlecone_server::data::spaces::{ORDER_KEY, ORDER_KEYSPACE};
-use bristlecone_store::{SalvageReport, Salvaged, Store, WallClock};
+use bristlecone_store::{Layout, SalvageReport, Salvaged, Store, WallClock};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -29,6 +29,8 @@ pub struct Broken {
 /// The contents of a database, damaged or not.
 #[derive(Debug)]
 pub struct Survey {
+    /// How the database keeps its keys and values; unknown if that is damaged.
+    pub layout: Option<Layout>,
     /// The report of the walk.
     pub report: SalvageReport,
     /// How many whole entries each keyspace has.
@@ -66,6 +68,7 @@ impl Survey {
             ControlFlow::Continue(())
         })?;
         Ok(Self {
+            layout: Store::layout_of(pool, ROOT).ok(),
             report,
             whole,
             broken,
@@ -78,11 +81,21 @@ impl Survey {
     pub fn problems(&self) -> impl Iterator<Item = String> {
         let index = self.index.blocks.values();
         let index = index.map(|what| format!("index: {what}"));
-        let whole = self.report.violation.iter();
-        let whole = whole.map(|violation| format!("index: {violation}"));
+        let whole = self.violation().map(|what| format!("index: {what}"));
         let broken = self.broken.iter();
         let broken = broken.map(|broken| format!("{}: {}", broken.entry, broken.what));
         broken.chain(index).chain(whole)
+    }
+
+    /// Returns what verifying the index found, unless a damaged entry tells of it: a page that
+    /// cannot be read stands at the key that it begins with.
+    pub fn violation(&self) -> Option<String> {
+        let what = self.report.violation.as_ref()?.to_string();
+        let told = self
+            .broken
+            .iter()
+            .any(|broken| broken.what.ends_with(&what));
+        (!told).then_some(what)
     }
 
     /// Returns how many entries cannot be read at all, not even the key.

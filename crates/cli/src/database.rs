@@ -9,7 +9,7 @@
 //! A command that names no keyspace works on `default` if it is there, else on a server's database
 //! 0, else on the only keyspace there is.
 
-use bristlecone::{Database, Durability, ErrorKind, Keyspace, Options};
+use bristlecone::{Database, Durability, ErrorKind, Keyspace, Layout, Options};
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::pool::{How, about, open_pool};
 use bristlecone_command::records::Shown;
@@ -67,19 +67,31 @@ pub fn options(path: &Path, how: How) -> Options {
 /// # Errors
 /// It cannot be opened; the message names its path and, for a bare index, the command for that.
 pub fn open(path: &Path, how: How) -> Outcome<Database> {
-    options(path, how)
+    let db = options(path, how)
         .open(path)
-        .map_err(|e| unopened(path, &e))
+        .map_err(|e| unopened(path, &e))?;
+    let restored = db.recovery().restored;
+    if restored > 0 {
+        eprintln!(
+            "{}: damaged: names of keyspaces that only one of two copies has: {restored}; \
+             `{} check {}` says where",
+            path.display(),
+            program(),
+            shell_path(path)
+        );
+    }
+    Ok(db)
 }
 
 /// Makes a database.
 ///
 /// # Errors
 /// It is there already, or cannot be made.
-pub fn create(path: &Path, how: How) -> Outcome<Database> {
+pub fn create(path: &Path, how: How, layout: Layout) -> Outcome<Database> {
     options(path, how)
         .create(true)
         .create_new(true)
+        .layout(layout)
         .open(path)
         .map_err(|e| Failure::new(e.to_string()))
 }
@@ -92,7 +104,7 @@ pub fn unopened(path: &Path, error: &bristlecone::Error) -> Failure {
     {
         return failure;
     }
-    Failure::new(error.to_string())
+    named(path, error)
 }
 
 /// Makes sure that a pool has a database in it.

@@ -150,7 +150,7 @@ fn tell(args: &ExportArgs, report: &Report, took: Duration) -> Outcome {
     );
     if report.skipped > 0 {
         text += &format!(
-            "\nskipped {} damaged records, named above",
+            "\nskipped {} damaged places, named above",
             grouped(report.skipped)
         );
     }

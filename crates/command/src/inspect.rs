@@ -29,6 +29,7 @@ struct Report {
     errors: Vec<String>,
     /// How many there are, of which `errors` has the first.
     error_count: usize,
+    layout: Option<&'static str>,
     uuid: Option<String>,
     node_bytes: Option<u32>,
     depth: Option<u32>,
@@ -49,9 +50,11 @@ pub struct RootReport {
     pub name: String,
     /// `index` or `database`.
     pub kind: &'static str,
+    /// How a database keeps its keys and values.
+    pub layout: Option<&'static str>,
     /// Design of the index.
     pub index: Option<String>,
-    /// Bytes in a leaf.
+    /// Bytes in a leaf, or in a page.
     pub node_bytes: Option<u32>,
     /// How many entries there are.
     pub entries: Option<u64>,
@@ -69,7 +72,7 @@ pub struct RootReport {
     pub open_ms: Option<f64>,
     /// Leaves that were verified.
     pub leaves_checked: Option<u64>,
-    /// Records that were compared with their checksums.
+    /// Records, or values in pages, that were compared with their checksums.
     pub records_checked: Option<u64>,
     /// Keyspaces of a database.
     pub keyspaces: Vec<KeyspaceReport>,
@@ -120,6 +123,7 @@ impl Report {
             clean: Some(info.was_clean),
             errors: errors.iter().take(MAX_LISTED).cloned().collect(),
             error_count: errors.len(),
+            layout: first.layout,
             uuid: Some(info.uuid.to_string()),
             node_bytes: first.node_bytes,
             depth: first.depth,

@@ -127,21 +127,29 @@ fn of_store(server: &Server) -> [Metric; 9] {
             "Bytes of the pool in use",
             pool.used_bytes,
         ),
-        gauge("live_bytes", "Bytes of newest versions", store.live_bytes),
+        gauge(
+            "live_bytes",
+            "Bytes of newest versions: what the keys and values take",
+            store.live_bytes,
+        ),
         gauge(
             "garbage_bytes",
-            "Bytes of older versions",
+            "Bytes of older versions: in memory in the clustered layout, in the pool in that of records",
             store.garbage_bytes,
         ),
-        gauge("versions", "Versions of values", store.versions),
+        gauge(
+            "versions",
+            "Newest and older versions of values",
+            store.versions,
+        ),
         counter(
             "vacuumed_versions_total",
-            "Versions vacuumed",
+            "Versions that were vacuumed: expired, dropped, and in the layout of records older ones",
             store.vacuumed,
         ),
         counter(
             "vacuumed_bytes_total",
-            "Bytes vacuumed",
+            "Bytes of the versions that were vacuumed",
             store.vacuumed_bytes,
         ),
         counter(

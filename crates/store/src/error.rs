@@ -59,15 +59,17 @@ impl fmt::Display for Damage {
     }
 }
 
-/// A damaged record or slot of the commit table: it holds something that the store cannot have
-/// written. It is kept as it is.
+/// Damage of one place: a record or slot of the commit table, a value or a page of a tree. It holds
+/// something that the store cannot have written. It is kept as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DamagedRecord {
     /// The index key that leads to it: the keyspace's number (32 bits, big-endian), then the key.
-    /// `None` for a slot of the commit table.
+    /// For a page, where in the order of keys it begins. `None` for a slot of the commit table, and
+    /// for the first page.
     pub index_key: Option<Vec<u8>>,
-    /// Its offset in bytes from the start of the pool.
+    /// Its offset in bytes from the start of the pool. 0 in the clustered layout, where `what` says
+    /// where it is.
     pub offset: u64,
     /// [`Damage`]
     pub what: String,
@@ -88,10 +90,17 @@ impl fmt::Display for DamagedRecord {
                 let key = key.escape_ascii();
                 write!(f, "key \"{key}\" of keyspace number {number}")?;
             }
-            (None, Some(key)) => write!(f, "index entry \"{}\"", key.escape_ascii())?,
-            (None, None) => write!(f, "commit table")?,
+            (None, Some(key)) if !key.is_empty() => {
+                write!(f, "index entry \"{}\"", key.escape_ascii())?;
+            }
+            (None, None) if self.offset != 0 => write!(f, "commit table")?,
+            // The first page of a tree, which is before all keys.
+            _ => return write!(f, "{}", self.what),
         }
-        write!(f, ", at {:#x}: {}", self.offset, self.what)
+        if self.offset != 0 {
+            write!(f, ", at {:#x}", self.offset)?;
+        }
+        write!(f, ": {}", self.what)
     }
 }
 
@@ -113,7 +122,7 @@ fn other_store(keyspace: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The key's record is damaged. It is kept, and other keys can be read.
+    /// The key's record, value or page is damaged. It is kept, and keys elsewhere can be read.
     Damaged(Damage),
     /// There is no memory for what has to be read.
     Memory {

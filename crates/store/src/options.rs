@@ -3,31 +3,47 @@
 use crate::wall::WallClock;
 use std::time::Duration;
 
-/// How a store keeps its keys. Opening goes by what is there.
+/// How a store keeps its keys. A store keeps the layout that it was made with; opening goes by what
+/// is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Layout {
-    /// In version records of their own, to which an index leads.
-    #[default]
+    /// In version records of their own, to which an index leads: store format 2. Scans are slower,
+    /// and the file is larger. Opening goes through all keys. A wrong byte costs the key whose
+    /// record it is in.
     Records,
-    /// In the pages of a clustered tree. It scans faster, takes a fraction of the space, and opens
-    /// without reading what it has. Damage costs more: a page of it cannot be read if one of its
-    /// bytes is wrong, and the store does not open if that page has names of keyspaces.
+    /// In the pages of a clustered tree: store format 3, the default. Opening reads none of the
+    /// keys. A wrong byte costs one value, or all keys of the page that it is in.
+    #[default]
     Clustered,
 }
 
-/// How a store is made and run. Only the layout and the leaf size of its index are stored in the
+impl Layout {
+    /// Returns its name, as commands take and show it: `records` or `clustered`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Records => "records",
+            Self::Clustered => "clustered",
+        }
+    }
+}
+
+/// How a store is made and run. Only the layout and the size of its index's nodes are stored in the
 /// pool.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// How a new store keeps its keys.
     pub layout: Layout,
-    /// Bytes in a leaf of the index of a new store; `None` for the engine's default.
+    /// Bytes in a leaf of the index of a new store, or in a page of its tree; `None` for the
+    /// layout's default.
     pub node_bytes: Option<u32>,
-    /// Threads that recover the index. The store's own walk uses at most two.
+    /// Threads that recover the index, in the records' layout. The store's own walk uses at most
+    /// two.
     pub recovery_threads: usize,
     /// Interval at which a thread of the store vacuums. With `None` there is no thread, and
-    /// [`Store::vacuum`](crate::Store::vacuum) has to be called.
+    /// [`Store::vacuum`](crate::Store::vacuum) has to be called. In the clustered layout the thread
+    /// also counts the keys, where the last session has not left their number.
     pub vacuum_every: Option<Duration>,
     /// The clock that expiries are compared with.
     pub clock: WallClock,

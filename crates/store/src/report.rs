@@ -14,23 +14,27 @@ pub(crate) const MAX_REPORTED: usize = 1000;
 pub struct StoreRecovery {
     /// Recovery of the index.
     pub index: bristlecone_index::RecoveryReport,
-    /// Entries of the index.
+    /// Entries of the index that were looked at. 0 in the clustered layout, where opening reads no
+    /// keys.
     pub entries: u64,
-    /// Entries of uncommitted changes, which were undone.
+    /// Entries of uncommitted changes, which were undone. 0 in the clustered layout, where reading
+    /// a page leaves them out.
     pub undone: u64,
     /// Records of the last commit through each slot that were stamped, or whose stamps were made
-    /// durable.
+    /// durable. 0 in the clustered layout.
     pub stamped: u64,
-    /// Tombstones that were removed.
+    /// Tombstones that were removed. 0 in the clustered layout, which has none.
     pub tombstones: u64,
     /// The store was closed in order, so nothing was in progress. False for one that is new.
     pub in_order: bool,
-    /// Damaged records and slots of the commit table. They are kept, and reads of their keys are
-    /// errors.
+    /// Damage that was found. It is kept, and reads of the keys are errors. In the records' layout:
+    /// records, and slots of the commit table. In the clustered layout: entries and pages of the
+    /// catalogue, and numbers of keyspaces whose names are lost; other pages are not looked at.
     pub damaged: u64,
     /// The first 1,000 of these. All of them: [`Store::find_damage`](crate::Store::find_damage).
     pub damage: Vec<DamagedRecord>,
-    /// Names of keyspaces that only one of two copies had, and the other one was given.
+    /// Names of keyspaces that only one of the two copies had, and the other one was given. 0 in
+    /// the records' layout, which has one copy.
     pub restored: u64,
     /// Time that it took, apart from the index.
     pub elapsed: Duration,
@@ -46,14 +50,15 @@ impl StoreRecovery {
     }
 }
 
-/// Counts of a run of the vacuum.
+/// Counts of a run of the vacuum. In the clustered layout it removes what has expired, and the keys
+/// of dropped keyspaces; old versions are in memory and go by themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VacuumReport {
     /// Versions, tombstones and expired values included.
     pub versions: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Of these, tombstones.
+    /// Of these, tombstones. 0 in the clustered layout.
     pub tombstones: u64,
     /// Of these, expired values.
     pub expired: u64,
@@ -67,13 +72,15 @@ pub struct VacuumReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckReport {
-    /// Entries of the index.
+    /// Keys, the names of keyspaces included.
     pub entries: u64,
-    /// Records, whose checksums were compared.
+    /// Versions in the pool, whose checksums were compared. In the clustered layout one for each
+    /// key.
     pub versions: u64,
-    /// Their bytes.
+    /// Their bytes. In the records' layout heads of records count, in the clustered layout keys.
     pub bytes: u64,
-    /// Dead records: those of undone commits whose entries could not be restored.
+    /// Dead records: those of undone commits whose entries could not be restored. 0 in the
+    /// clustered layout.
     pub dead: u64,
 }
 
@@ -84,15 +91,19 @@ pub struct StoreStats {
     /// Keys of all keyspaces, the catalogue included. Those of dropped keyspaces count until they
     /// are vacuumed.
     pub keys: u64,
-    /// Records: newest versions, older ones, tombstones.
+    /// Newest versions and older ones. In the records' layout tombstones count too.
     pub versions: u64,
-    /// Bytes of the newest versions, heads of records included.
+    /// Bytes of the newest versions. In the records' layout heads of records count, in the
+    /// clustered layout keys.
     pub live_bytes: u64,
-    /// Bytes of older versions and tombstones, which the vacuum frees.
+    /// Bytes of older versions. In the records' layout they are in the pool, with tombstones, until
+    /// the vacuum frees them. In the clustered layout they are in memory, for as long as a snapshot
+    /// reads them.
     pub garbage_bytes: u64,
     /// Keys whose values have an expiry.
     pub expiring: u64,
-    /// Versions that were vacuumed.
+    /// Versions that were vacuumed. In the clustered layout: keys that had expired, or were of
+    /// dropped keyspaces.
     pub vacuumed: u64,
     /// Their bytes.
     pub vacuumed_bytes: u64,
@@ -102,9 +113,9 @@ pub struct StoreStats {
     pub oldest_snapshot: Option<u64>,
     /// Snapshots that exist.
     pub snapshots: u64,
-    /// Bytes of the pool's chunks that hold records.
+    /// Bytes of the pool's chunks that hold records, or pages and large values.
     pub chunk_bytes: u64,
-    /// Bytes of the records' blocks, rounding included.
+    /// Bytes of the blocks of these, rounding included.
     pub block_bytes: u64,
 }
 
@@ -125,16 +136,17 @@ pub struct Salvaged<'a> {
 /// The outcome of a salvage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SalvageReport {
-    /// Design of the index.
+    /// Design of the index, or of the tree.
     pub design: String,
-    /// Bytes in a leaf of the index.
+    /// Bytes in a leaf of the index, or in a page of the tree.
     pub node_bytes: u32,
     /// Names of the keyspaces whose records can be read.
     pub keyspaces: Vec<String>,
-    /// Entries that the index counts, including the catalogue's and tombstones.
+    /// Entries that the index counts, including the catalogue's and tombstones. In the clustered
+    /// layout those that were visited: a page that cannot be read does not tell how many it has.
     pub indexed: u64,
     /// Entries that were visited: fewer if keys in the index are damaged.
     pub walked: u64,
-    /// The first violation that verifying the index found.
+    /// The first violation that verifying the index found; the first page that cannot be read.
     pub violation: Option<Violation>,
 }

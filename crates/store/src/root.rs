@@ -2,6 +2,7 @@
 
 use crate::error::StoreError;
 use crate::limits::{INDEX_SUFFIX, MAX_NAME_BYTES};
+use crate::options::Layout;
 use bristlecone_pmem::pool::{DataKind, Root, RootError, RootKind};
 use bristlecone_pmem::{Media, PWord, Pool};
 use std::sync::Arc;
@@ -41,6 +42,14 @@ impl Format {
         match self {
             Self::Records => 2,
             Self::Tree => 3,
+        }
+    }
+
+    /// The layout that callers know it by.
+    pub(crate) fn layout(self) -> Layout {
+        match self {
+            Self::Records => Layout::Records,
+            Self::Tree => Layout::Clustered,
         }
     }
 }

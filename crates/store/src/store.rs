@@ -35,8 +35,9 @@ use std::sync::Arc;
 /// 3. Reads take no lock. They see durable commits only, and each of them completely or not at all.
 ///
 /// # Persist cost
-/// A write of one key costs the lines of its record (24 bytes and the value) and a fence, then the
-/// index's insertion or update.
+/// In the clustered layout a write of one key costs the lines of its change in a page, and a fence.
+/// In the records' layout it costs the lines of its record (24 bytes and the value) and a fence,
+/// then the index's insertion or update.
 pub struct Store<M: Media> {
     pub(crate) shared: Arc<Shared<M>>,
     wait: Wait,
@@ -112,11 +113,17 @@ impl<M: Media> Store<M> {
     ) -> Result<Self, StoreError> {
         let shares = Shares::new();
         let its = shares.clone();
-        let engine: Box<dyn StorageEngine<M>> = match kind {
-            Some(kind) => Box::new(Records::create(pool, name, options, kind, unfinished, its)?),
-            None => Box::new(TreeEngine::create(pool, name, options, unfinished, its)?),
+        let (engine, layout): (Box<dyn StorageEngine<M>>, _) = match kind {
+            Some(kind) => {
+                let made = Records::create(pool, name, options, kind, unfinished, its)?;
+                (Box::new(made), Layout::Records)
+            }
+            None => {
+                let made = TreeEngine::create(pool, name, options, unfinished, its)?;
+                (Box::new(made), Layout::Clustered)
+            }
         };
-        Ok(Self::over(engine, name, options, shares))
+        Ok(Self::over((engine, layout), name, options, shares))
     }
 
     /// Opens the store `name`.
@@ -142,17 +149,18 @@ impl<M: Media> Store<M> {
         kinds: &[&dyn EngineKind<M>],
     ) -> Result<Self, StoreError> {
         let store = root::open(pool, name)?;
+        let layout = store.format.layout();
         let shares = Shares::new();
         let its = shares.clone();
         let engine: Box<dyn StorageEngine<M>> = match store.format {
             Format::Records => Box::new(Records::open(pool, store, options, kinds, its)?),
             Format::Tree => Box::new(TreeEngine::open(pool, store, options, its)?),
         };
-        Ok(Self::over(engine, name, options, shares))
+        Ok(Self::over((engine, layout), name, options, shares))
     }
 
     fn over(
-        engine: Box<dyn StorageEngine<M>>,
+        (engine, layout): (Box<dyn StorageEngine<M>>, Layout),
         name: &str,
         options: &StoreOptions,
         shares: Shares,
@@ -164,6 +172,7 @@ impl<M: Media> Store<M> {
                 feed: shares.feed,
                 wall: options.clock.clone(),
                 name: name.to_owned(),
+                layout,
             }),
             wait: Wait::Durable,
         }
@@ -261,7 +270,22 @@ impl<M: Media> Store<M> {
         &self.shared.name
     }
 
-    /// Returns the design of the index and the bytes in one of its leaves.
+    /// Returns the layout that the store was made with.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.shared.layout
+    }
+
+    /// Returns the layout of the store `name`, which need not be one that can be opened.
+    ///
+    /// # Errors
+    /// [`StoreError`]: its root is damaged, or of a newer format.
+    pub fn layout_of(pool: &Arc<Pool<M>>, name: &str) -> Result<Layout, StoreError> {
+        Ok(root::open(pool, name)?.format.layout())
+    }
+
+    /// Returns the design of the index and the bytes in one of its leaves. The index of a clustered
+    /// store is the tree that it is in.
     #[must_use]
     pub fn design(&self) -> (&str, u32) {
         self.shared.engine.design()
@@ -341,8 +365,9 @@ impl<M: Media> Store<M> {
     }
 
     /// Returns how many keys a keyspace has. Expired keys count until they are vacuumed; commits in
-    /// progress may count. Takes each stripe's lock for a moment. Returns 0 for a keyspace of
-    /// another store.
+    /// progress may count. In the records' layout it takes each stripe's lock for a moment. In the
+    /// clustered layout it waits until the keys have been counted, after a crash. Returns 0 for a
+    /// keyspace of another store.
     #[must_use]
     pub fn len(&self, keyspace: &Keyspace) -> u64 {
         let Ok(number) = self.shared.catalogue.number(keyspace) else {

@@ -7,7 +7,7 @@ use bristlecone_pmem::MediumKind;
 use bristlecone_pmem::media::journal::journal_path;
 use bristlecone_pmem::pool::CompactReport;
 use bristlecone_store::{
-    BackupReport, CheckReport, CloseError, Store, StoreOptions, StoreRecovery, StoreStats,
+    BackupReport, CheckReport, CloseError, Layout, Store, StoreOptions, StoreRecovery, StoreStats,
 };
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter};
@@ -53,7 +53,8 @@ impl Database {
     }
 
     /// Makes a database at `path`, where there is no file yet, from what
-    /// [`backup_to`](Self::backup_to) wrote, and opens it. There is an example at `backup_to`.
+    /// [`backup_to`](Self::backup_to) wrote, and opens it. It has the layout of new databases,
+    /// whatever layout was backed up.
     ///
     /// # Errors
     /// [`NotADatabase`](crate::ErrorKind::NotADatabase) if it is no backup,
@@ -79,7 +80,7 @@ impl Database {
         Options::default().restore(&mut from, path)
     }
 
-    /// Compares every record with its checksum and every structure with its invariants. Others may
+    /// Compares everything with its checksum and every structure with its invariants. Others may
     /// go on meanwhile.
     ///
     /// # Errors
@@ -99,8 +100,7 @@ impl Database {
         report.map_err(|violation| Error::damaged(violation.to_string()))
     }
 
-    /// Frees every version that nobody can read any more, and gives free space back to the file
-    /// system.
+    /// Frees what nobody can read any more, and gives free space back to the file system.
     ///
     /// # Errors
     /// Those of every write; what was freed stays free.
@@ -137,7 +137,7 @@ impl Database {
         self.store().stats()
     }
 
-    /// Returns what opening found and repaired, damaged records included.
+    /// Returns what opening found and repaired, damage included.
     ///
     /// # Examples
     /// ```
@@ -163,6 +163,22 @@ impl Database {
     #[must_use]
     pub fn medium(&self) -> MediumKind {
         self.pool().info().medium
+    }
+
+    /// Returns the layout that the database was made with.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use bristlecone::{Database, Layout};
+    ///
+    /// let db = Database::open(dir.path().join("orders.db"))?;
+    /// assert_eq!(db.layout(), Layout::Clustered);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.store().layout()
     }
 
     /// Returns the path of the database's file.

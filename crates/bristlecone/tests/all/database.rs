@@ -1,7 +1,7 @@
 //! The crate as its users have it: opening, reading back, iterating from both ends, transactions.
 
 use crate::{database, home};
-use bristlecone::{Batch, Database, Error, ErrorKind, Event, Isolation, Slice};
+use bristlecone::{Batch, Database, Error, ErrorKind, Event, Isolation, Keyspace, Layout, Slice};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -386,46 +386,76 @@ fn upkeep_gives_space_back_and_says_what_there_is() {
 /// A damaged entry took those before it, which had been read ahead, away from the iterator.
 #[test]
 fn what_comes_before_a_damaged_entry_is_given_and_then_the_error() {
-    use std::os::unix::fs::FileExt;
-    let (home, db) = database();
-    let k = db.keyspace("k").unwrap();
-    for i in 0..8u8 {
-        k.insert([i], format!("value {i}, to be found")).unwrap();
-    }
-    drop((k, db));
-    let path = home.path().join("test.db");
-    let bytes = std::fs::read(&path).unwrap();
-    let value = b"value 4, to be found";
-    let at = bytes
-        .windows(value.len())
-        .position(|found| found == value)
-        .unwrap();
-    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    file.write_all_at(b"X", at as u64).unwrap();
+    const ENTRIES: u16 = 2_000;
+    const DAMAGED: u16 = 1_000;
+    for layout in [Layout::Records, Layout::Clustered] {
+        let home = home();
+        let path = home.path().join("test.db");
+        let db = Database::builder().layout(layout).open(&path).unwrap();
+        let k = db.keyspace("k").unwrap();
+        for i in 0..ENTRIES {
+            let value = format!("value {i:05}, to be found");
+            k.insert(i.to_be_bytes(), value).unwrap();
+        }
+        drop((k, db));
+        // Everywhere: a page that was written anew elsewhere leaves its old bytes behind.
+        let mut bytes = std::fs::read(&path).unwrap();
+        let value = format!("value {DAMAGED:05}, to be found");
+        let found = bytes.windows(value.len()).enumerate();
+        let found = found.filter(|(_, found)| *found == value.as_bytes());
+        let found: Vec<usize> = found.map(|(at, _)| at).collect();
+        assert!(!found.is_empty());
+        found.iter().for_each(|at| bytes[*at] = b'X');
+        std::fs::write(&path, bytes).unwrap();
 
-    let db = Database::open(&path).unwrap();
-    let k = db.find_keyspace("k").unwrap();
-    let keys = |entries: &mut dyn Iterator<Item = bristlecone::Result<(Slice, Slice)>>| {
-        let mut keys = Vec::new();
-        let error = loop {
-            match entries.next().expect("an error comes first") {
-                Ok((key, _)) => keys.push(key[0]),
-                Err(e) => break e,
-            }
-        };
-        assert_eq!(error.kind(), ErrorKind::Damaged);
-        assert!(entries.next().is_none(), "the error is the last item");
-        keys
+        let db = Database::open(&path).unwrap();
+        let k = db.find_keyspace("k").unwrap();
+        // Of a page that cannot be read, more than that entry is missing.
+        let most = if layout == Layout::Records { 0 } else { 200 };
+        let [low, high] = ends_at_damage(&k, (ENTRIES, DAMAGED), most);
+        assert_eq!(k.first().unwrap().unwrap().0, [0, 0]);
+        let last = ENTRIES - 1;
+        assert_eq!(k.pop_last().unwrap().unwrap().0, last.to_be_bytes());
+        // From both ends, until they meet at what is damaged.
+        let mut both = k.iter();
+        assert_eq!(
+            both.next_back().unwrap().unwrap().0,
+            (last - 1).to_be_bytes()
+        );
+        assert_eq!(both.next().unwrap().unwrap().0, [0, 0]);
+        assert_eq!(keys_before_error(&mut both), (1..low).collect::<Vec<_>>());
+        assert!(high > DAMAGED);
+    }
+}
+
+/// Goes to what is damaged from either end. Returns the first key from below that is not given, and
+/// the last one from above that is.
+fn ends_at_damage(k: &Keyspace, (entries, damaged): (u16, u16), most: u16) -> [u16; 2] {
+    let up = keys_before_error(&mut k.iter());
+    let low = up.len() as u16;
+    assert_eq!(up, (0..low).collect::<Vec<_>>());
+    assert!((damaged - most..=damaged).contains(&low), "{low}");
+    let down = keys_before_error(&mut k.iter().rev());
+    let high = entries - down.len() as u16;
+    assert_eq!(down, (high..entries).rev().collect::<Vec<_>>());
+    assert!((damaged + 1..=damaged + 1 + most).contains(&high), "{high}");
+    [low, high]
+}
+
+/// The keys that an iterator gives before its error, which is the last item.
+fn keys_before_error(
+    entries: &mut dyn Iterator<Item = bristlecone::Result<(Slice, Slice)>>,
+) -> Vec<u16> {
+    let mut keys = Vec::new();
+    let error = loop {
+        match entries.next().expect("an error comes first") {
+            Ok((key, _)) => keys.push(u16::from_be_bytes([key[0], key[1]])),
+            Err(e) => break e,
+        }
     };
-    assert_eq!(keys(&mut k.iter()), [0, 1, 2, 3]);
-    assert_eq!(keys(&mut k.iter().rev()), [7, 6, 5]);
-    assert_eq!(k.first().unwrap().unwrap().0, [0]);
-    assert_eq!(k.pop_last().unwrap().unwrap().0, [7]);
-    // From both ends, until they meet at what is damaged.
-    let mut both = k.iter();
-    assert_eq!(both.next_back().unwrap().unwrap().0, [6]);
-    assert_eq!(both.next().unwrap().unwrap().0, [0]);
-    assert_eq!(keys(&mut both), [1, 2, 3]);
+    assert_eq!(error.kind(), ErrorKind::Damaged);
+    assert!(entries.next().is_none(), "the error is the last item");
+    keys
 }
 
 /// Events as text: `key=value`, `-key`, or what else it is.

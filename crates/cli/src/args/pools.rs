@@ -65,7 +65,8 @@ The file appears whole or not at all. Rows that came from one CSV file get its c
 anything else is written as pairs of key and value. `import` of the file gives the same keyspace.
 
 All that is written agrees with its checksum. A damaged database is refused, unless --skip-damaged says \
-to leave out what is damaged; each key that is left out is named on standard error.
+to leave out what is damaged. What is left out is named on standard error: a key, or the place where \
+a page of keys begins.
 
 Of a server's database, strings are written as pairs of key and value, with \"type\" and \"expires_at\" \
 (ms since 1970) where they expire; of lists, sets, hashes and sorted sets only key and type. For all of \

@@ -1,5 +1,6 @@
 //! The command line of `serve`.
 
+use super::LayoutChoice;
 use bristlecone_command::args::WriteArgs;
 use clap::Args;
 use std::path::PathBuf;
@@ -60,6 +61,10 @@ pub struct Serve {
     /// Another setting, as in the file; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,
+    /// How a pool that is made keeps its keys and values [default: clustered]. A pool that is there
+    /// has its layout for good; another one than that is an error
+    #[arg(long, value_enum)]
+    pub layout: Option<LayoutChoice>,
     /// How to open it.
     #[command(flatten)]
     pub write: WriteArgs,

@@ -3,6 +3,7 @@
 use crate::args::{Demo, DemoWriter};
 use crate::contents::{Contents, close};
 use crate::database::{self, DEFAULT};
+use bristlecone::{Database, Layout};
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::import::{Stop, Tally, load};
 use bristlecone_command::pool::{How, files_of};
@@ -49,6 +50,10 @@ fn show(args: &Demo, out: &mut impl Write) -> Outcome {
     shown
 }
 
+fn create(path: &Path, how: How) -> Outcome<Database> {
+    database::create(path, how, Layout::default())
+}
+
 fn show_with(cities: &Path, killed: &Path, args: &Demo, out: &mut impl Write) -> Outcome {
     say!(
         out,
@@ -56,7 +61,7 @@ fn show_with(cities: &Path, killed: &Path, args: &Demo, out: &mut impl Write) ->
     )?;
 
     let how = How::durable(None);
-    let store = Contents::named(cities, database::create(cities, how)?, DEFAULT)?;
+    let store = Contents::named(cities, create(cities, how)?, DEFAULT)?;
     let medium = store.database().medium();
     say!(out, "1. A database is one file: {}", cities.display())?;
     say!(
@@ -220,7 +225,7 @@ fn look_around(store: &Contents, out: &mut impl Write) -> Outcome {
 /// Starts the import once more, in another process on another pool, kills it on the way, and
 /// answers the keys that it had acknowledged.
 fn kill_a_writer(pool: &Path, total: u64, out: &mut impl Write) -> Outcome<Vec<Vec<u8>>> {
-    close(pool, database::create(pool, How::durable(None))?)?;
+    close(pool, create(pool, How::durable(None))?)?;
     let mut child = spawn_self(|command| {
         command.arg("demo-writer").arg(pool);
     })?;
@@ -270,7 +275,7 @@ fn recover(pool: &Path, acknowledged: &[Vec<u8>], total: u64, out: &mut impl Wri
     let store = Contents::default_of(pool, How::durable(None))?;
     let took = started.elapsed();
     let db = store.database();
-    let (info, recovery) = (db.store().pool().info(), db.recovery());
+    let info = db.store().pool().info();
     let rows = city_rows()?
         .map(|row| row.map(|Row { key, value, .. }| (key, value)))
         .collect::<Result<HashMap<_, _>, _>>()
@@ -289,10 +294,8 @@ fn recover(pool: &Path, acknowledged: &[Vec<u8>], total: u64, out: &mut impl Wri
     let verified = db.check();
     say!(
         out,
-        "6. Reopened in {}: {} entries followed, {} undone, {} read from the journal.",
+        "6. Reopened in {}: {} read from the journal, no key before it is asked for.",
         duration(took),
-        grouped(recovery.entries),
-        grouped(recovery.undone),
         bytes(info.media_recovery.bytes_read),
     )?;
     let acked = acknowledged.len() as u64;

@@ -125,7 +125,7 @@ impl Source for Salvage {
         for what in survey.index.blocks.values() {
             report(bar, &format_args!("damaged: index: {what}"));
         }
-        if let Some(violation) = &survey.report.violation {
+        if let Some(violation) = survey.violation() {
             report(bar, &format_args!("damaged: index: {violation}"));
         }
         let unseen = survey.unseen();

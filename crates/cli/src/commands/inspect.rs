@@ -3,7 +3,7 @@
 use crate::args::Inspect;
 use crate::damage::Survey;
 use crate::database::{self, ROOT, server_bookkeeping};
-use bristlecone::Database;
+use bristlecone::{Database, Layout};
 use bristlecone_command::args::InspectArgs;
 use bristlecone_command::failure::Outcome;
 use bristlecone_command::inspect::{
@@ -78,18 +78,23 @@ fn look_into(args: &InspectArgs, check: bool) -> Outcome<Inspected> {
 
 /// Checks a database that could be opened.
 fn verify(db: Database, path: &Path, how: How, took: Duration) -> Outcome<Looked> {
-    let mut report = report(&db, took);
     let started = Instant::now();
     let checked = progress::waiting("checking", || db.store().check());
+    // Afterwards: pages that nobody has read are not counted.
+    let mut report = report(&db, took);
     match checked {
         Ok(checked) => {
             report.leaves_checked = report.leaves;
             report.records_checked = Some(checked.versions);
             let line = format!(
-                "whole. {} entries in {} keyspaces, {} records ({}) compared with their checksums, in {}",
+                "whole. {} entries in {} keyspaces, {} {} ({}) compared with their checksums, in {}",
                 grouped(report.entries.unwrap_or(0)),
                 report.keyspaces.len(),
                 grouped(checked.versions),
+                match db.layout() {
+                    Layout::Records => "records",
+                    _ => "keys and values",
+                },
                 bytes(checked.bytes),
                 duration(started.elapsed()),
             );
@@ -128,6 +133,7 @@ fn surveyed(survey: &Survey, first: &str) -> Looked {
         report: RootReport {
             name: ROOT.to_owned(),
             kind: "database",
+            layout: survey.layout.map(Layout::name),
             index: Some(survey.report.design.clone()),
             node_bytes: Some(survey.report.node_bytes),
             entries: Some(survey.whole.values().sum()),
@@ -155,6 +161,7 @@ fn report(db: &Database, took: Duration) -> RootReport {
     RootReport {
         name: store.name().to_owned(),
         kind: "database",
+        layout: Some(store.layout().name()),
         index: Some(design.to_owned()),
         node_bytes: Some(node_bytes),
         entries: Some(keyspaces.iter().map(|keyspace| keyspace.entries).sum()),
@@ -179,19 +186,44 @@ fn describe(db: &Database, report: &RootReport, took: Duration) -> Vec<String> {
             .iter()
             .map(|keyspace| keyspace.name.as_str()),
     );
+    let (levels, leaves) = (report.depth.unwrap_or(0), report.leaves.unwrap_or(0));
+    let leaves = grouped(leaves);
+    let percent = report.leaf_fill.unwrap_or(0.0) * 100.0;
+    let (layout, index, records, opened) = match db.layout() {
+        Layout::Records => (
+            "a record for each value, and an index",
+            format!(
+                "{design}, {node_bytes}-byte nodes, {levels} levels, {leaves} leaves, {percent:.0} % full"
+            ),
+            format!(
+                "{}: {} of values, {} of what the vacuum frees",
+                grouped(stats.versions),
+                bytes(stats.live_bytes),
+                bytes(stats.garbage_bytes)
+            ),
+            format!(
+                "{} entries followed, {} undone",
+                grouped(recovery.entries),
+                grouped(recovery.undone)
+            ),
+        ),
+        _ => (
+            "keys and values in the pages of one tree",
+            format!(
+                "{design}, {node_bytes}-byte pages, {levels} levels, {leaves} pages, {percent:.0} % full"
+            ),
+            format!(
+                "{}: {} of keys and values",
+                grouped(stats.keys),
+                bytes(stats.live_bytes)
+            ),
+            "no keys read".to_owned(),
+        ),
+    };
     let mut lines = vec![
-        format!(
-            "index          {design}, {node_bytes}-byte nodes, {} levels, {} leaves, {:.0} % full",
-            report.depth.unwrap_or(0),
-            grouped(report.leaves.unwrap_or(0)),
-            report.leaf_fill.unwrap_or(0.0) * 100.0
-        ),
-        format!(
-            "records        {}: {} of values, {} of what the vacuum frees",
-            grouped(stats.versions),
-            bytes(stats.live_bytes),
-            bytes(stats.garbage_bytes)
-        ),
+        format!("layout         {}: {layout}", db.layout().name()),
+        format!("index          {index}"),
+        format!("records        {records}"),
         format!(
             "entries        {} in {} keyspaces{}",
             grouped(report.entries.unwrap_or(0)),
@@ -208,11 +240,6 @@ fn describe(db: &Database, report: &RootReport, took: Duration) -> Vec<String> {
             ));
         }
     }
-    lines.push(format!(
-        "opened in      {} ({} entries followed, {} undone)",
-        duration(took),
-        grouped(recovery.entries),
-        grouped(recovery.undone)
-    ));
+    lines.push(format!("opened in      {} ({opened})", duration(took)));
     lines
 }

@@ -11,7 +11,7 @@ use bristlecone_command::text::{bytes, duration, grouped, program, shell_path};
 use bristlecone_command::{print_report, progress};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{MediumKind, OpenError, Pool, PoolOptions};
-use bristlecone_store::{BackupError, BackupReport, LbEngine, Store, StoreOptions, is_backup};
+use bristlecone_store::{BackupError, BackupReport, Store, StoreOptions, is_backup};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -22,7 +22,8 @@ struct Summary {
     pool: String,
     medium: &'static str,
     survives: &'static str,
-    index: &'static str,
+    layout: &'static str,
+    index: String,
     keyspaces: u64,
     entries: u64,
     backup_bytes: u64,
@@ -50,13 +51,21 @@ pub fn run(args: &Restore) -> Outcome {
         return Err(about(backup, &BackupError::NotABackup));
     }
     remove_temporary_files_on_signals()?;
-    let (report, medium) = restore(args, &mut from)?;
+    let restored = restore(args, &mut from)?;
     bar.finish_and_clear();
-    tell(args, report, medium, started.elapsed())
+    tell(args, restored, started.elapsed())
+}
+
+/// What was made.
+struct Restored {
+    report: BackupReport,
+    medium: MediumKind,
+    /// Design of the index.
+    index: String,
 }
 
 /// Makes the pool. Nothing of it is left if that fails.
-fn restore(args: &Restore, from: &mut impl Read) -> Outcome<(BackupReport, MediumKind)> {
+fn restore(args: &Restore, from: &mut impl Read) -> Outcome<Restored> {
     let path = &args.pool;
     let mut options = PoolOptions::default();
     options.media.medium = args.write.medium.kind();
@@ -76,7 +85,10 @@ fn restore(args: &Restore, from: &mut impl Read) -> Outcome<(BackupReport, Mediu
         .into_iter()
         .flatten(),
     );
-    let choice = StoreOptions::default().without_thread();
+    let choice = StoreOptions {
+        layout: args.layout.layout(),
+        ..StoreOptions::default().without_thread()
+    };
     let (store, report) =
         Store::restore(&pool, ROOT, &choice, from).map_err(|e| explain(args, &e))?;
     let mut rest = [0];
@@ -90,12 +102,17 @@ fn restore(args: &Restore, from: &mut impl Read) -> Outcome<(BackupReport, Mediu
         );
         return Err(about(&args.backup, &what));
     }
+    let index = store.design().0.to_owned();
     store
         .close()
         .map_err(|(_, e)| about(path, &format_args!("closing: {e}")))?;
     drop(pool);
     unfinished.keep();
-    Ok((report, medium))
+    Ok(Restored {
+        report,
+        medium,
+        index,
+    })
 }
 
 /// Names the file that an error is about.
@@ -109,7 +126,12 @@ fn explain(args: &Restore, error: &BackupError) -> Failure {
     }
 }
 
-fn tell(args: &Restore, report: BackupReport, medium: MediumKind, took: Duration) -> Outcome {
+fn tell(args: &Restore, restored: Restored, took: Duration) -> Outcome {
+    let Restored {
+        report,
+        medium,
+        index,
+    } = restored;
     let pool = shell_path(&args.pool);
     let text = format!(
         "restored {} from {}: {} entries in {} keyspaces, {} of backup, in {}\n{}\n{} serve {pool}    # serves it",
@@ -126,7 +148,8 @@ fn tell(args: &Restore, report: BackupReport, medium: MediumKind, took: Duration
         pool: args.pool.display().to_string(),
         medium: medium.name(),
         survives: medium.survives(),
-        index: LbEngine::INFO.name,
+        layout: args.layout.layout().name(),
+        index,
         keyspaces: report.keyspaces,
         entries: report.entries,
         backup_bytes: report.bytes,

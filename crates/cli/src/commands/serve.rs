@@ -1,6 +1,6 @@
 //! `serve`: a database for Redis clients.
 
-use crate::args::Serve;
+use crate::args::{LayoutChoice, Serve};
 use crate::database;
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::pool::How;
@@ -38,13 +38,20 @@ pub fn run(args: &Serve) -> Outcome {
     })?;
     raise_open_files(&settings);
     let store = open(args)?;
-    let damaged = store.recovery().damaged;
-    if damaged > 0 {
+    let recovery = store.recovery();
+    if let Some(first) = recovery.damage.first() {
         tracing::error!(
-            damaged,
-            first = %store.recovery().damage[0],
-            "records of the pool are damaged: their keys answer with errors, nothing was taken away; stop the server and \
+            damaged = recovery.damaged,
+            %first,
+            "the pool is damaged: what cannot be read answers with errors, nothing was taken away; stop the server and \
              run `bristlecone check`"
+        );
+    }
+    if recovery.restored > 0 {
+        tracing::error!(
+            restored = recovery.restored,
+            "the pool is damaged: only one of two copies has these names of keyspaces; stop the server and run \
+             `bristlecone check`"
         );
     }
     let running = Running::start(store, settings).map_err(wrong)?;
@@ -109,9 +116,19 @@ fn settings(args: &Serve) -> Outcome<Settings> {
 /// Opens the database, which is made if it is not there.
 fn open(args: &Serve) -> Outcome<Store<Auto>> {
     let how = How::write(args.write);
+    let asked = args.layout.map(LayoutChoice::layout);
     let opened = database::options(&args.pool, how)
         .create(true)
+        .layout(asked.unwrap_or_default())
         .open(&args.pool);
     let db = opened.map_err(|e| database::unopened(&args.pool, &e))?;
-    Ok(db.store().clone())
+    match asked {
+        Some(asked) if asked != db.layout() => Err(Failure::Usage(format!(
+            "{}: has the {} layout, which it keeps; leave out --layout {}, or name a pool that is not there",
+            args.pool.display(),
+            db.layout().name(),
+            asked.name()
+        ))),
+        _ => Ok(db.store().clone()),
+    }
 }

@@ -14,6 +14,8 @@ fn change(pool: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     std::fs::write(pool, bytes).unwrap();
 }
 
+const LAYOUTS: [&str; 2] = ["records", "clustered"];
+
 fn key(i: usize) -> String {
     format!("k{i:05}")
 }
@@ -41,9 +43,31 @@ fn place_of(bytes: &[u8], text: &str) -> usize {
     found.unwrap_or_else(|| panic!("no {text:?}"))
 }
 
+/// Changes a bit of each of these values, wherever the file has them: a page that was written anew
+/// elsewhere leaves its old bytes behind.
+fn damage_values(pool: &Path, which: &[usize]) {
+    let texts: Vec<String> = which.iter().map(|i| value(*i)).collect();
+    let len = texts[0].len();
+    change(pool, |bytes| {
+        let mut found = 0;
+        for at in 0..bytes.len() - len {
+            if bytes[at] == b'a'
+                && texts
+                    .iter()
+                    .any(|text| bytes[at..].starts_with(text.as_bytes()))
+            {
+                bytes[at + 3] ^= 0x20;
+                found += 1;
+            }
+        }
+        assert!(found >= which.len(), "{found} of {}", which.len());
+    });
+}
+
 /// A database `p` of so many entries.
-fn filled(b: &Bench, entries: usize) {
-    b.run(&["create", "p", "--medium", "mapped"]).ok();
+fn filled(b: &Bench, layout: &str, entries: usize) {
+    b.run(&["create", "p", "--medium", "mapped", "--layout", layout])
+        .ok();
     let rows: String = (0..entries)
         .map(|i| format!("{},\"{}\"\n", key(i), value(i)))
         .collect();
@@ -51,18 +75,72 @@ fn filled(b: &Bench, entries: usize) {
     b.run(&["import", "p", "rows.csv"]).ok();
 }
 
+/// Damage may cost more than the values that it is in, but it never goes unnoticed, what is written
+/// to the file is right, and all that is far from the damage is there.
 #[test]
-fn all_damaged_values_are_listed_and_the_rest_is_saved() {
+fn damage_is_found_and_the_rest_is_saved_in_either_layout() {
+    const ENTRIES: usize = 2_000;
+    const DAMAGED: [usize; 2] = [700, 1_300];
+    /// More than a page has.
+    const NEAR: usize = 200;
+    for layout in LAYOUTS {
+        let b = Bench::new();
+        filled(&b, layout, ENTRIES);
+        damage_values(&b.path("p"), &DAMAGED);
+        let check = b
+            .run(&["check", "p", "--json"])
+            .fails(&["export --skip-damaged p"])
+            .json();
+        assert_eq!(check["layout"], layout);
+        let errors = check["errors"].as_array().unwrap();
+        assert_eq!(
+            (errors.len(), &check["error_count"]),
+            (2, &2.into()),
+            "{check}"
+        );
+        for error in errors {
+            let error = error.as_str().unwrap();
+            let parts = ["keyspace \"default\", key \"k0", "damaged"];
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+        b.run(&["get", "p", &key(700)])
+            .fails(&["p: key \"k00700\"", "damaged"]);
+        for i in [0, 1_000, ENTRIES - 1] {
+            assert_eq!(b.run(&["get", "p", &key(i)]).ok().text(), value(i));
+        }
+        b.run(&["scan", "p"]).fails(&["p: ", "damaged"]);
+        b.run(&["export", "p", "out.jsonl"]).fails(&[
+            "p: damaged: ",
+            "check p",
+            "export --skip-damaged p",
+        ]);
+        assert!(!b.path("out.jsonl").exists());
+        let args = ["export", "p", "out.jsonl", "--skip-damaged", "--json"];
+        let report = b.run(&args).ends(3, &["skipped key \"k0"]).json();
+        assert_eq!(report["skipped"], 2, "{report}");
+        let saved = exported(&b, "out.jsonl");
+        assert_eq!(report["records"], saved.len());
+        let far = |i: &usize| DAMAGED.iter().all(|damaged| damaged.abs_diff(*i) > NEAR);
+        for i in (0..ENTRIES).filter(far) {
+            assert!(saved.contains_key(&key(i)), "{layout}: {}", key(i));
+        }
+        for (i, (key, found)) in (0..ENTRIES).map(|i| (i, (key(i), saved.get(&key(i))))) {
+            let right = found.is_none_or(|found| *found == value(i));
+            assert!(
+                right && (found.is_none() || !DAMAGED.contains(&i)),
+                "{key}: {found:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn all_damaged_records_are_listed_and_the_rest_is_saved() {
     const ENTRIES: usize = 2_000;
     const DAMAGED: [usize; 4] = [0, 17, 1_000, ENTRIES - 1];
     let b = Bench::new();
-    filled(&b, ENTRIES);
-    change(&b.path("p"), |bytes| {
-        for i in DAMAGED {
-            let at = place_of(bytes, &value(i));
-            bytes[at + 3] ^= 0x20;
-        }
-    });
+    filled(&b, "records", ENTRIES);
+    damage_values(&b.path("p"), &DAMAGED);
     let check = b
         .run(&["check", "p", "--json"])
         .fails(&["export --skip-damaged p"])
@@ -112,27 +190,64 @@ fn all_damaged_values_are_listed_and_the_rest_is_saved() {
 
 #[test]
 fn a_long_list_ends_with_how_many_there_are() {
-    let b = Bench::new();
-    filled(&b, 1_000);
-    change(&b.path("p"), |bytes| {
-        for i in 0..150 {
-            let at = place_of(bytes, &value(i * 3));
-            bytes[at] ^= 1;
-        }
-    });
-    let check = b
-        .run(&["check", "p", "--json"])
-        .fails(&["50 more errors, 150 in all"])
-        .json();
-    assert_eq!(check["errors"].as_array().unwrap().len(), 100);
-    assert_eq!(check["error_count"], 150);
+    // So far apart that no page has two of them.
+    let damaged: Vec<usize> = (600..12_600).step_by(80).collect();
+    assert_eq!(damaged.len(), 150);
+    for layout in LAYOUTS {
+        let b = Bench::new();
+        filled(&b, layout, 13_000);
+        damage_values(&b.path("p"), &damaged);
+        let check = b
+            .run(&["check", "p", "--json"])
+            .fails(&["50 more errors, 150 in all"])
+            .json();
+        assert_eq!(check["errors"].as_array().unwrap().len(), 100);
+        assert_eq!(check["error_count"], 150);
+    }
 }
 
 #[test]
-fn all_damage_of_a_store_is_listed_and_the_rest_is_saved() {
+fn a_damaged_store_is_served_in_either_layout() {
+    const ENTRIES: usize = 2_000;
+    for layout in LAYOUTS {
+        let b = Bench::new();
+        let args = ["--medium", "mapped", "--layout", layout];
+        let mut server = Server::start(&b, &args);
+        let sets = (0..ENTRIES).map(|i| format!("SET {} \"{}\"", key(i), value(i)));
+        let sets: Vec<String> = sets.chain(["HSET hash f v".into()]).collect();
+        server.tell(&sets);
+        server.stop();
+        damage_values(&b.path("s.pool"), &[1_000]);
+        // That key answers with an error, the others as ever.
+        let mut server = Server::start(&b, &args);
+        let replies = server.tell(&[1_000, 500].map(|i| format!("GET {}", key(i))));
+        assert!(replies.contains("damaged"), "{layout}: {replies}");
+        assert!(replies.contains(&value(500)), "{layout}: {replies}");
+        let replies = server.tell(&["SET new yes".into(), "GET new".into()]);
+        assert!(replies.contains("yes"), "{layout}: {replies}");
+        server.stop();
+        let check = b
+            .run(&["check", "s.pool", "--json"])
+            .fails(&["--skip-damaged"])
+            .json();
+        assert_eq!(check["error_count"], 1, "{check}");
+        b.run(&["export", "s.pool", "out.jsonl"])
+            .fails(&["damaged", "--skip-damaged"]);
+        let args = ["export", "s.pool", "out.jsonl", "--skip-damaged", "--json"];
+        let report = b.run(&args).ends(3, &["skipped key \"k0"]).json();
+        assert_eq!(report["skipped"], 1);
+        let saved = exported(&b, "out.jsonl");
+        assert!(saved.contains_key("hash") && saved["new"] == "yes");
+        assert!(saved[&key(500)] == value(500) && !saved.contains_key(&key(1_000)));
+    }
+}
+
+#[test]
+fn all_damaged_records_of_a_store_are_listed_and_the_rest_is_saved() {
     const ENTRIES: usize = 500;
     let b = Bench::new();
-    let mut server = Server::start(&b, &["--medium", "mapped"]);
+    let args = ["--medium", "mapped", "--layout", "records"];
+    let mut server = Server::start(&b, &args);
     let sets = (0..ENTRIES).map(|i| format!("SET {} \"{}\"", key(i), value(i)));
     let sets: Vec<String> = sets.chain(["HSET hash f v".into()]).collect();
     server.tell(&sets);
@@ -161,7 +276,7 @@ fn all_damage_of_a_store_is_listed_and_the_rest_is_saved() {
         bytes[at + 18..at + 20].fill(0xFF);
     });
     // It is served all the same: that key answers with an error, the others as ever.
-    let mut server = Server::start(&b, &["--medium", "mapped"]);
+    let mut server = Server::start(&b, &args);
     let replies = server.tell(&[100, 101].map(|i| format!("GET {}", key(i))));
     assert!(replies.contains("damaged"), "{replies}");
     assert!(replies.contains(&value(101)), "{replies}");
@@ -188,11 +303,51 @@ fn all_damage_of_a_store_is_listed_and_the_rest_is_saved() {
     assert!(exported(&b, "out.jsonl") == rest);
 }
 
-/// The name of a keyspace is an entry too: without it, opening refuses the whole store.
+/// A clustered store has the names of its keyspaces at both ends.
+#[test]
+fn a_damaged_page_with_names_of_keyspaces_loses_none() {
+    const ENTRIES: usize = 2_000;
+    for damaged in [0, ENTRIES - 1] {
+        let b = Bench::new();
+        filled(&b, "clustered", ENTRIES);
+        damage_values(&b.path("p"), &[damaged]);
+        assert_eq!(b.run(&["get", "p", &key(1_000)]).ok().text(), value(1_000));
+        b.run(&["put", "p", &key(1_000), "other"]).ok();
+        b.run(&["check", "p", "--json"]).fails(&["damaged"]);
+        let args = ["export", "p", "out.jsonl", "--skip-damaged", "--keyspace"];
+        b.run(&[&args[..], &["default"]].concat()).ends(3, &[]);
+        let saved = exported(&b, "out.jsonl");
+        assert!(saved[&key(1_000)] == "other" && !saved.contains_key(&key(damaged)));
+    }
+}
+
+#[test]
+fn a_name_that_one_copy_has_lost_is_told_by_who_opens_for_writing() {
+    let b = Bench::new();
+    filled(&b, "clustered", 2_000);
+    let told = "names of keyspaces that only one of two copies has: 1";
+    let before = b.run(&["put", "p", "a", "b"]).ok().stderr;
+    assert!(before.is_empty(), "{before}");
+    // The second copy's value: what it says of the number, then the name.
+    change(&b.path("p"), |bytes| {
+        let name = b"ndefault";
+        let found: Vec<usize> = (0..bytes.len() - name.len())
+            .filter(|at| bytes[*at..].starts_with(name))
+            .collect();
+        assert!(!found.is_empty());
+        found.iter().for_each(|at| bytes[at + 1] ^= 0x20);
+    });
+    b.run(&["put", "p", &key(1_000), "other"])
+        .ends(0, &["p: damaged", told, "check p"]);
+    assert_eq!(b.run(&["get", "p", &key(1_000)]).ok().text(), "other");
+    b.run(&["check", "p", "--json"]).fails(&["error: "]);
+}
+
+/// The name of a keyspace is a record too: without it, opening refuses the whole store.
 #[test]
 fn entries_of_a_keyspace_whose_name_is_damaged_are_saved_by_its_number() {
     let b = Bench::new();
-    let mut server = Server::start(&b, &["--medium", "mapped"]);
+    let mut server = Server::start(&b, &["--medium", "mapped", "--layout", "records"]);
     server.tell(&["SELECT 2".into(), "SET kept yes".into()]);
     server.stop();
     let report = b.run(&["info", "s.pool", "--json"]).ok().json();

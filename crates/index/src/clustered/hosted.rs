@@ -148,8 +148,8 @@ impl fmt::Debug for Pinned<'_> {
 pub enum Lost<'l> {
     /// Some of the entries in the range of a page.
     Page(KeyRange<'l>),
-    /// The value of a key.
-    Key(&'l [u8]),
+    /// The value of a key, and what it was before, unless that was nothing, or long.
+    Key(&'l [u8], Option<&'l [u8]>),
 }
 
 /// The present value of a key that is being visited or changed.
@@ -282,7 +282,8 @@ impl<M: Media> HostedTree<M> {
         self.0.versions.kept()
     }
 
-    /// Calls `f` with the value of `key`, if it has one.
+    /// Calls `f` with the value of `key`, if it has one. Of a page that cannot be loaded, what is
+    /// sound is read.
     ///
     /// # Errors
     /// [`ReadError`]: the key's page is damaged, or the value.
@@ -293,10 +294,48 @@ impl<M: Media> HostedTree<M> {
         key: &[u8],
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>, ReadError> {
-        match when {
+        let mut once = Some(f);
+        let f = |value: &[u8]| once.take().map(|f| f(value));
+        let found = match when {
             When::Now => self.0.find_value(key, f),
             When::Durable => self.0.find_durable(key, f),
             When::At(time) => self.0.find_at(time, key, f),
+        };
+        match (found, once) {
+            (Ok(found), _) => Ok(found.flatten()),
+            (Err(ReadError::Damaged(what)), Some(f)) => {
+                let guard = &epoch::pin();
+                match self.get_rescued(key, what, guard)? {
+                    Some(stored) => Ok(Some(f(self.0.resolve(stored)?))),
+                    None => Ok(None),
+                }
+            }
+            (Err(e), _) => Err(e),
+        }
+    }
+
+    /// What a page that cannot be loaded says of a key, whatever the time is: it has not changed
+    /// since the tree was opened.
+    #[cold]
+    fn get_rescued<'t>(
+        &'t self,
+        key: &[u8],
+        what: String,
+        guard: &Guard,
+    ) -> Result<Option<Stored<'t>>, ReadError> {
+        let at = self.0.inner.find_range(key, guard);
+        let rescued = match Handle::decode(at.located.leaf) {
+            Handle::Unloaded(id) => self.0.rescue(id),
+            Handle::Part(_) => None,
+        };
+        let Some((page, rescued)) = rescued else {
+            return Err(ReadError::Damaged(what));
+        };
+        let of_key = |(other, _): &(Vec<u8>, _)| (**other).cmp(key);
+        match rescued.entries.binary_search_by(of_key) {
+            Ok(i) => Ok(Some(page.stored(rescued.entries[i].1))),
+            Err(_) if rescued.is_whole(Bound::Included(key), Bound::Included(key)) => Ok(None),
+            Err(_) => Err(ReadError::Damaged(what)),
         }
     }
 
@@ -311,10 +350,15 @@ impl<M: Media> HostedTree<M> {
             When::Durable => self.0.latest(true, (key, key), &guard),
             When::At(time) => self.0.past_at(time, (key, key), &guard),
         };
-        let Some(past) = past? else {
-            return Ok(None);
+        let value = match past {
+            Ok(Some(past)) => self.0.resolve_past(past)?,
+            Ok(None) => return Ok(None),
+            Err(ReadError::Damaged(what)) => match self.get_rescued(key, what, &guard)? {
+                Some(stored) => Cow::Borrowed(self.0.resolve(stored)?),
+                None => return Ok(None),
+            },
+            Err(e) => return Err(e),
         };
-        let value = self.0.resolve_past(past)?;
         let _guard = guard;
         Ok(Some(Pinned { value, _guard }))
     }
@@ -325,7 +369,8 @@ impl<M: Media> HostedTree<M> {
     }
 
     /// Visits the keys that the range has at a time that has begun and not ended, in their order or
-    /// down, until `visit` breaks or fails.
+    /// down, until `visit` breaks or fails. A page that cannot be loaded is read as far as it is
+    /// sound, if that is all that the range has of it.
     ///
     /// # Errors
     /// [`ReadError`]: a page is damaged; and those of `visit`.
@@ -336,8 +381,36 @@ impl<M: Media> HostedTree<M> {
         direction: Direction,
         mut visit: impl FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
     ) -> Result<(), ReadError> {
-        let visit = |key: &[u8], stored: Stored<'_>| visit(key, Current::new(&self.0, stored));
-        (self.0).scan_stored(&range, direction, time, visit, |_, e| Err(e))
+        let visit = RefCell::new(|key: &[u8], stored: Stored<'_>| {
+            visit(key, Current::new(&self.0, stored))
+        });
+        let one = |key: &[u8], stored: Stored<'_>| (visit.borrow_mut())(key, stored);
+        (self.0).scan_stored(&range, direction, time, one, |at, e| {
+            let Handle::Unloaded(id) = Handle::decode(at.located.leaf) else {
+                return Err(e);
+            };
+            let Some((page, rescued)) = self.0.rescue(id) else {
+                return Err(e);
+            };
+            let low = at.low.as_deref().map_or(Bound::Unbounded, Bound::Included);
+            let high = at.high.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let (from, to) = (later(range.0, low), earlier(range.1, high));
+            if !rescued.is_whole(from, to) {
+                return Err(e);
+            }
+            let inside =
+                |(key, _): &&(Vec<u8>, _)| RangeBounds::<[u8]>::contains(&(from, to), &key[..]);
+            let mut entries: Vec<_> = rescued.entries.iter().filter(inside).collect();
+            if direction == Direction::Down {
+                entries.reverse();
+            }
+            for (key, value) in entries {
+                if one(key, page.stored(*value))?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        })
     }
 
     /// As [`scan`](Self::scan), upwards, of what the range has when it begins.
@@ -436,8 +509,15 @@ impl<M: Media> HostedTree<M> {
                 RangeBounds::<[u8]>::contains(&range, key)
                     && RangeBounds::<[u8]>::contains(&of_page, key)
             };
-            for key in rescued.uncertain.iter().filter(|key| is_inside(key)) {
-                lost(Lost::Key(key), "a damaged change may have changed it");
+            for (key, value) in rescued.uncertain.iter().filter(|(key, _)| is_inside(key)) {
+                let before = value.map(|value| page.stored(value));
+                let before = before
+                    .filter(|stored| !stored.outer)
+                    .map(|stored| stored.bytes);
+                lost(
+                    Lost::Key(key, before),
+                    "a damaged change may have changed it",
+                );
             }
             for (key, value) in rescued.entries.iter().filter(|(key, _)| is_inside(key)) {
                 if one(key, page.stored(*value))?.is_break() {
@@ -646,6 +726,26 @@ impl<M: Media> HostedTree<M> {
     pub const MAX_KEY: usize = MAX_KEY;
     /// Longest value in bytes.
     pub const MAX_VALUE: usize = MAX_VALUE;
+}
+
+/// The bound of a range's start that leaves less.
+fn later<'k>(a: Bound<&'k [u8]>, b: Bound<&'k [u8]>) -> Bound<&'k [u8]> {
+    match (a, b) {
+        (Bound::Unbounded, other) | (other, Bound::Unbounded) => other,
+        (Bound::Included(one) | Bound::Excluded(one), Bound::Included(other)) if one < other => b,
+        (Bound::Included(one) | Bound::Excluded(one), Bound::Excluded(other)) if one <= other => b,
+        _ => a,
+    }
+}
+
+/// The bound of a range's end that leaves less.
+fn earlier<'k>(a: Bound<&'k [u8]>, b: Bound<&'k [u8]>) -> Bound<&'k [u8]> {
+    match (a, b) {
+        (Bound::Unbounded, other) | (other, Bound::Unbounded) => other,
+        (Bound::Included(one) | Bound::Excluded(one), Bound::Included(other)) if one > other => b,
+        (Bound::Included(one) | Bound::Excluded(one), Bound::Excluded(other)) if one >= other => b,
+        _ => a,
+    }
 }
 
 impl<M: Media> ClusteredTree<[u8], [u8], M> {

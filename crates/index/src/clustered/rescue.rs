@@ -42,10 +42,34 @@ struct Fenced {
 pub(super) struct Rescued {
     /// Keys in order, with their values.
     pub(super) entries: Vec<(Vec<u8>, ValueSpan)>,
-    /// Keys that a damaged change may have changed.
-    pub(super) uncertain: Vec<Vec<u8>>,
+    /// Keys that a damaged change may have changed, with the values before.
+    pub(super) uncertain: Vec<(Vec<u8>, Option<ValueSpan>)>,
     /// Entries that cannot be read.
     pub(super) lost: usize,
+    /// The keys that those lie between.
+    gaps: Vec<(Bound<Vec<u8>>, Bound<Vec<u8>>)>,
+    /// A change cannot be read: it may be of any key.
+    has_lost_change: bool,
+}
+
+impl Rescued {
+    /// Whether the entries are all that the page had between two keys.
+    pub(super) fn is_whole(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
+        let meets = |gap: &(Bound<Vec<u8>>, Bound<Vec<u8>>)| {
+            let below = |end: Bound<&[u8]>, start: Bound<&[u8]>| match (end, start) {
+                (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+                (Bound::Included(end), Bound::Included(start)) => end < start,
+                (Bound::Included(end), Bound::Excluded(start))
+                | (Bound::Excluded(end), Bound::Included(start) | Bound::Excluded(start)) => {
+                    end <= start
+                }
+            };
+            let (start, end) = (gap.0.as_ref(), gap.1.as_ref());
+            let (start, end) = (start.map(Vec::as_slice), end.map(Vec::as_slice));
+            !below(to, start) && !below(end, from)
+        };
+        !self.has_lost_change && !self.gaps.iter().any(meets)
+    }
 }
 
 impl<K, V, M> ClusteredTree<K, V, M>
@@ -297,15 +321,12 @@ where
             .ok()
             .filter(|sound| sound.header.level == 0)?;
         let mut found = BTreeMap::new();
-        let lost = self.rescue_base(&sound, &mut found);
-        self.rescue_tail(&sound, &mut found);
-        let mut rescued = Rescued {
-            lost,
-            ..Rescued::default()
-        };
+        let mut rescued = Rescued::default();
+        self.rescue_base(&sound, &mut found, &mut rescued);
+        rescued.has_lost_change = self.rescue_tail(&sound, &mut found);
         for (key, (value, certain)) in found {
             match value {
-                _ if !certain => rescued.uncertain.push(key),
+                _ if !certain => rescued.uncertain.push((key, value)),
                 Some(value) => rescued.entries.push((key, value)),
                 None => {}
             }
@@ -313,8 +334,8 @@ where
         Some((sound.page, rescued))
     }
 
-    /// Adds the entries of the base whose stripes are sound. Returns how many are not.
-    fn rescue_base(&self, sound: &Sound<'_, M>, found: &mut Found) -> usize {
+    /// Adds the entries of the base whose stripes are sound, and says where the others are.
+    fn rescue_base(&self, sound: &Sound<'_, M>, found: &mut Found, rescued: &mut Rescued) {
         let (page, header) = (sound.page, &sound.header);
         let (base, prefix) = (Base::of(header), page.prefix(header.prefix));
         let stripes = page.sound_stripes(header, sound.seed);
@@ -329,7 +350,7 @@ where
                         .unwrap_or(false)
                 })
         };
-        let mut lost = 0;
+        let (mut last, mut is_gap) = (Bound::Unbounded, false);
         for i in 0..header.entries {
             let leads = match header.form {
                 Some(_) => true,
@@ -337,34 +358,43 @@ where
             };
             let (key, value) = page.entry(&base, i);
             if !leads || !is_sound(key) || !is_sound(value.span) {
-                lost += 1;
+                rescued.lost += 1;
+                is_gap = true;
                 continue;
             }
             let key = [prefix, page.bytes(key)].concat();
+            let before = std::mem::replace(&mut last, Bound::Excluded(key.clone()));
+            if std::mem::take(&mut is_gap) {
+                rescued.gaps.push((before, last.clone()));
+            }
             found.insert(key, (Some(value), true));
         }
-        lost
+        if is_gap {
+            rescued.gaps.push((last, Bound::Unbounded));
+        }
     }
 
     /// Adds the records of the sound groups of the tail. What was found before a damaged one is
-    /// uncertain.
-    fn rescue_tail(&self, sound: &Sound<'_, M>, found: &mut Found) {
+    /// uncertain. Returns whether there is one.
+    fn rescue_tail(&self, sound: &Sound<'_, M>, found: &mut Found) -> bool {
         let (page, header, seed) = (sound.page, &sound.header, sound.seed);
         let unit = Uniform::group_unit(header.form);
         let sealed = page.sealed_end(seed);
         let mut at = header.tail.next_multiple_of(unit);
+        let mut has_lost_change = false;
         while at < page.words() {
             let Some(mut seen) = page.seen(seed, at) else {
                 let rest = (at + unit..page.words()).step_by(unit);
                 let later = rest.clone().find(|at| page.seen(seed, *at).is_some());
                 // The tail ends here, as far as anybody can tell.
                 if later.is_none() && sealed.is_some_and(|sealed| sealed <= at) {
-                    return;
+                    return has_lost_change;
                 }
                 found.values_mut().for_each(|(_, certain)| *certain = false);
+                has_lost_change = true;
                 match later {
                     Some(later) => at = later,
-                    None => return,
+                    None => return true,
                 }
                 continue;
             };
@@ -380,10 +410,12 @@ where
                 let mut rest = (next..page.words()).step_by(unit);
                 if rest.any(|at| page.seen(seed, at).is_some()) {
                     found.values_mut().for_each(|(_, certain)| *certain = false);
+                    has_lost_change = true;
                 }
             }
             at = next;
         }
+        has_lost_change
     }
 }
 

@@ -180,11 +180,24 @@ impl Data {
         self.current_spaces.store(at, Ordering::Release);
     }
 
+    /// Returns whether a keyspace has no key, as far as that is durable. Looks for the first one:
+    /// after a crash the store may have yet to count them, which opening is not to wait for. What
+    /// is damaged may be a key.
+    fn has_no_key(&self, keyspace: &Keyspace) -> bool {
+        let mut none = true;
+        let all = (Bound::<&[u8]>::Unbounded, Bound::<&[u8]>::Unbounded);
+        let looked = self.store.snapshot().scan::<&[u8]>(keyspace, all, |_, _| {
+            none = false;
+            ControlFlow::Break(())
+        });
+        looked.is_ok() && none
+    }
+
     /// Returns true if there may be elements without a head, as far as that is durable: for
     /// instance, a sweep for them was cut short when the process was killed.
     pub(crate) fn needs_sweep(&self) -> Result<bool, ReadError> {
         let spaces = self.spaces();
-        if self.store.is_empty(&spaces.elements) && self.store.is_empty(&spaces.expiries) {
+        if self.has_no_key(&spaces.elements) && self.has_no_key(&spaces.expiries) {
             return Ok(false);
         }
         let swept = self.store.get(&spaces.orders, SWEPT)?;

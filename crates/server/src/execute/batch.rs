@@ -151,9 +151,10 @@ fn reply(entry: Option<Entry<'_>>, out: &mut Out<'_>) -> ControlFlow<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{Fixture, on_disk};
+    use crate::fixture::{Fixture, on_disk_as};
     use crate::reply::Protocol;
     use bristlecone_pmem::media::journal::fault::FaultDisk;
+    use bristlecone_store::Layout;
 
     fn together(data: &Data, steps: &[KeyStep<'_>]) -> (usize, String) {
         let mut reply = Vec::new();
@@ -164,8 +165,17 @@ mod tests {
 
     #[test]
     fn in_a_full_pool_gets_are_answered_and_sets_go_alone() {
+        // A page needs a chunk for blocks of its size, and what is kept back for removals comes
+        // first.
+        for (layout, removed) in [(Layout::Records, 100), (Layout::Clustered, 200)] {
+            in_a_full_pool(layout, removed);
+        }
+    }
+
+    /// Room is made by removing so many keys with values of 4 KiB.
+    fn in_a_full_pool(layout: Layout, removed: u64) {
         let (fixture, disk) = (Fixture::new(), FaultDisk::new(1));
-        let data = on_disk(&disk, true);
+        let data = on_disk_as(&disk, true, layout);
         let (mut keys, mut refused) = (0, String::new());
         for bytes in [4096, 1000, 200, 1] {
             let value = "v".repeat(bytes);
@@ -180,24 +190,26 @@ mod tests {
         assert!(refused.contains("space"), "{refused}");
         let put = |key| (key, Step::Put(b"v"));
         let get = |key| (key, Step::Get);
-        let absent = &b"absent"[..];
+        // The one that was refused: there may be room for others, in a page of a tree.
+        let absent = format!("key{keys}");
+        let absent = absent.as_bytes();
         let last = format!("key{}", keys - 1);
         let commands = [get(last.as_bytes()), put(absent), get(absent)];
         let answers = "$1\r\nv\r\n";
         assert_eq!(together(&data, &commands), (1, answers.into()));
         assert_eq!(together(&data, &commands[1..]), (0, String::new()));
-        assert_eq!(fixture.call(&data, "set absent v"), refused);
+        assert_eq!(fixture.call(&data, &format!("set key{keys} v")), refused);
         assert_eq!(together(&data, &commands[2..]), (1, "$-1\r\n".into()));
         // Nothing is lost by that, and room that was made, durably, is used.
         assert_eq!(data.len(0), keys);
-        for key in 0..100 {
+        for key in 0..removed {
             assert_eq!(fixture.call(&data, &format!("del key{key}")), ":1\r\n");
         }
         data.settle(data.applied()).unwrap();
         // The index may lack room, too; only a command that is executed by itself waits for it.
-        assert_eq!(fixture.call(&data, "set absent v"), "+OK\r\n");
+        assert_eq!(fixture.call(&data, &format!("set key{keys} v")), "+OK\r\n");
         let done = (2, format!("{answers}+OK\r\n"));
         assert_eq!(together(&data, &commands), done);
-        assert_eq!(fixture.call(&data, "get absent"), answers);
+        assert_eq!(fixture.call(&data, &format!("get key{keys}")), answers);
     }
 }

@@ -220,9 +220,9 @@ impl<M: Media> Store<M> {
     }
 
     /// Atomically changes a key to what `f` returns for its current value, and returns the other
-    /// result of `f`. `f` runs under the lock of the key's stripe, so it should be short and must
-    /// not use the store. If there is no space for the new value, the store is vacuumed and `f`
-    /// called again.
+    /// result of `f`. `f` runs under the lock of the key's stripe or page, so it should be short
+    /// and must not use the store. If there is no space for the new value, the store is vacuumed
+    /// and `f` called again.
     ///
     /// # Errors
     /// [`WriteError`]

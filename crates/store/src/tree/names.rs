@@ -148,12 +148,14 @@ impl Names {
             offset: 0,
             what,
         };
+        let is_ledger =
+            |key: &[u8]| number == CATALOGUE && split(key).is_some_and(|(_, name)| name.is_empty());
+        let mut uncertain = Vec::new();
         // Nothing in it fails.
         let _ = tree.rescue(
             bounds.range(),
             |key, current: Current<'_, M>| {
-                if number == CATALOGUE && split(key).is_some_and(|(_, name)| name.is_empty()) {
-                    // The ledger's.
+                if is_ledger(key) {
                     return Ok(ControlFlow::Continue(()));
                 }
                 let value = current.value().map_err(|e| Damage::new(e.to_string()));
@@ -165,13 +167,24 @@ impl Names {
             },
             |lost, what| {
                 let key = match lost {
-                    Lost::Key(key) => key,
+                    Lost::Key(key, _) if is_ledger(key) => return,
+                    Lost::Key(key, before) => {
+                        let before = before.map(|before| (key.to_vec(), before.to_vec()));
+                        uncertain.extend(before);
+                        key
+                    }
                     Lost::Page((Bound::Included(low) | Bound::Excluded(low), _)) => low,
                     Lost::Page((Bound::Unbounded, _)) => &[],
                 };
                 pages.push(found(key, what.to_owned()));
             },
         );
+        // Names seldom change, and it is reported.
+        for (key, before) in uncertain {
+            if let Err(e) = decode(&before).and_then(|(value, _)| entry(&key, value)) {
+                damage.push(found(&key, e.0));
+            }
+        }
     }
 
     /// Checks that all names are in both.
@@ -198,10 +211,15 @@ impl<M: Media> Core<M> {
     /// that only one of the copies has are given to the other one.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`]: both copies are damaged.
+    /// [`StoreError::Damaged`]: both copies are damaged, and there are keys whose keyspace has no
+    /// name.
     pub(super) fn load_names(&self, recovery: &mut StoreRecovery) -> Result<(), StoreError> {
         let names = Names::read(&self.tree);
-        if names.is_lost {
+        let numbers = self.numbers_with_keys();
+        let mut nameless = numbers
+            .iter()
+            .filter(|number| !names.named.contains_key(number) && !names.dropped.contains(number));
+        if names.is_lost && nameless.next().is_some() {
             let all = names.damage.iter().chain(&names.pages);
             let all: Vec<String> = all.map(ToString::to_string).collect();
             return Err(StoreError::Damaged(Damage::new(format!(
@@ -212,7 +230,6 @@ impl<M: Media> Core<M> {
         }
         let damage = names.damage.into_iter().chain(names.pages);
         damage.for_each(|damaged| recovery.found(damaged));
-        let numbers = self.numbers_with_keys();
         let mut known = lock(&self.catalogue.known);
         let highest = [
             numbers.last(),
@@ -271,7 +288,7 @@ impl<M: Media> Core<M> {
             let mut first = None;
             let range = (Bound::Included(&next[..]), Bound::Unbounded);
             // Nothing in it fails.
-            let _ = self.tree.salvage(
+            let _ = self.tree.rescue(
                 range,
                 |key, _| {
                     first = Some(key.to_vec());

@@ -132,7 +132,7 @@ impl<M: Media> Walk<'_, M> {
             |lost, what| {
                 let (walk, wrong) = &mut *walk.borrow_mut();
                 let key = match lost {
-                    Lost::Key(key) => key,
+                    Lost::Key(key, _) => key,
                     Lost::Page((Bound::Included(low) | Bound::Excluded(low), _)) => low,
                     Lost::Page((Bound::Unbounded, _)) => &[],
                 };
@@ -191,8 +191,9 @@ impl<M: Media> Walk<'_, M> {
             let (place, index_key) = (index_key, &*whole);
             let (number, key) = split(index_key).unwrap_or((CATALOGUE, index_key));
             let is_name = number == CATALOGUE && current.is_ok();
-            if is_name || long::owner::<M>(place).is_none() || walk.names.dropped.contains(&number)
-            {
+            // A damaged page may have anybody's keys.
+            let is_part = current.is_ok() && long::owner::<M>(place).is_none();
+            if is_name || is_part || walk.names.dropped.contains(&number) {
                 // Parts of values have been read with these.
                 return ControlFlow::Continue(());
             }

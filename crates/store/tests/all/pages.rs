@@ -208,3 +208,94 @@ fn of_a_damaged_page_all_is_saved_but_what_lies_beside_the_damage() {
         "{said:?}"
     );
 }
+
+/// The byte makes a page read-only, and nothing else.
+#[test]
+fn what_lies_elsewhere_in_a_damaged_page_is_served() {
+    damage_is_expected::here();
+    let f = filled();
+    let path = f.copy();
+    assert!(damage(&path, b"of omega, 01000", |_| true) > 0);
+    let store = opened(&path, &f.options).unwrap();
+    let omega = store.find_keyspace("omega").unwrap();
+    let key = |i: u32| format!("key {i:05}").into_bytes();
+    let value = |i: u32| format!("of omega, {i:05}");
+    let mut lost = Vec::new();
+    for i in 0..2_000 {
+        match store.get(&omega, &key(i)) {
+            Ok(found) => assert_eq!(text(found), Some(value(i)), "{i}"),
+            Err(ReadError::Damaged(e)) => {
+                assert!(e.to_string().contains(&format!("key {i:05}")), "{e}");
+                lost.push(i);
+            }
+            Err(e) => panic!("{i}: {e}"),
+        }
+    }
+    // Those of a stripe of 512 bytes.
+    assert!(lost.contains(&1_000) && lost.len() < 30, "{lost:?}");
+    let (first, last) = (lost[0], lost[lost.len() - 1]);
+    assert_eq!(lost.len() as u32, last - first + 1);
+    // What is not there is known not to be there, but for keys between the lost ones.
+    let beside = |i: u32| [&key(i)[..], b"x"].concat();
+    assert_eq!(store.get(&omega, &beside(first - 2)).unwrap(), None);
+    assert_eq!(store.get(&omega, &beside(last + 2)).unwrap(), None);
+    assert!(store.get(&omega, &beside(1_000)).is_err());
+    assert!(store.get_pinned(&omega, &key(first - 1)).unwrap().is_some());
+    assert!(store.get_pinned(&omega, &key(1_000)).is_err());
+    let scan = |range: std::ops::Range<u32>, up: bool| {
+        let mut keys = Vec::new();
+        let snapshot = store.snapshot();
+        let visit = |key: &[u8], _: bristlecone_store::Entry<'_>| {
+            keys.push(key.to_vec());
+            std::ops::ControlFlow::Continue(())
+        };
+        let range = key(range.start)..key(range.end);
+        let scanned = if up {
+            snapshot.scan::<Vec<u8>>(&omega, range, visit)
+        } else {
+            snapshot.scan_reverse::<Vec<u8>>(&omega, range, visit)
+        };
+        scanned.map(|()| keys)
+    };
+    for up in [true, false] {
+        let expect = |range: std::ops::Range<u32>| {
+            let mut keys: Vec<_> = range.map(key).collect();
+            if !up {
+                keys.reverse();
+            }
+            keys
+        };
+        assert_eq!(scan(0..first - 1, up).unwrap(), expect(0..first - 1));
+        assert_eq!(scan(last + 1..2_000, up).unwrap(), expect(last + 1..2_000));
+        assert_eq!(scan(900..950, up).unwrap(), expect(900..950));
+        assert!(scan(0..first + 1, up).is_err());
+        assert!(scan(0..2_000, up).is_err());
+    }
+    let put = store.put(&omega, &key(first - 1), b"new").unwrap_err();
+    assert!(put.to_string().contains("--skip-damaged"), "{put}");
+}
+
+#[test]
+fn a_store_of_one_damaged_page_opens_with_what_is_left() {
+    damage_is_expected::here();
+    let f = Fixture::new(TREE);
+    f.put("a", "value one");
+    f.put("b", "value two");
+    let path = f.copy();
+    assert!(damage(&path, b"value one", |_| true) > 0);
+    let store = opened(&path, &f.options).unwrap();
+    assert!(store.recovery().damaged > 0);
+    let keyspace = k(&store);
+    assert_eq!(
+        text(store.get(&keyspace, b"b").unwrap()).as_deref(),
+        Some("value two")
+    );
+    assert!(store.get(&keyspace, b"a").is_err());
+    assert!(store.put(&keyspace, b"a", b"again").is_err());
+    assert!(store.keyspace("another").is_err());
+    drop(store);
+    let (report, (whole, damaged)) = crate::salvage::salvage(&path, 0);
+    assert_eq!(report.keyspaces, ["k"]);
+    assert_eq!(whole.len(), 1);
+    assert!(!damaged.is_empty());
+}

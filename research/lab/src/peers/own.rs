@@ -44,7 +44,7 @@ impl Store for Product {
     }
 
     fn setting(&self) -> &'static str {
-        "Durability::Immediate, the default"
+        "Durability::Immediate and Layout::Clustered, the defaults"
     }
 
     fn put(&self, key: u64, value: &[u8]) -> Result<(), PeerError> {

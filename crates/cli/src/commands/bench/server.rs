@@ -250,11 +250,11 @@ pub fn run(args: &BenchServer) -> Outcome<Report> {
         let dir = Scratch::new(&args.path, Purpose::Bench)
             .map_err(|e| Failure::io(&args.path, "making a directory in it", &e))?;
         processors.for_servers()?;
-        let medium = args.medium.map(|medium| ["--medium", medium.name()]);
-        let server = Server::start(
-            &dir.path().join("pool"),
-            medium.as_ref().map_or(&[], |m| &m[..]),
-        )?;
+        let mut how = vec!["--layout", args.layout.layout().name()];
+        if let Some(medium) = args.medium {
+            how.extend(["--medium", medium.name()]);
+        }
+        let server = Server::start(&dir.path().join("pool"), &how)?;
         let redis = match args.against {
             Some(AgainstServer::Redis) => Some(Redis::start(dir.path())?),
             None => None,
