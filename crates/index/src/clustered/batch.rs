@@ -528,7 +528,8 @@ where
         Ok(sparse)
     }
 
-    /// The first key that the batch's transaction has read and that has changed since, as of `stamp`.
+    /// The first key that the batch's transaction has read and that has changed since, as of
+    /// `stamp`.
     fn first_conflict(
         &self,
         batch: &Batch<'_, K>,

@@ -78,11 +78,13 @@
 //! caches are alike here. Torn groups and damaged ones look alike in one place only: at the
 //! end of a page, behind its seal.
 
+mod ascend;
 mod batch;
 mod bulk;
 mod changes;
 mod checked;
 mod counter;
+mod damaged;
 mod find;
 mod group;
 mod hosted;
@@ -146,7 +148,8 @@ use bristlecone_pmem::media::Instrument;
 use bristlecone_pmem::pool::{DataKind, Root};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError, planted};
 use counter::Counter;
-pub use hosted::{ChangeError, Current, HostedTree, KeyRange, Lost, Pinned, Step, When};
+pub use damaged::Lost;
+pub use hosted::{ChangeError, Current, HostedTree, KeyRange, Pinned, Step, When};
 use layout::Seed;
 pub use lazy::LazyTree;
 use marks::Marks;

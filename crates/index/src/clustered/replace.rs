@@ -14,7 +14,7 @@ use super::image::{self, common_prefix};
 pub(super) use super::image::{Entries, Spec};
 use super::layout::{DROPPED_WORDS, Header, MAX_PAGE};
 use super::order::{Step, TailOrder, Walk};
-use super::page::{Page, partition};
+use super::page::Page;
 use super::place::{Base, Place};
 use super::stored::{Reference, Stored};
 use super::table::{Kind, Table, Word};
@@ -30,13 +30,7 @@ const SPLIT_ABOVE: usize = 88;
 /// That percentage differs by less than this from page to page.
 const SPLIT_SPREAD: usize = 28;
 /// Likewise where entries come in ascending order: the left page stays as it is.
-const SPLIT_ASCENDING_ABOVE: usize = 88;
-/// Likewise, of a left page that stays as it is in a split.
-const FULL_ASCENDING: usize = 97;
-/// Pages' words that the entries of one page may take while they ascend.
-const MOST_PAGES: usize = 3;
-/// Words that such entries have on average, at most.
-pub(super) const SHORT_ENTRY: usize = 8;
+pub(super) const SPLIT_ASCENDING_ABOVE: usize = 88;
 /// Entries of a leaf page that is split, at least.
 const FEW: usize = 4;
 /// Likewise, of an inner page.
@@ -267,47 +261,6 @@ where
         }
     }
 
-    /// Where to split a full page whose entries come in ascending order, the last one at `at`: so
-    /// that the left page is as full as can be, since it gets no more. Returns how full it may be;
-    /// or `None`, if the page is to grow before.
-    fn cut_ascending(
-        &self,
-        old: &Old<'_>,
-        entries: &Entries<'_>,
-        at: usize,
-        whole: usize,
-    ) -> Option<(usize, usize)> {
-        let n = entries.len();
-        // By themselves, and with a high fence, they may have a prefix to leave out, or one length.
-        let left = |at: usize| {
-            let separator = self.separator(old, entries, at);
-            let spec = Spec {
-                high: Some(&separator),
-                ..self.spec(old)
-            };
-            spec.header(entries.part(0, at)).tail
-        };
-        let fits = |words: usize, percent| words * 100 <= self.page_words * percent;
-        if at + 1 < n && fits(left(at + 1), FULL) {
-            // What comes behind goes, and the ascent goes on.
-            return Some((at + 1, FULL));
-        }
-        // Of long entries there is little that they leave out.
-        let short = whole <= n * SHORT_ENTRY;
-        let large = whole <= self.page_words * MOST_PAGES;
-        if short && large && fits(left(at), SPLIT_ASCENDING_ABOVE) {
-            return None;
-        }
-        if fits(left(at), FULL_ASCENDING) {
-            return Some((at, 100));
-        }
-        if !short {
-            return Some((self.middle(old, entries), FULL));
-        }
-        let most = partition(at - 1, |i| fits(left(i + 2), FULL_ASCENDING));
-        Some((most + 1, 100))
-    }
-
     /// Replaces the page `old` by one page with `entries`, or by two.
     ///
     /// # Errors
@@ -404,7 +357,7 @@ where
     pub(super) const NUMBER_KEYS: bool = matches!(K::KIND, bristlecone_pmem::pool::DataKind::U64);
 
     /// Where to split, so that both pages have about as many words.
-    fn middle(&self, old: &Old<'_>, entries: &Entries<'_>) -> usize {
+    pub(super) fn middle(&self, old: &Old<'_>, entries: &Entries<'_>) -> usize {
         let n = entries.len();
         let spec = self.spec(old);
         if spec.header(entries.part(0, n)).form.is_some() {
@@ -520,7 +473,7 @@ where
         })
     }
 
-    fn separator(&self, old: &Old<'_>, entries: &Entries<'_>, at: usize) -> Vec<u8> {
+    pub(super) fn separator(&self, old: &Old<'_>, entries: &Entries<'_>, at: usize) -> Vec<u8> {
         // Inner pages hold whole separators, which may not be cut: a page's low fence is its
         // separator.
         let whole = Self::NUMBER_KEYS || old.header.level > 0;

@@ -212,7 +212,7 @@ fn every_damaged_word_of_a_leaf_costs_no_more_than_it_says() {
                         assert!(RangeBounds::<[u8]>::contains(&range, &b"key"[..]));
                         pages += 1;
                     }
-                    Lost::Key(key) => {
+                    Lost::Key(key, _) => {
                         keys.insert(key.to_vec());
                     }
                 },

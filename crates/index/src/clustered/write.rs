@@ -4,17 +4,16 @@
 //! find the part | look | lock | group's words, flush, fence | count | unlock | commit
 //! ```
 
+use super::ascend::SHORT_ENTRY;
 use super::find::Found;
 use super::group::Group;
 use super::layout::{Header, MAX_GROUP, Uniform};
 use super::order::TailOrder;
 use super::outer::{self, Given};
-use super::page::{Page, partition};
+use super::page::Page;
 use super::part::{Part, SEARCHED, TAIL};
 use super::place::{Base, Place};
-use super::replace::{
-    Change, Course, Entries, NewPage, Old, Replaced, SHORT_ENTRY, Turnover, merged,
-};
+use super::replace::{Change, Course, Entries, NewPage, Old, Replaced, Turnover, merged};
 use super::slots::stamp_word;
 use super::stored::{REFERENCE, Reference};
 use super::{ClusteredTree, Handle, ReadError, image};
@@ -557,41 +556,6 @@ where
             let _ = self.post_leaf(&separator, right.header.id);
         }
         Some(right_part)
-    }
-
-    /// Whether `key` is above all keys of the page, if they came in key order.
-    #[cold]
-    fn is_last(page: Page<'_, M>, part: &Part, key: &[u8]) -> bool {
-        let base = part.base();
-        match (part.count(), base.entries) {
-            (0, 0) => true,
-            (0, entries) => {
-                let (rest, _) = page.entry(&base, entries - 1);
-                let last = [page.prefix(base.prefix), page.bytes(rest)].concat();
-                &*last < key
-            }
-            (count, _) => page.bytes(page.record(base.form, part.place(count - 1)).0) < key,
-        }
-    }
-
-    /// Where `key` is among `entries`, if it and the records of the tail came in key order, with
-    /// nothing in between: what others have above them does not matter.
-    fn ascending_at(
-        &self,
-        page: Page<'_, M>,
-        part: &Part,
-        entries: &Entries<'_>,
-        key: &[u8],
-    ) -> Option<usize> {
-        let (form, count) = (part.base().form, part.count());
-        let tail = (0..count).map(|i| page.bytes(page.record(form, part.place(i)).0));
-        let first = tail.clone().next()?;
-        if count < 2 || !tail.chain([key]).is_sorted_by(|a, b| a < b) {
-            return None;
-        }
-        let below = |key: &[u8]| partition(entries.len(), |i| entries.key(i) < key);
-        let at = below(key);
-        (below(first) + count == at).then_some(at)
     }
 
     /// Makes `part` that of `page`, for readers at once with what `then` does. `latest`: the stamp
