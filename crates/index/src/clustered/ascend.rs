@@ -1,8 +1,8 @@
 //! Keys that come in ascending order: pages that get no more are to be full.
 //!
 //! The last page of an ascent has no high fence that is near, so it has no prefix to leave out, and
-//! other keys may be above it. It may grow larger than others, until what it has by now fills a page
-//! by itself.
+//! other keys may be above it. It may grow larger than others, until what it has by now fills a
+//! page by itself.
 
 use super::ClusteredTree;
 use super::image::{Entries, Spec};
