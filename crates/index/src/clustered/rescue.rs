@@ -37,6 +37,9 @@ struct Fenced {
     next: u32,
 }
 
+/// The keys between two bounds.
+type Gap = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
 /// What is left of a leaf page.
 #[derive(Debug, Default)]
 pub(super) struct Rescued {
@@ -47,7 +50,7 @@ pub(super) struct Rescued {
     /// Entries that cannot be read.
     pub(super) lost: usize,
     /// The keys that those lie between.
-    gaps: Vec<(Bound<Vec<u8>>, Bound<Vec<u8>>)>,
+    gaps: Vec<Gap>,
     /// A change cannot be read: it may be of any key.
     has_lost_change: bool,
 }
@@ -55,7 +58,7 @@ pub(super) struct Rescued {
 impl Rescued {
     /// Whether the entries are all that the page had between two keys.
     pub(super) fn is_whole(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
-        let meets = |gap: &(Bound<Vec<u8>>, Bound<Vec<u8>>)| {
+        let meets = |gap: &Gap| {
             let below = |end: Bound<&[u8]>, start: Bound<&[u8]>| match (end, start) {
                 (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
                 (Bound::Included(end), Bound::Included(start)) => end < start,
