@@ -62,6 +62,9 @@ pub fn options(path: &Path, how: How) -> Options {
     }
 }
 
+/// Damage of names that is told at opening.
+const MAX_DAMAGE: usize = 3;
+
 /// Opens a database that is there.
 ///
 /// # Errors
@@ -70,15 +73,20 @@ pub fn open(path: &Path, how: How) -> Outcome<Database> {
     let db = options(path, how)
         .open(path)
         .map_err(|e| unopened(path, &e))?;
-    let restored = db.recovery().restored;
-    if restored > 0 {
-        eprintln!(
-            "{}: damaged: names of keyspaces that only one of two copies has: {restored}; \
-             `{} check {}` says where",
-            path.display(),
-            program(),
-            shell_path(path)
-        );
+    let recovery = db.recovery();
+    // What opening finds there is about names of keyspaces.
+    if db.layout() == Layout::Clustered && recovery.damaged > 0 {
+        for damaged in recovery.damage.iter().take(MAX_DAMAGE) {
+            eprintln!("{}: damaged: {damaged}", path.display());
+        }
+        let more = recovery.damaged.saturating_sub(MAX_DAMAGE as u64);
+        let more = if more > 0 {
+            format!("{more} more; ")
+        } else {
+            String::new()
+        };
+        let path = shell_path(path);
+        eprintln!("{more}`{} check {path}` names all damage", program());
     }
     Ok(db)
 }

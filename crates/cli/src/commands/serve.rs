@@ -47,13 +47,6 @@ pub fn run(args: &Serve) -> Outcome {
              run `bristlecone check`"
         );
     }
-    if recovery.restored > 0 {
-        tracing::error!(
-            restored = recovery.restored,
-            "the pool is damaged: only one of two copies has these names of keyspaces; stop the server and run \
-             `bristlecone check`"
-        );
-    }
     let running = Running::start(store, settings).map_err(wrong)?;
     tell(&args.pool, &running).map_err(|e| Failure::output(&e))?;
     // ORDERING: Relaxed; a signal's flag, which leads to nothing else.

@@ -325,7 +325,7 @@ fn a_damaged_page_with_names_of_keyspaces_loses_none() {
 fn a_name_that_one_copy_has_lost_is_told_by_who_opens_for_writing() {
     let b = Bench::new();
     filled(&b, "clustered", 2_000);
-    let told = "names of keyspaces that only one of two copies has: 1";
+    let told = "only one of the two copies of the catalogue had keyspace \"default\"";
     let before = b.run(&["put", "p", "a", "b"]).ok().stderr;
     assert!(before.is_empty(), "{before}");
     // The second copy's value: what it says of the number, then the name.
