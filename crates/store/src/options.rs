@@ -13,7 +13,8 @@ pub enum Layout {
     /// record it is in.
     Records,
     /// In the pages of a clustered tree: store format 3, the default. Opening reads none of the
-    /// keys. A wrong byte costs one value, or all keys of the page that it is in.
+    /// keys. A wrong byte costs one value, or some of the page that it is in, of which no key can
+    /// be changed then.
     #[default]
     Clustered,
 }
