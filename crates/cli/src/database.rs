@@ -74,7 +74,7 @@ pub fn open(path: &Path, how: How) -> Outcome<Database> {
         .open(path)
         .map_err(|e| unopened(path, &e))?;
     let recovery = db.recovery();
-    // What opening finds there is about names of keyspaces.
+    // In this layout opening compares the names of keyspaces, and no other entries.
     if db.layout() == Layout::Clustered && recovery.damaged > 0 {
         for damaged in recovery.damage.iter().take(MAX_DAMAGE) {
             eprintln!("{}: damaged: {damaged}", path.display());

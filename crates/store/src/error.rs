@@ -76,6 +76,15 @@ pub struct DamagedRecord {
 }
 
 impl DamagedRecord {
+    /// Damage in a tree, of this index key, or of the page that begins there.
+    pub(crate) fn in_tree(index_key: Option<&[u8]>, what: impl Into<String>) -> Self {
+        Self {
+            index_key: index_key.map(<[u8]>::to_vec),
+            offset: 0,
+            what: what.into(),
+        }
+    }
+
     /// Returns the keyspace's number and the key, unless the index key is too short.
     #[must_use]
     pub fn key(&self) -> Option<(u32, &[u8])> {

@@ -29,13 +29,11 @@ pub struct StoreRecovery {
     pub in_order: bool,
     /// Damage that was found. It is kept, and reads of the keys are errors. In the records' layout:
     /// records, and slots of the commit table. In the clustered layout: entries and pages of the
-    /// catalogue, and numbers of keyspaces whose names are lost; other pages are not looked at.
+    /// catalogue, names that only one of its two copies had, which the other one is given, and
+    /// numbers of keyspaces whose names are lost; other pages are not looked at.
     pub damaged: u64,
     /// The first 1,000 of these. All of them: [`Store::find_damage`](crate::Store::find_damage).
     pub damage: Vec<DamagedRecord>,
-    /// Names of keyspaces that only one of the two copies had, and the other one was given. 0 in
-    /// the records' layout, which has one copy.
-    pub restored: u64,
     /// Time that it took, apart from the index.
     pub elapsed: Duration,
 }

@@ -56,7 +56,7 @@ pub fn run(args: &Restore) -> Outcome {
     tell(args, restored, started.elapsed())
 }
 
-/// What was made.
+/// The database that was made of a backup.
 struct Restored {
     report: BackupReport,
     medium: MediumKind,

@@ -47,7 +47,7 @@ where
         };
         let fits = |words: usize, percent| words * 100 <= self.page_words * percent;
         if at + 1 < n && fits(left(at + 1), FULL) {
-            // What comes behind goes, and the ascent goes on.
+            // Split off the keys above, so that this page stays the last of the ascent.
             return Some((at + 1, FULL));
         }
         // Of long entries there is little that they leave out.

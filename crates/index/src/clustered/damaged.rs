@@ -1,6 +1,8 @@
-//! A tree under a store whose pages are damaged: what is sound in them is read all the same.
+//! Reading damaged pages of a tree under a store, as far as they are sound.
 
 use super::hosted::{Current, HostedTree, KeyRange};
+use super::page::Page;
+use super::rescue::Rescued;
 use super::scan::NOW;
 use super::stored::Stored;
 use super::{Handle, ReadError};
@@ -20,10 +22,23 @@ pub enum Lost<'l> {
     Key(&'l [u8], Option<&'l [u8]>),
 }
 
+impl<'l> Lost<'l> {
+    /// Returns the key, or the one that the page begins with: an empty one for the first page.
+    #[must_use]
+    pub fn key(&self) -> &'l [u8] {
+        match *self {
+            Self::Key(key, _) => key,
+            Self::Page((Bound::Included(low) | Bound::Excluded(low), _)) => low,
+            Self::Page((Bound::Unbounded, _)) => &[],
+        }
+    }
+}
+
 /// Visits an entry as its page has it.
 type Visit<'v> = dyn FnMut(&[u8], Stored<'_>) -> Result<ControlFlow<()>, ReadError> + 'v;
 
-fn bounds_of<'r>(at: &'r Ranged<[u8]>) -> KeyRange<'r> {
+/// The range of a page.
+fn bounds_of(at: &Ranged<[u8]>) -> KeyRange<'_> {
     let low = at.low.as_deref().map_or(Bound::Unbounded, Bound::Included);
     let high = at.high.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
     (low, high)
@@ -49,9 +64,26 @@ fn earlier<'k>(a: Bound<&'k [u8]>, b: Bound<&'k [u8]>) -> Bound<&'k [u8]> {
     }
 }
 
+/// The keys that two ranges share.
+fn shared<'k>(a: KeyRange<'k>, b: KeyRange<'k>) -> KeyRange<'k> {
+    (later(a.0, b.0), earlier(a.1, b.1))
+}
+
+fn contains(range: &KeyRange<'_>, key: &[u8]) -> bool {
+    RangeBounds::<[u8]>::contains(range, key)
+}
+
 impl<M: Media> HostedTree<M> {
-    /// What a page that cannot be loaded says of a key, whatever the time is: it has not changed
-    /// since the tree was opened.
+    /// The readable part of the page at `at`, if that is a leaf page which is not loaded.
+    fn rescued_at(&self, at: &Ranged<[u8]>) -> Option<(Page<'_, M>, Rescued)> {
+        match Handle::decode(at.located.leaf) {
+            Handle::Unloaded(id) => self.0.rescue(id),
+            Handle::Part(_) => None,
+        }
+    }
+
+    /// Reads a key in the sound part of a page that cannot be loaded. The page has not changed
+    /// since the tree was opened, so the value is that of every time that is read at.
     #[cold]
     pub(super) fn get_rescued<'t>(
         &'t self,
@@ -60,11 +92,7 @@ impl<M: Media> HostedTree<M> {
         guard: &Guard,
     ) -> Result<Option<Stored<'t>>, ReadError> {
         let at = self.0.inner.find_range(key, guard);
-        let rescued = match Handle::decode(at.located.leaf) {
-            Handle::Unloaded(id) => self.0.rescue(id),
-            Handle::Part(_) => None,
-        };
-        let Some((page, rescued)) = rescued else {
+        let Some((page, rescued)) = self.rescued_at(&at) else {
             return Err(ReadError::Damaged(what));
         };
         let of_key = |(other, _): &(Vec<u8>, _)| (**other).cmp(key);
@@ -87,20 +115,15 @@ impl<M: Media> HostedTree<M> {
         e: ReadError,
         visit: &mut Visit<'_>,
     ) -> Result<ControlFlow<()>, ReadError> {
-        let Handle::Unloaded(id) = Handle::decode(at.located.leaf) else {
+        let Some((page, rescued)) = self.rescued_at(at) else {
             return Err(e);
         };
-        let Some((page, rescued)) = self.0.rescue(id) else {
-            return Err(e);
-        };
-        let (low, high) = bounds_of(at);
-        let (from, to) = (later(range.0, low), earlier(range.1, high));
-        if !rescued.is_whole(from, to) {
+        let range = shared(range, bounds_of(at));
+        if !rescued.is_whole(range.0, range.1) {
             return Err(e);
         }
-        let inside =
-            |(key, _): &&(Vec<u8>, _)| RangeBounds::<[u8]>::contains(&(from, to), &key[..]);
-        let mut entries: Vec<_> = rescued.entries.iter().filter(inside).collect();
+        let entries = rescued.entries.iter();
+        let mut entries: Vec<_> = entries.filter(|(key, _)| contains(&range, key)).collect();
         if direction == Direction::Down {
             entries.reverse();
         }
@@ -139,9 +162,7 @@ impl<M: Media> HostedTree<M> {
     ) -> Result<(), ReadError> {
         let visit = |key: &[u8], stored: Stored<'_>| visit(key, Current::new(&self.0, stored));
         (self.0).scan_stored(&range, Direction::Up, time, visit, |at, e| {
-            let low = at.low.as_deref().map_or(Bound::Unbounded, Bound::Included);
-            let high = at.high.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            damaged((low, high), &e);
+            damaged(bounds_of(at), &e);
             Ok(ControlFlow::Continue(()))
         })
     }
@@ -163,34 +184,23 @@ impl<M: Media> HostedTree<M> {
         });
         let one = |key: &[u8], stored: Stored<'_>| (visit.borrow_mut())(key, stored);
         (self.0).scan_stored(&range, Direction::Up, NOW, one, |at, e| {
-            let low = at.low.as_deref().map_or(Bound::Unbounded, Bound::Included);
-            let high = at.high.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            let rescued = match Handle::decode(at.located.leaf) {
-                Handle::Unloaded(id) => self.0.rescue(id),
-                Handle::Part(_) => None,
-            };
-            let Some((page, rescued)) = rescued else {
-                lost(Lost::Page((low, high)), &e.to_string());
+            let Some((page, rescued)) = self.rescued_at(at) else {
+                lost(Lost::Page(bounds_of(at)), &e.to_string());
                 return Ok(ControlFlow::Continue(()));
             };
             let what = format!("{e}; {} of its entries cannot be read", rescued.lost);
-            lost(Lost::Page((low, high)), &what);
-            let is_inside = |key: &[u8]| {
-                let of_page: KeyRange<'_> = (low, high);
-                RangeBounds::<[u8]>::contains(&range, key)
-                    && RangeBounds::<[u8]>::contains(&of_page, key)
-            };
-            for (key, value) in rescued.uncertain.iter().filter(|(key, _)| is_inside(key)) {
+            lost(Lost::Page(bounds_of(at)), &what);
+            let range = shared(range, bounds_of(at));
+            let uncertain = rescued.uncertain.iter();
+            for (key, value) in uncertain.filter(|(key, _)| contains(&range, key)) {
                 let before = value.map(|value| page.stored(value));
-                let before = before
-                    .filter(|stored| !stored.outer)
-                    .map(|stored| stored.bytes);
-                lost(
-                    Lost::Key(key, before),
-                    "a damaged change may have changed it",
-                );
+                let before = before.filter(|stored| !stored.outer);
+                let before = before.map(|stored| stored.bytes);
+                let what = "a damaged change may have changed it";
+                lost(Lost::Key(key, before), what);
             }
-            for (key, value) in rescued.entries.iter().filter(|(key, _)| is_inside(key)) {
+            let entries = rescued.entries.iter();
+            for (key, value) in entries.filter(|(key, _)| contains(&range, key)) {
                 if one(key, page.stored(*value))?.is_break() {
                     return Ok(ControlFlow::Break(()));
                 }

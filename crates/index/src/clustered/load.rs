@@ -34,7 +34,7 @@ pub(super) struct Sound<'p, M> {
     pub(super) block: u64,
 }
 
-/// What an inner page has: a child at least.
+/// The content of an inner page, with one child at least.
 struct Inner {
     known: Known,
     children: Vec<(Vec<u8>, u32)>,

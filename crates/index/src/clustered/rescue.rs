@@ -1,12 +1,12 @@
-//! What can be had of damaged pages.
+//! Recovering damaged pages.
 //!
 //! *Inner pages* say nothing that the pages below do not: a damaged one is made again from their
 //! fences, when it is loaded. Where one of those is damaged too, the page to its left has its
 //! number. Only the first page below must be readable.
 //!
-//! *Leaf pages* are read as far as their sums go, for whoever saves what is left. An entry of the
-//! base is there if its stripes are sound, a record of the tail if its group is. What came before a
-//! damaged group may have been changed by it, and is not given.
+//! *Leaf pages* are read as far as their sums hold, for readers and for salvage. An entry of the
+//! base is sound if its stripes are, a record of the tail if its group is. A damaged group may have
+//! changed any key, so the values before it are uncertain.
 
 use super::image::{Entries, Spec};
 use super::layout::{Header, Lengths, STRIPE, Seed, Uniform};
@@ -40,7 +40,7 @@ struct Fenced {
 /// The keys between two bounds.
 type Gap = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// What is left of a leaf page.
+/// The readable part of a damaged leaf page.
 #[derive(Debug, Default)]
 pub(super) struct Rescued {
     /// Keys in order, with their values.
@@ -108,7 +108,13 @@ where
         // Those that led here, among others.
         let known = levels.flat_map(|level| level.values().map(|known| known.id));
         let others: BTreeSet<u32> = known.chain([id]).collect();
-        let (inside, _) = self.pages_between(&others, &low, &high);
+        let is_inside = |page: &Fenced| {
+            page.low >= low
+                && (high.is_none() || page.high.is_some() && page.high <= high)
+                && !others.contains(&page.id)
+        };
+        let mut inside: Vec<Fenced> = self.sound_pages().filter(is_inside).collect();
+        inside.sort_by(|a, b| a.low.cmp(&b.low));
         let Some(below) = inside.iter().map(|page| page.level).max() else {
             return Ok(false);
         };
@@ -212,22 +218,20 @@ where
             let pages = upper.levels.get(usize::from(level) - 1);
             pages.and_then(|pages| Some(pages.get(high)?.id))
         };
-        let begins = |page: &Fenced| page.level == level;
         // From the level of the root down, at most.
         for _ in 0..=u8::MAX {
             if let Some(id) = of_level(upper) {
                 return Ok(Some(id));
             }
-            let bound = Some(high.clone());
-            let (_, behind) = self.pages_between(&BTreeSet::new(), &bound, &bound);
-            if let Some(page) = behind.iter().find(|page| begins(page)) {
+            let begins = |page: &Fenced| page.level == level && page.low.as_ref() == Some(high);
+            if let Some(page) = self.sound_pages().find(begins) {
                 return Ok(Some(page.id));
             }
             let at = K::with_value_of(high, |high| self.inner.find_range(high, guard));
-            let Some((at, Handle::Unloaded(id))) = at.map(|at| {
-                let handle = Handle::decode(at.located.leaf);
-                (at, handle)
-            }) else {
+            let Some(at) = at else {
+                return Ok(None);
+            };
+            let Handle::Unloaded(id) = Handle::decode(at.located.leaf) else {
                 return Ok(None);
             };
             match self.load_page(upper, id, &at, guard) {
@@ -239,42 +243,20 @@ where
         Ok(None)
     }
 
-    /// The pages but `others` that are in that range, by where they begin, and all that begin where
-    /// it ends.
-    fn pages_between(
-        &self,
-        others: &BTreeSet<u32>,
-        low: &Option<Vec<u8>>,
-        high: &Option<Vec<u8>>,
-    ) -> (Vec<Fenced>, Vec<Fenced>) {
-        let (mut inside, mut behind) = (Vec::new(), Vec::new());
-        for id in Table::FIRST_ID..self.table.end() {
+    /// All pages that count and whose headers are sound.
+    fn sound_pages(&self) -> impl Iterator<Item = Fenced> {
+        (Table::FIRST_ID..self.table.end()).filter_map(|id| {
             let word = self.table.read(self.pm(), id).ok().flatten();
-            if word.is_none_or(|word| word.kind != Kind::Page || word.newborn) {
-                continue;
-            }
-            let Ok(sound) = self.sound(id) else {
-                continue;
-            };
-            let header = &sound.header;
-            let page = Fenced {
+            word.filter(|word| word.kind == Kind::Page && !word.newborn)?;
+            let Sound { page, header, .. } = self.sound(id).ok()?;
+            Some(Fenced {
                 id,
                 level: header.level,
-                low: sound.page.low(header).map(<[u8]>::to_vec),
-                high: sound.page.high(header).map(<[u8]>::to_vec),
+                low: page.low(&header).map(<[u8]>::to_vec),
+                high: page.high(&header).map(<[u8]>::to_vec),
                 next: header.next,
-            };
-            if page.low.is_some() && page.low == *high {
-                behind.push(page);
-            } else if page.low >= *low
-                && (high.is_none() || page.high.is_some() && page.high <= *high)
-                && !others.contains(&id)
-            {
-                inside.push(page);
-            }
-        }
-        inside.sort_by(|a, b| a.low.cmp(&b.low));
-        (inside, behind)
+            })
+        })
     }
 
     /// Writes an inner page with these children in the place of the damaged one, durably.
@@ -317,7 +299,8 @@ where
         Ok(Known::of(&page))
     }
 
-    /// What is left of leaf page `id`; `None` if it is none, or its header is damaged.
+    /// Reads the sound part of leaf page `id`; `None` if it is not a leaf page, or its header is
+    /// damaged.
     pub(super) fn rescue(&self, id: u32) -> Option<(Page<'_, M>, Rescued)> {
         let sound = self
             .sound(id)

@@ -1,4 +1,4 @@
-//! What is left when pages are damaged.
+//! Damaged pages: what is recovered of them, and what is reported as lost.
 
 use super::tests::{Medium, crash, pool, tree};
 use super::*;

@@ -131,11 +131,6 @@ impl<M: Media> Core<M> {
     fn find_damage_now(&self) -> Vec<DamagedRecord> {
         let mut pages = Vec::new();
         let mut values = Vec::new();
-        let found = |key: Option<Vec<u8>>, what: String| DamagedRecord {
-            index_key: key,
-            offset: 0,
-            what,
-        };
         let scanned = self.tree.salvage(
             ALL,
             |key, current| {
@@ -154,20 +149,20 @@ impl<M: Media> Core<M> {
                     Err(e) => Err(e.to_string()),
                 };
                 if let Err(what) = decoded {
-                    values.push(found(Some(key.to_vec()), what));
+                    values.push(DamagedRecord::in_tree(Some(key), what));
                 }
                 Ok(ControlFlow::Continue(()))
             },
             |(low, _), e| {
                 let low = match low {
-                    Bound::Included(low) | Bound::Excluded(low) => Some(low.to_vec()),
+                    Bound::Included(low) | Bound::Excluded(low) => Some(low),
                     Bound::Unbounded => None,
                 };
-                pages.push(found(low, e.to_string()));
+                pages.push(DamagedRecord::in_tree(low, e.to_string()));
             },
         );
         if let Err(e) = scanned {
-            pages.push(found(None, e.to_string()));
+            pages.push(DamagedRecord::in_tree(None, e.to_string()));
         }
         pages.extend(values);
         pages

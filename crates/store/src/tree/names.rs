@@ -44,7 +44,7 @@ fn copy_key(number: u32) -> IndexKey {
     IndexKey::new(COPY, &number.to_be_bytes())
 }
 
-/// What an entry of the copy says: a number and its name, or no name if it was dropped.
+/// Decodes an entry of the copy: a number with its name, or without one if it was dropped.
 fn parse_copy(key: &[u8], value: &[u8]) -> Option<(u32, Option<Arc<str>>)> {
     let number = number_in_copy(key)?;
     match value.split_first()? {
@@ -54,7 +54,7 @@ fn parse_copy(key: &[u8], value: &[u8]) -> Option<(u32, Option<Arc<str>>)> {
     }
 }
 
-/// What catalogue and copy say.
+/// The names of keyspaces, from the catalogue and its copy.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// By number.
@@ -124,13 +124,11 @@ impl Names {
                 None => "has no name of it".to_owned(),
             };
             let (catalogue, copy) = (said(catalogue), said(copy));
-            names.damage.push(DamagedRecord {
-                index_key: Some(copy_key(number).to_vec()),
-                offset: 0,
-                what: format!(
-                    "of keyspace number {number}, the catalogue {catalogue}, and its copy {copy}"
-                ),
-            });
+            let what = format!(
+                "of keyspace number {number}, the catalogue {catalogue}, and its copy {copy}"
+            );
+            let key = copy_key(number);
+            names.damage.push(DamagedRecord::in_tree(Some(&key), what));
         }
         names
     }
@@ -143,11 +141,7 @@ impl Names {
     ) {
         let bounds = Bounds::new(number, Bound::Unbounded, Bound::Unbounded);
         let (damage, pages) = (&mut self.damage, &mut self.pages);
-        let found = |key: &[u8], what: String| DamagedRecord {
-            index_key: Some(key.to_vec()),
-            offset: 0,
-            what,
-        };
+        let found = |key: &[u8], what: &str| DamagedRecord::in_tree(Some(key), what);
         let is_ledger =
             |key: &[u8]| number == CATALOGUE && split(key).is_some_and(|(_, name)| name.is_empty());
         let mut uncertain = Vec::new();
@@ -161,28 +155,24 @@ impl Names {
                 let value = current.value().map_err(|e| Damage::new(e.to_string()));
                 let read = value.and_then(|stored| entry(key, decode(stored)?.0));
                 if let Err(e) = read {
-                    damage.push(found(key, e.0));
+                    damage.push(found(key, &e.0));
                 }
                 Ok(ControlFlow::Continue(()))
             },
             |lost, what| {
-                let key = match lost {
-                    Lost::Key(key, _) if is_ledger(key) => return,
-                    Lost::Key(key, before) => {
-                        let before = before.map(|before| (key.to_vec(), before.to_vec()));
-                        uncertain.extend(before);
-                        key
+                if let Lost::Key(key, before) = lost {
+                    if is_ledger(key) {
+                        return;
                     }
-                    Lost::Page((Bound::Included(low) | Bound::Excluded(low), _)) => low,
-                    Lost::Page((Bound::Unbounded, _)) => &[],
-                };
-                pages.push(found(key, what.to_owned()));
+                    uncertain.extend(before.map(|before| (key.to_vec(), before.to_vec())));
+                }
+                pages.push(found(lost.key(), what));
             },
         );
         // Names seldom change, and it is reported.
         for (key, before) in uncertain {
             if let Err(e) = decode(&before).and_then(|(value, _)| entry(&key, value)) {
-                damage.push(found(&key, e.0));
+                damage.push(found(&key, &e.0));
             }
         }
     }
@@ -216,10 +206,10 @@ impl<M: Media> Core<M> {
     pub(super) fn load_names(&self, recovery: &mut StoreRecovery) -> Result<(), StoreError> {
         let names = Names::read(&self.tree);
         let numbers = self.numbers_with_keys();
-        let mut nameless = numbers
-            .iter()
-            .filter(|number| !names.named.contains_key(number) && !names.dropped.contains(number));
-        if names.is_lost && nameless.next().is_some() {
+        let has_no_name =
+            |number: &&u32| !names.named.contains_key(number) && !names.dropped.contains(number);
+        let nameless: Vec<u32> = numbers.iter().filter(has_no_name).copied().collect();
+        if names.is_lost && !nameless.is_empty() {
             let all = names.damage.iter().chain(&names.pages);
             let all: Vec<String> = all.map(ToString::to_string).collect();
             return Err(StoreError::Damaged(Damage::new(format!(
@@ -247,34 +237,23 @@ impl<M: Media> Core<M> {
             self.sweep.add(*number, 0);
         }
         for number in &names.single {
-            recovery.found(DamagedRecord {
-                index_key: Some(copy_key(*number).to_vec()),
-                offset: 0,
-                what: format!(
-                    "only one of the two copies of the catalogue had keyspace {:?}, number {number}; \
-                     it may have been dropped",
-                    names.named[number]
-                ),
-            });
-        }
-        for number in numbers {
-            if !names.named.contains_key(&number) && !names.dropped.contains(&number) {
-                recovery.found(DamagedRecord {
-                    index_key: Some(copy_key(number).to_vec()),
-                    offset: 0,
-                    what: format!(
-                        "the name of keyspace number {number} is lost; its keys are kept, and \
-                         `bristlecone export --skip-damaged` saves them"
-                    ),
-                });
-            }
-        }
-        if !self.pm().read_only() {
-            for number in &names.single {
-                let name = &names.named[number];
+            let name = &names.named[number];
+            let what = format!(
+                "only one of the two copies of the catalogue had keyspace {name:?}, number {number}; \
+                 it may have been dropped"
+            );
+            recovery.found(DamagedRecord::in_tree(Some(&copy_key(*number)), what));
+            if !self.pm().read_only() {
                 // It is known all the same; a damaged page stays as it is.
-                recovery.restored += u64::from(self.write_name(*number, None, name).is_ok());
+                let _ = self.write_name(*number, None, name);
             }
+        }
+        for number in nameless {
+            let what = format!(
+                "the name of keyspace number {number} is lost; its keys are kept, and \
+                 `bristlecone export --skip-damaged` saves them"
+            );
+            recovery.found(DamagedRecord::in_tree(Some(&copy_key(number)), what));
         }
         Ok(())
     }

@@ -12,13 +12,13 @@ use crate::report::{SalvageReport, Salvaged};
 use crate::root::StoreRoot;
 use bristlecone_index::Violation;
 use bristlecone_index::clustered::{
-    ClusteredOptions, Current, Glimpse, HostedTree, Lost, Observed, Observer, ReadError, When,
+    ClusteredOptions, Current, Glimpse, HostedTree, Observed, Observer, ReadError, When,
 };
 use bristlecone_pmem::{Media, Pool};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Nobody changes the store.
@@ -33,7 +33,7 @@ impl Observer for Nobody {
     fn changed(&self, _: Observed<'_>) {}
 }
 
-/// What is wrong with a key, or with a page, as the salvage of the key that it begins with.
+/// A damaged key, or a damaged page, which is named by the key that it begins with.
 struct Wrong {
     key: Vec<u8>,
     what: String,
@@ -131,14 +131,9 @@ impl<M: Media> Walk<'_, M> {
             },
             |lost, what| {
                 let (walk, wrong) = &mut *walk.borrow_mut();
-                let key = match lost {
-                    Lost::Key(key, _) => key,
-                    Lost::Page((Bound::Included(low) | Bound::Excluded(low), _)) => low,
-                    Lost::Page((Bound::Unbounded, _)) => &[],
-                };
                 walk.violation
                     .get_or_insert_with(|| Violation::new(what.to_owned()));
-                let (key, what) = (key.to_vec(), what.to_owned());
+                let (key, what) = (lost.key().to_vec(), what.to_owned());
                 wrong.push(Wrong { key, what });
             },
         );
