@@ -3,6 +3,7 @@
 use crate::error::OrError;
 use crate::{Database, Durability, Error, Medium, Result};
 use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::memory::available;
 use bristlecone_pmem::{Access, MediaOptions, OpenError, Pool, PoolOptions};
 use bristlecone_store::{Layout, Store, StoreOptions};
 use std::path::Path;
@@ -37,6 +38,7 @@ pub struct Options {
     create_new: bool,
     layout: Layout,
     vacuum_every: Option<Duration>,
+    memory: Option<u64>,
 }
 
 impl Default for Options {
@@ -47,6 +49,7 @@ impl Default for Options {
             create_new: false,
             layout: Layout::default(),
             vacuum_every: StoreOptions::default().vacuum_every,
+            memory: available().map(|bytes| bytes / 2),
         }
     }
 }
@@ -218,6 +221,29 @@ impl Options {
         self
     }
 
+    /// Sets how many bytes of memory this process may have resident, by default half of the
+    /// machine's, or of what its control groups allow. A database on [`Medium::Journal`], in
+    /// [`Layout::Clustered`], may be larger: a thread then drops from memory what can be read from
+    /// the file again. Changes that the file does not have yet are bounded by a quarter of it. With
+    /// `None` everything that was touched stays in memory, as it does on other media.
+    ///
+    /// The bound is one of the process: with several databases open, each of them gives memory back
+    /// when the process is above its bound. What the program itself uses counts.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use bristlecone::Database;
+    ///
+    /// let db = Database::builder().memory(Some(256 << 20)).open(dir.path().join("orders.db"))?;
+    /// # drop(db);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn memory(mut self, bytes: Option<u64>) -> Self {
+        self.memory = bytes;
+        self
+    }
+
     /// Opens the database at `path`, or makes it.
     ///
     /// # Errors
@@ -322,6 +348,7 @@ impl Options {
         let options = StoreOptions {
             layout: self.layout,
             vacuum_every: self.vacuum_every,
+            memory: self.memory,
             ..StoreOptions::default()
         };
         let roots = pool.roots();

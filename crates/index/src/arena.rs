@@ -211,6 +211,11 @@ impl<T: Node> Arena<T> {
         }
     }
 
+    /// Returns the bound of all handles that were ever handed out.
+    pub(crate) fn handed_out(&self) -> u32 {
+        lock(&self.space).next
+    }
+
     /// Returns the number of nodes that are handed out (or wait for readers to leave), and the
     /// bytes of every node ever handed out and of the separators on the heap.
     pub(crate) fn usage(&self) -> (u64, u64) {

@@ -6,6 +6,7 @@
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::io;
+use std::path::Path;
 use std::ptr::{NonNull, null_mut};
 
 /// Bytes that a step leaves for the rest of the process: requests, replies, buffers.
@@ -42,6 +43,38 @@ pub fn ask(bytes: usize) -> io::Result<()> {
     // SAFETY: 1. the mapping was made above with this length; 2. nothing else knows of it.
     unsafe { release(at, bytes) };
     Ok(())
+}
+
+/// Returns how many bytes of this process are in memory, or `None` where the system does not tell.
+#[must_use]
+pub fn resident() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
+/// Returns how many bytes of memory this process can have: the machine's, or what its control
+/// groups leave of that. `None` where the system does not tell.
+#[must_use]
+pub fn available() -> Option<u64> {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let machine = read("/proc/meminfo").and_then(|info| {
+        let line = info.lines().find(|line| line.starts_with("MemTotal:"))?;
+        let kib: u64 = line.split_ascii_whitespace().nth(1)?.parse().ok()?;
+        kib.checked_mul(1024)
+    });
+    let group = read("/proc/self/cgroup").and_then(|groups| {
+        let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+        // Each group also has the limits of those above it.
+        let above = Path::new(path).ancestors();
+        let limit = |group: &Path| {
+            let group = group.strip_prefix("/").unwrap_or(group);
+            let limit = Path::new("/sys/fs/cgroup").join(group).join("memory.max");
+            read(limit.to_str()?)?.trim().parse::<u64>().ok()
+        };
+        above.filter_map(limit).min()
+    });
+    machine.into_iter().chain(group).min()
 }
 
 /// Reserves `bytes` of address space, which read as zero and may not be stored to yet
@@ -96,6 +129,24 @@ pub unsafe fn release(at: NonNull<u8>, bytes: usize) {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn memory_that_is_touched_is_resident() {
+        let before = super::resident().expect("Linux tells");
+        let touched = vec![1_u8; 64 << 20];
+        let after = super::resident().expect("Linux tells");
+        assert!(after > before + (32 << 20), "{before} to {after}");
+        assert_eq!(
+            touched
+                .iter()
+                .step_by(4096)
+                .map(|b| u64::from(*b))
+                .sum::<u64>(),
+            16384
+        );
+        let available = super::available().expect("Linux tells");
+        assert!(available > after, "{available}");
+    }
+
     #[test]
     fn what_cannot_be_had_is_refused() {
         assert!(super::ask(1 << 20).is_ok());

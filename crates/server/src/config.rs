@@ -67,6 +67,8 @@ pub struct Settings {
     pub client_query_buffer_limit: usize,
     /// The most bytes of messages that a subscriber has not been sent yet.
     pub client_output_buffer_limit: usize,
+    /// The most memory of the process, where the pool can give some back; 0 for no limit.
+    pub memory: Share,
     /// The most memory of all clients together; 0 for no limit.
     pub maxmemory_clients: Share,
     /// Log commands that take longer than this, in µs; a negative number for none.
@@ -105,6 +107,7 @@ impl Default for Settings {
             proto_max_arguments: 1 << 20,
             client_query_buffer_limit: 1 << 30,
             client_output_buffer_limit: 32 << 20,
+            memory: Share::Bytes(256 << 20),
             maxmemory_clients: Share::Percent(25),
             slowlog_log_slower_than: 10_000,
             slowlog_max_len: 128,
@@ -293,6 +296,7 @@ const SETTINGS: &[Setting] = &[
         subscribers,
         |at: &usize| format!("normal 0 0 0 slave 0 0 0 pubsub {at} 0 0")
     ),
+    setting!("memory", false, memory, str::parse, Share::to_string),
     setting!(
         "maxmemory-clients",
         true,

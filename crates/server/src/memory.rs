@@ -75,30 +75,13 @@ impl FromStr for Share {
 /// control groups.
 #[must_use]
 pub fn available() -> u64 {
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = info.lines().find_map(|line| {
-        let kib = line.strip_prefix("MemTotal:")?.split_whitespace().next()?;
-        kib.parse::<u64>().ok()?.checked_mul(1 << 10)
-    });
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"));
-    let mut limits = Vec::from_iter(total);
-    let mut at = std::path::Path::new("/sys/fs/cgroup").join(group.unwrap_or_default());
-    while at.starts_with("/sys/fs/cgroup") {
-        let limit = std::fs::read_to_string(at.join("memory.max")).ok();
-        limits.extend(limit.and_then(|limit| limit.trim().parse::<u64>().ok()));
-        at.pop();
-    }
     // Without a known limit nothing is too much.
-    limits.into_iter().min().unwrap_or(u64::MAX)
+    bristlecone_pmem::memory::available().unwrap_or(u64::MAX)
 }
 
 /// Returns the resident memory of this process in bytes; 0 if the system does not tell.
 pub(crate) fn resident() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split_whitespace().nth(1);
-    let pages: u64 = pages.and_then(|pages| pages.parse().ok()).unwrap_or(0);
-    pages.saturating_mul(rustix::param::page_size() as u64)
+    bristlecone_pmem::memory::resident().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -46,6 +46,10 @@ pub struct StoreOptions {
     /// [`Store::vacuum`](crate::Store::vacuum) has to be called. In the clustered layout the thread
     /// also counts the keys, where the last session has not left their number.
     pub vacuum_every: Option<Duration>,
+    /// Bytes of memory that the process may have resident, where the pool's medium can give memory
+    /// back: on a journal, in the clustered layout. A thread of the store then drops what can be
+    /// read again from the pool file. With `None` all that was touched stays in memory.
+    pub memory: Option<u64>,
     /// The clock that expiries are compared with.
     pub clock: WallClock,
 }
@@ -57,17 +61,19 @@ impl Default for StoreOptions {
             node_bytes: None,
             recovery_threads: std::thread::available_parallelism().map_or(1, usize::from),
             vacuum_every: Some(Duration::from_millis(50)),
+            memory: None,
             clock: WallClock::default(),
         }
     }
 }
 
 impl StoreOptions {
-    /// Returns these options without the vacuum's thread.
+    /// Returns these options without threads.
     #[must_use]
     pub fn without_thread(self) -> Self {
         Self {
             vacuum_every: None,
+            memory: None,
             ..self
         }
     }

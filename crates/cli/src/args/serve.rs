@@ -20,8 +20,12 @@ redis-cli -p 6379.
 Settings come from flags, else from the environment (BRISTLECONE_SERVE_MAXCLIENTS=500), else from the
 file (maxclients = 500): listen, tls-listen, tls-cert, tls-key, metrics, requirepass, users (file only),
 protected-mode, maxclients, timeout, tcp-keepalive, proto-max-bulk-len, client-query-buffer-limit,
-client-output-buffer-limit, maxmemory-clients, slowlog-log-slower-than, slowlog-max-len, backup-file,
+client-output-buffer-limit, memory, maxmemory-clients, slowlog-log-slower-than, slowlog-max-len, backup-file,
 enable-debug-command, log-level, log-format, logfile, threads. A wrong one ends it with status 2.
+
+memory limits what of the process is resident, for a pool on a disk (the medium journal) in the clustered
+layout: bytes (1gb), a share of the memory (50%), or 0 for no limit; 256mb is the default. The pool may be
+larger: what was not used for a while is read from the file again. Other pools are in memory as a whole.
 
 maxmemory-clients limits what all clients together hold in memory, as requests and replies: bytes (500mb),
 a share of the memory (25%, the default), or 0 for no limit. Beyond it the largest client is disconnected.
@@ -46,6 +50,10 @@ pub struct Serve {
     /// Settings, TOML
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Memory that may be resident, for a pool on a disk: bytes (1gb), a share (50%), or 0 for no limit
+    /// [default: 256mb]
+    #[arg(long, value_name = "BYTES")]
+    pub memory: Option<String>,
     /// Where to listen for TLS
     #[arg(long, value_name = "ADDR")]
     pub tls_listen: Option<String>,

@@ -37,7 +37,7 @@ pub fn run(args: &Serve) -> Outcome {
         e => Failure::new(e.to_string()),
     })?;
     raise_open_files(&settings);
-    let store = open(args)?;
+    let store = open(args, settings.memory.bytes())?;
     let recovery = store.recovery();
     if let Some(first) = recovery.damage.first() {
         tracing::error!(
@@ -93,6 +93,7 @@ fn settings(args: &Serve) -> Outcome<Settings> {
         ("tls-cert", &args.tls_cert),
         ("tls-key", &args.tls_key),
         ("metrics", &args.metrics),
+        ("memory", &args.memory),
     ];
     for (name, value) in flags {
         if let Some(value) = value {
@@ -107,12 +108,13 @@ fn settings(args: &Serve) -> Outcome<Settings> {
 }
 
 /// Opens the database, which is made if it is not there.
-fn open(args: &Serve) -> Outcome<Store<Auto>> {
+fn open(args: &Serve, memory: usize) -> Outcome<Store<Auto>> {
     let how = How::write(args.write);
     let asked = args.layout.map(LayoutChoice::layout);
     let opened = database::options(&args.pool, how)
         .create(true)
         .layout(asked.unwrap_or_default())
+        .memory(Some(memory as u64).filter(|bytes| *bytes > 0))
         .open(&args.pool);
     let db = opened.map_err(|e| database::unopened(&args.pool, &e))?;
     match asked {

@@ -99,6 +99,7 @@ where
         batch: &mut Batch<'_, K>,
         atomic: bool,
     ) -> Result<(), ReadError> {
+        let _storing = self.storing();
         batch.sort();
         if atomic {
             batch.keep_last();
@@ -138,6 +139,7 @@ where
         batch: &mut Batch<'_, K>,
         each: &mut Each<'_, K, V, M>,
     ) -> Result<usize, ReadError> {
+        let _storing = self.storing();
         batch.sort();
         let mut done = 0;
         let made = self.with_outers(batch, |batch| {
@@ -393,7 +395,7 @@ where
         let replaced = self.replace_as(&old, &entries, cut, course, &turnover)?;
         let dropped = &turnover.dropped;
         let right = self.become_replaced(part, replaced, None, dropped, true, guard);
-        self.retire(block, guard);
+        self.retire_leaf(block, guard);
         let Some((right, middle)) = right.zip(middle) else {
             return Ok(None);
         };

@@ -372,6 +372,7 @@ where
             self.parts.free(slot);
         }
         self.upper = std::sync::Mutex::new(Upper::default());
+        self.loaded = Self::loaded_of(self.pm());
         let loaded = self.load_all();
         loaded.map_err(Self::space_of)?;
         Ok(())

@@ -53,6 +53,7 @@ where
     /// [`ReadError`]; the page is not loaded then.
     #[cold]
     pub(super) fn load(&self, key: &K, guard: &Guard) -> Result<(), ReadError> {
+        let _storing = self.storing();
         let mut upper = lock(&self.upper);
         let range = self.inner.find_range(key, guard);
         match Handle::decode(range.located.leaf) {
@@ -255,7 +256,9 @@ where
             self.drop_again(page, header);
         }
         let placed = self.put_in_place(header.id, Handle::Part(slot), low, guard);
-        placed.inspect_err(|_| self.parts.free(slot))
+        placed.inspect_err(|_| self.parts.free(slot))?;
+        self.note_loaded(sound.block);
+        Ok(())
     }
 
     /// Whether these are bytes of a value, or of a reference.

@@ -86,6 +86,7 @@ where
     /// Merges the page of `key` with a neighbour, if that can be done now. Nothing but space
     /// depends on it.
     pub(super) fn merge(&self, key: &K) {
+        let _storing = self.storing();
         loop {
             match self.try_merge(key) {
                 // The page that it has become may be nearly empty, too.
@@ -212,7 +213,7 @@ where
         right_part.version.unlock();
         self.drop_outers(&joined.dropped, &kept, &guard);
         for block in [blocks.0, blocks.1] {
-            self.retire(block, &guard);
+            self.retire_leaf(block, &guard);
         }
         Ok(true)
     }
@@ -378,6 +379,7 @@ where
             let page = self.page(known.block, known.words);
             let mut places = Vec::new();
             let (header, seed) = page.header(self.salt)?;
+            page.check_base(&header, seed)?;
             page.tail(&header, seed, by_itself, |place, _| places.push(place))?;
             Ok::<_, String>((page, places))
         };

@@ -30,6 +30,7 @@
 //! | `table`, `counter`, `root` | page table; generations and stamps; root words |
 //! | `slots`, `sessions` | commit slots; what they said when a crash ended a session |
 //! | `lazy`, `hosted` | a tree whose pages are loaded as they are touched; one under a store |
+//! | `evict` | giving memory back |
 //! | `marks`, `observe` | up to when changes are durable; telling a store of changes |
 //! | `outer` | long values, in blocks of their own |
 //! | `page`, `tail`, `find`, `image` | reading a page, searching it, building one |
@@ -85,6 +86,7 @@ mod changes;
 mod checked;
 mod counter;
 mod damaged;
+mod evict;
 mod find;
 mod group;
 mod hosted;
@@ -120,6 +122,8 @@ mod tail;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_evict;
+#[cfg(test)]
 mod tests_hosted;
 #[cfg(test)]
 mod tests_lazy;
@@ -149,6 +153,7 @@ use bristlecone_pmem::pool::{DataKind, Root};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError, planted};
 use counter::Counter;
 pub use damaged::Lost;
+pub use evict::Hands;
 pub use hosted::{ChangeError, Current, HostedTree, KeyRange, Pinned, Step, When};
 use layout::Seed;
 pub use lazy::LazyTree;
@@ -231,6 +236,8 @@ where
     spare: Mutex<Vec<u64>>,
     /// Until all pages are loaded: newborn pages that cannot be read, and their blocks.
     unreadable: Mutex<Vec<(u32, u64)>>,
+    /// Leaf pages that have parts, on a medium that can give memory back.
+    loaded: Option<evict::Loaded>,
     /// Inner pages that were damaged, and made again.
     made_again: AtomicU64,
     /// Made or opened with the tree.

@@ -169,6 +169,7 @@ where
             Option<Current<'_, K, V, M>>,
         ) -> Result<Modification<V::Owned>, ReadError>,
     ) -> Result<Modified, Refused> {
+        let _storing = self.storing();
         let mut turn = 0;
         loop {
             match self.try_modify(key, &mut decide) {

@@ -591,6 +591,12 @@ where
         self.retired.note();
     }
 
+    /// As [`retire`](Self::retire), of a leaf page that had a part.
+    pub(super) fn retire_leaf(&self, block: u64, guard: &Guard) {
+        self.note_unloaded(block);
+        self.retire(block, guard);
+    }
+
     pub(super) fn fence_pages(&self) {
         // PERSIST: new pages, a new value, and newborn words, before the word that makes them
         // count.

@@ -55,6 +55,12 @@ impl<const RING: u64> Shown<RING> {
         self.first
     }
 
+    /// A time below which all changes have been shown, found without waiting.
+    pub(super) fn mark(&self) -> u64 {
+        // ORDERING: Acquire; pairs with the Release of `wait_for`.
+        self.mark.load(Ordering::Acquire)
+    }
+
     /// Notes that the change of `stamp` has been shown, in all its pages, or never will be.
     #[inline(always)]
     pub(super) fn show(&self, stamp: u64) {

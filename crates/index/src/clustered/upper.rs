@@ -167,6 +167,8 @@ where
     ) -> Result<(), ReadError> {
         let page = self.page(known.block, known.words);
         let (header, seed) = page.header(self.salt).map_err(ReadError::Damaged)?;
+        // It may have left memory since it was loaded.
+        page.check_base(&header, seed).map_err(ReadError::Damaged)?;
         let mut places = Vec::new();
         page.tail(&header, seed, by_itself, |place, _| places.push(place))
             .map_err(ReadError::Damaged)?;

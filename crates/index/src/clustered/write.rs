@@ -225,6 +225,7 @@ where
         value: Option<&[u8]>,
         expected: Expected,
     ) -> Result<Changed, ReadError> {
+        let _storing = self.storing();
         let mut turn = 0;
         loop {
             let changed = match value {
@@ -419,7 +420,7 @@ where
         let replaced = self.replace(&old, &entries, course, &turnover)?;
         let dropped = &turnover.dropped;
         self.become_replaced(part, replaced, Some((change, stamp)), dropped, false, guard);
-        self.retire(block, guard);
+        self.retire_leaf(block, guard);
         Ok(())
     }
 
@@ -434,7 +435,7 @@ where
         };
         let replaced = self.replace_as(&old, &entries, None, Course::Removing, &turnover)?;
         self.become_replaced(part, replaced, None, &turnover.dropped, false, guard);
-        self.retire(block, guard);
+        self.retire_leaf(block, guard);
         Ok(())
     }
 
@@ -445,6 +446,7 @@ where
         loop {
             // Lets blocks that are replaced be used again.
             guard.repin();
+            let _storing = self.storing();
             if let Handle::Part(slot) = Handle::decode(at.located.leaf)
                 && slot < self.parts.capacity()
                 && self.part(slot).superseded() > 0
@@ -571,6 +573,7 @@ where
         self.fill(part, &page.header, page.block, latest);
         then(self);
         part.version.unlock();
+        self.note_loaded(page.block);
     }
 
     /// Makes `part` that of the page with that header, whose tail is empty, with changes up to the

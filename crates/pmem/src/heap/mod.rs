@@ -36,6 +36,7 @@ use crate::media::{LINE, Media, cpu};
 use crate::off::POff;
 use crate::pool::{Blocks, Pool, Root};
 use crossbeam_epoch::{self as epoch, Guard};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -244,6 +245,46 @@ impl<M: Media> Heap<M> {
     /// Returns the bytes of the block at `off`, if it is one.
     pub fn block_bytes(&self, off: u64) -> Option<u64> {
         self.blocks.block_bytes(off)
+    }
+
+    /// Returns the parts of the pool that the root has, as they are now, in order.
+    #[must_use]
+    pub fn extents(&self) -> Vec<Range<u64>> {
+        let mut extents: Vec<Range<u64>> = Vec::new();
+        for (chunk, used) in self.pool.chunks_of(self.blocks.owner()) {
+            let chunks = match used {
+                ChunkUse::Run { chunks, .. } => chunks,
+                _ => 1,
+            };
+            let start = u64::from(chunk) * CHUNK;
+            let end = start + u64::from(chunks) * CHUNK;
+            match extents.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => extents.push(start..end),
+            }
+        }
+        extents
+    }
+
+    /// Returns whether the root has the chunk at `offset`.
+    #[must_use]
+    pub fn owns(&self, offset: u64) -> bool {
+        let mine = self.blocks.owner();
+        let chunk = (offset / CHUNK) as u32;
+        for first in (chunk.saturating_sub(MAX_RUN - 1)..=chunk).rev() {
+            match self.pool.chunk_use(first) {
+                // Perhaps inside a run.
+                Some(ChunkUse::Free) => {}
+                Some(ChunkUse::Blocks { owner, .. } | ChunkUse::Activated { owner, .. }) => {
+                    return first == chunk && owner == mine;
+                }
+                Some(ChunkUse::Run { owner, chunks }) => {
+                    return owner == mine && chunk < first + chunks;
+                }
+                Some(ChunkUse::Header) | None => return false,
+            }
+        }
+        false
     }
 
     /// Begins recovery: the root's chunks are known, and none of their blocks is live.

@@ -9,11 +9,12 @@ use super::counting::{Counting, PersistCounts};
 use super::journal::JournalStats;
 use super::mapping::is_tmpfs;
 use super::{
-    Access, Dax, Dram, Durability, Journal, Mapped, Media, MediaOptions, MediaRecovery, MediumKind,
-    Recorder,
+    Access, Dax, Dram, Durability, Evicted, Journal, Mapped, Media, MediaOptions, MediaRecovery,
+    MediumKind, Recorder, Sections,
 };
 use crate::error::{CommitError, OpenError, SpaceError};
 use crate::format::superblock::Superblock;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -209,6 +210,19 @@ unsafe impl Media for Auto {
 
     fn sparse(&self) -> bool {
         each!(self, pm => pm.sparse())
+    }
+
+    #[inline]
+    fn sections(&self) -> Option<&Sections> {
+        each!(self, pm => pm.sections())
+    }
+
+    fn evict(&self, range: Range<u64>, keep: &dyn Fn(u64) -> bool) -> Result<Evicted, CommitError> {
+        each!(self, pm => pm.evict(range, keep))
+    }
+
+    fn bound_dirty(&self, bytes: u64) {
+        each!(self, pm => pm.bound_dirty(bytes));
     }
 
     fn read_only(&self) -> bool {

@@ -3,8 +3,11 @@
 //! Used for persist-cost goldens and for the counted pass of `bench micro`. Timed runs use the
 //! medium itself and pay nothing.
 
-use super::{Durability, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder};
+use super::{
+    Durability, Evicted, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder, Sections,
+};
 use crate::error::{CommitError, OpenError, SpaceError};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -136,6 +139,19 @@ unsafe impl<M: Media, const PERSISTENT: bool> Media for Counting<M, PERSISTENT> 
 
     fn sparse(&self) -> bool {
         self.inner.sparse()
+    }
+
+    #[inline]
+    fn sections(&self) -> Option<&Sections> {
+        self.inner.sections()
+    }
+
+    fn evict(&self, range: Range<u64>, keep: &dyn Fn(u64) -> bool) -> Result<Evicted, CommitError> {
+        self.inner.evict(range, keep)
+    }
+
+    fn bound_dirty(&self, bytes: u64) {
+        self.inner.bound_dirty(bytes);
     }
 
     fn read_only(&self) -> bool {

@@ -14,6 +14,7 @@
 //! under the pool's growth lock.
 
 use crate::error::{OpenError, SpaceError};
+use crate::sync::lock;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -21,6 +22,7 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Page size that offsets given to the kernel are rounded to.
@@ -50,6 +52,8 @@ pub struct Mapping {
     reserved: (*mut u8, u64),
     len: AtomicU64,
     mapped: AtomicU64,
+    /// Parts that [`discard`](Self::discard) made anonymous memory, from and to.
+    discarded: Mutex<Vec<(u64, u64)>>,
     sharing: Sharing,
     file: Option<OwnedFd>,
     path: PathBuf,
@@ -192,6 +196,7 @@ impl Mapping {
             reserved,
             len: AtomicU64::new(0),
             mapped: AtomicU64::new(0),
+            discarded: Mutex::default(),
             sharing,
             file,
             path: path.to_path_buf(),
@@ -468,9 +473,62 @@ impl Mapping {
         if end <= offset {
             return Ok(());
         }
+        let mut discarded = lock(&self.discarded);
         // Not MADV_DONTNEED, after which a read may meet a hole of a file on a full tmpfs.
         self.map_anonymous(offset, end)
-            .map_err(|e| SpaceError::io("returning memory", e))
+            .map_err(|e| SpaceError::io("returning memory", e))?;
+        match discarded.last_mut() {
+            Some((_, last)) if *last == offset => *last = end,
+            _ => discarded.push((offset, end)),
+        }
+        Ok(())
+    }
+
+    /// Drops this process's copies of a page-aligned range of a private mapping, which the file has
+    /// the same bytes of. They are read from there when they are touched again. Without a file
+    /// nothing happens.
+    ///
+    /// # Errors
+    /// The kernel's. Nothing has changed then.
+    pub(crate) fn reread(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        debug_assert!(self.sharing == Sharing::Private, "others have no copies");
+        let Some(fd) = &self.file else {
+            return Ok(());
+        };
+        let end = offset + len;
+        let mut discarded = lock(&self.discarded);
+        let mut mapped_again = Vec::new();
+        for (from, to) in discarded.iter() {
+            let (from, to) = (offset.max(*from), end.min(*to));
+            if from < to {
+                mapped_again.push((from, to));
+            }
+        }
+        for (from, to) in mapped_again {
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+            // SAFETY: 1. the range is inside the one that this value reserved; 2. the caller
+            // promises that the file has its content, so readers see no change.
+            unsafe {
+                rustix::mm::mmap(
+                    self.base.wrapping_add(from as usize).cast(),
+                    (to - from) as usize,
+                    ProtFlags::READ | ProtFlags::WRITE,
+                    flags,
+                    fd,
+                    from,
+                )?;
+            }
+            let parts = discarded.drain(..).collect::<Vec<_>>();
+            for (start, stop) in parts {
+                let around = [(start, stop.min(from)), (start.max(to), stop)];
+                discarded.extend(around.into_iter().filter(|(start, stop)| start < stop));
+            }
+        }
+        let at = self.base.wrapping_add(offset as usize).cast();
+        // SAFETY: 1. the range is inside a private mapping of the file; 2. the caller promises that
+        // the file has its content, so readers see no change, and that nobody stores there.
+        unsafe { rustix::mm::madvise(at, len as usize, Advice::LinuxDontNeed) }?;
+        Ok(())
     }
 
     /// Allocates real space behind `from..to`, so that a store there cannot fail for want of it.

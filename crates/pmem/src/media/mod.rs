@@ -34,6 +34,7 @@ pub mod journal;
 mod mapped;
 mod mapping;
 mod recorder;
+mod sections;
 #[cfg(feature = "explore")]
 pub mod sim;
 
@@ -50,11 +51,13 @@ pub use mapped::{Dax, Mapped};
 pub use mapping::Mapping;
 pub(crate) use mapping::sync_parent;
 pub use recorder::Recorder;
+pub use sections::{Section, Sections};
 #[cfg(feature = "explore")]
 pub use sim::Sim;
 
 use crate::error::{CommitError, OpenError, SpaceError};
 use std::cell::Cell;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -147,6 +150,17 @@ pub struct MediaRecovery {
     pub torn_tail: bool,
     /// Time it took.
     pub elapsed: Duration,
+}
+
+/// What [`Media::evict`] has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evicted {
+    /// Bytes of the pages that were dropped, whether they were in memory or not.
+    pub bytes: u64,
+    /// Bytes of the pages that were not, because a checkpoint has to come first.
+    pub dirty: u64,
+    /// True if nothing was tried, because a checkpoint was running or a thread was storing.
+    pub busy: bool,
 }
 
 /// A place where a pool can live, and durability there.
@@ -278,6 +292,32 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
     /// to be [backed](Self::back) before they are used.
     fn sparse(&self) -> bool {
         false
+    }
+
+    /// Returns where threads say that they are storing, on a medium that can
+    /// [give memory back](Self::evict) in between; `None` on others.
+    fn sections(&self) -> Option<&Sections> {
+        None
+    }
+
+    /// Drops from memory what `range` has of the pages that the pool file has as they are, but for
+    /// those at whose offset `keep` returns true. They are read from the file when they are next
+    /// touched. Elsewhere than on [`Journal`] there is nothing to drop.
+    ///
+    /// The caller makes sure that all stores to the range, from opening on, are made and fenced in
+    /// a [`Section`]. `keep` is called while nobody stores, and must not wait.
+    ///
+    /// # Errors
+    /// [`CommitError`] if an earlier commit failed, or the kernel refuses.
+    fn evict(&self, range: Range<u64>, keep: &dyn Fn(u64) -> bool) -> Result<Evicted, CommitError> {
+        let _ = (range, keep);
+        Ok(Evicted::default())
+    }
+
+    /// Sees to it that at most so many bytes of pages, about, are ahead of the pool file: at a
+    /// half a checkpoint begins, and beyond it commits wait for one.
+    fn bound_dirty(&self, bytes: u64) {
+        let _ = bytes;
     }
 
     /// Returns true if stores must not reach the file.

@@ -18,7 +18,7 @@ use crate::format::activated;
 use crate::format::layout::{
     CHUNK, CHUNK_TABLE, ChunkUse, INITIAL, MAX_RUN, REGION, REGION_CHUNKS,
 };
-use crate::media::Media;
+use crate::media::{Media, Section};
 use crate::planted;
 use crate::sync::lock;
 use std::collections::BTreeSet;
@@ -79,6 +79,8 @@ impl<M: Media> Pool<M> {
                 most: u64::from(MAX_RUN) * CHUNK,
             });
         }
+        // Memory of the pool is dropped for one that has the chunks, and while nobody gets any.
+        let _section = Section::enter(self.pm.sections());
         let mut space = lock(&self.space);
         let first = loop {
             if let Some(first) = find_run(&space.free, chunks) {

@@ -19,6 +19,7 @@
 //! | `counts`, `ledger` | keys of each keyspace; how they outlive the process |
 //! | `gate` | keeping writers out, to drop a keyspace or to begin a watch |
 //! | `sweep` | removing what has expired or was dropped |
+//! | `memory` | keeping the process within its memory |
 //! | `check`, `salvage` | looking at everything; reading what a damaged store has |
 //!
 //! # Crash states
@@ -31,6 +32,7 @@ mod engine;
 mod gate;
 mod ledger;
 mod long;
+mod memory;
 mod names;
 mod open;
 mod parts;
@@ -55,6 +57,7 @@ use counts::Counts;
 use crossbeam_epoch as epoch;
 use gate::Gate;
 use ledger::Ledger;
+use memory::Memory;
 use std::borrow::Borrow;
 use std::ops::{Bound, Deref};
 use std::sync::Arc;
@@ -67,8 +70,8 @@ pub(crate) use salvage::salvage;
 /// An open store on a tree.
 pub(crate) struct TreeEngine<M: Media> {
     core: Arc<Core<M>>,
-    /// The sweep's thread.
-    thread: Option<JoinHandle<()>>,
+    /// The threads of the sweep and of the memory.
+    threads: Vec<JoinHandle<()>>,
     recovery: StoreRecovery,
     page_bytes: u32,
     // Dropped after the tree.
@@ -82,6 +85,7 @@ pub(crate) struct Core<M: Media> {
     ledger: Ledger,
     gate: Gate,
     sweep: Sweep,
+    memory: Memory,
     control: Control,
     catalogue: Arc<Catalogue>,
     feed: Arc<Feed>,

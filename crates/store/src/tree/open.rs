@@ -3,6 +3,7 @@
 use super::counts::Counts;
 use super::gate::Gate;
 use super::ledger::Ledger;
+use super::memory::{self, Memory};
 use super::sweep::{self, Sweep};
 use super::{Core, TreeEngine};
 use crate::control::Control;
@@ -140,6 +141,7 @@ impl<M: Media> TreeEngine<M> {
             ledger: Ledger::default(),
             gate: Gate::new(),
             sweep: Sweep::default(),
+            memory: Memory::default(),
             control: Control::default(),
             catalogue: shares.catalogue,
             feed: shares.feed,
@@ -150,24 +152,31 @@ impl<M: Media> TreeEngine<M> {
         core.load_counts();
         core.find_lost_parts();
         let writable = !core.pm().read_only();
-        let thread = match options.vacuum_every.filter(|_| writable) {
-            Some(every) => Some(sweep::spawn(&core, every).map_err(StoreError::Thread)?),
-            None => None,
-        };
-        Ok(Self {
+        // Dropping it ends the threads.
+        let mut engine = Self {
             core,
-            thread,
+            threads: Vec::new(),
             recovery,
             page_bytes,
             root,
-        })
+        };
+        let core = &engine.core;
+        if let Some(every) = options.vacuum_every.filter(|_| writable) {
+            let thread = sweep::spawn(core, every).map_err(StoreError::Thread)?;
+            engine.threads.push(thread);
+        }
+        if let Some(most) = options.memory.filter(|_| writable) {
+            let thread = memory::spawn(&engine.core, most).map_err(StoreError::Thread)?;
+            engine.threads.extend(thread);
+        }
+        Ok(engine)
     }
 }
 
 impl<M: Media> Drop for TreeEngine<M> {
     fn drop(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            self.core.control.stop();
+        self.core.control.stop();
+        for thread in self.threads.drain(..) {
             // It ends. A panic of the thread was reported when it happened.
             let _ = thread.join();
         }

@@ -46,11 +46,13 @@ impl Core {
             drop(progress);
             let result = {
                 let mut keeper = lock(&self.keeper);
+                // Not where it is the number of dirty pages that calls for it.
+                let crowded = lock(&self.log).is_half_full();
                 let began = Instant::now();
                 let often = keeper.last.is_some_and(|last| began - last < TOO_OFTEN);
                 keeper.last = Some(began);
                 self.checkpoint(&mut keeper).inspect(|()| {
-                    if often || full {
+                    if crowded && (often || full) {
                         // Without space for it, the journal keeps its length.
                         let _ = self.lengthen(&mut keeper);
                     }

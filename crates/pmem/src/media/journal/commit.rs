@@ -20,7 +20,7 @@ use super::stage::Stage;
 use super::stats::{JournalStats, Stats, count};
 use super::storage::{Storage, write_error};
 use crate::error::CommitError;
-use crate::media::Durability;
+use crate::media::{Durability, Sections};
 use crate::sync::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -102,6 +102,10 @@ pub(super) struct Core {
     pub stage: Stage,
     /// Approximate number of lines in a chunk.
     pub chunk_lines: u64,
+    /// Where threads say that they are storing.
+    pub sections: Sections,
+    /// Dirty pages beyond which commits wait for a checkpoint.
+    pub dirty_most: AtomicU64,
     /// False if fences are not captured (read-only, or after a fatal error).
     pub recording: AtomicBool,
     /// Lock order: `keeper`, then leadership, then `log`, then `progress` or the stage's.
@@ -424,8 +428,7 @@ impl Core {
             log.synced(log.at.seq, log.written_lines);
         }
         self.publish(log);
-        let (used, total) = log.fill();
-        if used * 2 > total {
+        if log.is_half_full() || self.is_dirty(log, 2) {
             let mut progress = lock(&self.progress);
             if !progress.checkpoint_wanted {
                 progress.checkpoint_wanted = true;
@@ -443,7 +446,8 @@ impl Core {
         bytes: usize,
         keeper: Option<&mut Keeper>,
     ) -> Result<(u32, u32), Stop> {
-        if let Ok(place) = log.place(bytes, log.reserve()) {
+        let waits = keeper.is_none() && self.is_dirty(log, 1);
+        if !waits && let Ok(place) = log.place(bytes, log.reserve()) {
             return Ok(place);
         }
         let Some(keeper) = keeper else {
@@ -458,6 +462,12 @@ impl Core {
             self.add_segments(keeper, log, 1)?;
         }
         log.place(bytes, 0).map_err(|Full| Stop::Full)
+    }
+
+    /// Whether the pages ahead of the pool file are one `share`th of the most, or more.
+    fn is_dirty(&self, log: &Log, share: u64) -> bool {
+        // ORDERING: Relaxed; a bound.
+        log.dirty.count() >= self.dirty_most.load(Ordering::Relaxed) / share
     }
 
     fn publish(&self, log: &Log) {

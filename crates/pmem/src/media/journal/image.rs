@@ -91,6 +91,11 @@ impl Image {
         self.mapping.retract(to)
     }
 
+    /// See [`Mapping::reread`].
+    pub fn reread(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.mapping.reread(offset, len)
+    }
+
     /// See [`Mapping::discard`].
     pub fn discard(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
         self.mapping.discard(offset, len)
@@ -130,6 +135,17 @@ impl DirtyPages {
         *word |= bit;
     }
 
+    /// Whether the page is marked.
+    pub fn has(&self, page: u64) -> bool {
+        let word = self.words.get((page / 64) as usize);
+        word.is_some_and(|word| word & 1 << (page % 64) != 0)
+    }
+
+    /// Returns how many pages are marked.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
     /// Removes and returns the marked pages of the first `bytes` bytes, in order; forgets the rest.
     pub fn take(&mut self, bytes: u64) -> Vec<u64> {
         let mut pages = Vec::with_capacity(self.count as usize);
@@ -164,6 +180,8 @@ mod tests {
         dirty.mark(1000);
         dirty.mark(0);
         dirty.mark(200_000);
+        assert!(dirty.has(1) && !dirty.has(2) && !dirty.has(1 << 40));
+        assert_eq!(dirty.count(), 4);
         assert_eq!(dirty.take(1001 * PAGE), [0, 1, 1000]);
         assert!(dirty.take(1 << 30).is_empty());
     }

@@ -46,6 +46,13 @@ pub(super) struct Log {
     pub dirty: DirtyPages,
 }
 
+/// Calls `f` with the lines of a frame's payload: first line, number.
+pub(super) fn lines_of(payload: &[u8], f: &mut impl FnMut(u64, u64)) {
+    for run in runs(payload, u64::MAX).flatten() {
+        f(run.line, (run.bytes.len() / LINE) as u64);
+    }
+}
+
 impl Log {
     /// Makes a frame of `chunk`.
     pub fn seal(&mut self, mut chunk: Chunk, pool_len: u64) {
@@ -92,9 +99,17 @@ impl Log {
             return;
         };
         let payload = &frame[FRAME_HEAD..FRAME_HEAD + head.payload as usize];
-        for run in runs(payload, u64::MAX).flatten() {
-            self.dirty
-                .mark_lines(run.line, (run.bytes.len() / LINE) as u64);
+        lines_of(payload, &mut |line, count| {
+            self.dirty.mark_lines(line, count);
+        });
+    }
+
+    /// Calls `f` with the lines of the frames that are sealed and not written: first line, number.
+    pub fn pending_lines(&self, f: &mut impl FnMut(u64, u64)) {
+        for frame in &self.pending {
+            let head = Frame::peek(&frame.chunk.bytes);
+            let end = head.map_or(FRAME_HEAD, |head| FRAME_HEAD + head.payload as usize);
+            lines_of(&frame.chunk.bytes[FRAME_HEAD..end], f);
         }
     }
 
@@ -124,6 +139,12 @@ impl Log {
         let segment = u64::from(self.segment_bytes);
         let used = (self.live.len() as u64 - 1) * segment + u64::from(self.at.offset);
         (used, u64::from(self.segments) * segment)
+    }
+
+    /// Whether more than half of the journal is in use.
+    pub fn is_half_full(&self) -> bool {
+        let (used, total) = self.fill();
+        used * 2 > total
     }
 
     /// Returns the number of segments that only a checkpoint's own writes may use, so that it can

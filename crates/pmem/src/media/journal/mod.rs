@@ -11,6 +11,7 @@
 //! fence  -> captured lines: chunks                stage.rs    no I/O, no failure
 //! commit -> frames in <pool>.journal, synced      commit.rs   group commit
 //!           pages in <pool>, synced               checkpoint.rs
+//! evict  -> clean pages leave memory              evict.rs
 //! open   -> frames from the head, in sequence     recover.rs
 //! ```
 //!
@@ -77,8 +78,8 @@
 //!
 //! # Concurrency
 //!
-//! Any number of threads. Lock order: the keeper (one checkpoint, shrink or punch at a time), then
-//! leadership of the group commit, then the log, then progress or the stage. `flush` and `fence`
+//! Any number of threads. Lock order: the keeper (one checkpoint, shrink, punch or eviction at a
+//! time), then leadership of the group commit, then the log, then progress or the stage. `flush` and `fence`
 //! take only the stage's locks, which no thread holds across I/O. Waiters wait for a leader or for
 //! the checkpointer. The checkpointer waits for leaders, and a leader that is out of segments steps
 //! down first, so no two wait for each other. A checkpoint may use the reserved segments, and adds
@@ -87,6 +88,7 @@
 
 mod checkpoint;
 mod commit;
+mod evict;
 pub mod fault;
 mod format;
 mod image;
@@ -97,13 +99,15 @@ mod stage;
 mod stats;
 mod storage;
 
+#[doc(hidden)]
+pub use evict::compare_when_evicting;
 pub use stats::JournalStats;
 pub use storage::{FileStorage, Storage};
 
 use super::mapping::{Mapping, PAGE, Sharing};
 use super::{
-    Access, Durability, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder,
-    commits_are_deferred,
+    Access, Durability, Evicted, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder,
+    Sections, commits_are_deferred,
 };
 use crate::error::{CommitError, OpenError, SpaceError};
 use crate::sync::lock;
@@ -111,6 +115,7 @@ use commit::{Core, Keeper, Stop};
 use format::FIRST_SEGMENTS;
 use image::Image;
 use recover::Source;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -406,6 +411,26 @@ unsafe impl Media for Journal {
         // PERSIST: the hole, before anything relies on the zeros.
         self.sync_shape()?;
         self.core.image.discard(offset, len)
+    }
+
+    #[inline]
+    fn sections(&self) -> Option<&Sections> {
+        Some(&self.core.sections)
+    }
+
+    fn evict(&self, range: Range<u64>, keep: &dyn Fn(u64) -> bool) -> Result<Evicted, CommitError> {
+        // ORDERING: Acquire; pairs with the Release at the end of `attach`.
+        if self.read_only || !self.attached.load(Ordering::Acquire) {
+            return Ok(Evicted::default());
+        }
+        self.core.evict(range, keep)
+    }
+
+    fn bound_dirty(&self, bytes: u64) {
+        // ORDERING: Relaxed; a bound, which leaders read when they next write.
+        self.core
+            .dirty_most
+            .store(bytes.div_ceil(PAGE).max(2), Ordering::Relaxed);
     }
 
     fn read_only(&self) -> bool {

@@ -11,7 +11,7 @@ use super::stats::Stats;
 use super::{Journal, Storage, journal_path};
 use crate::error::OpenError;
 use crate::media::mapping::{Mapping, Sharing};
-use crate::media::{Access, LINE, MediaOptions, MediaRecovery, Recorder};
+use crate::media::{Access, LINE, MediaOptions, MediaRecovery, Recorder, Sections};
 use crate::sync::lock;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -115,6 +115,8 @@ impl Journal {
             // Four chunks to a segment, so that little of one stays unused.
             stage: Stage::new(header.segment_bytes as usize / 4),
             chunk_lines: u64::from(header.segment_bytes) / 4 / (LINE as u64 + 8),
+            sections: Sections::default(),
+            dirty_most: AtomicU64::new(u64::MAX),
             recording: AtomicBool::new(!read_only),
             keeper: Mutex::new(Keeper {
                 header,

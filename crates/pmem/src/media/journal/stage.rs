@@ -15,6 +15,7 @@
 
 use super::format::{FRAME_HEAD, MAX_RUN, run_word};
 use super::image::Image;
+use super::log::lines_of;
 use crate::media::LINE;
 use crate::media::capture::bytes_of;
 use crate::sync::lock;
@@ -165,6 +166,14 @@ impl Stage {
         into.append(&mut active.full);
         if active.open.bytes.len() > FRAME_HEAD {
             into.push(active.roll());
+        }
+    }
+
+    /// Calls `f` with the lines that are captured and not taken: first line, number.
+    pub fn captured_lines(&self, f: &mut impl FnMut(u64, u64)) {
+        let active = lock(&self.active);
+        for chunk in active.full.iter().chain([&active.open]) {
+            lines_of(&chunk.bytes[FRAME_HEAD..], f);
         }
     }
 

@@ -1,0 +1,269 @@
+//! Giving memory back.
+
+use super::*;
+use crate::contract::{Direction, DurableIndex};
+use bristlecone_pmem::media::{Auto, journal};
+use bristlecone_pmem::{MediaOptions, MediumKind, PoolOptions};
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicBool, Ordering};
+use tempfile::TempDir;
+
+type Tree = HostedTree<Auto>;
+type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
+
+#[derive(Debug)]
+struct Nobody;
+
+impl Observer for Nobody {
+    fn weigh(&self, _: Glimpse<'_>) -> u64 {
+        0
+    }
+
+    fn changed(&self, _: Observed<'_>) {}
+}
+
+fn options(page_bytes: u32) -> ClusteredOptions {
+    ClusteredOptions { page_bytes }
+}
+
+fn made(page_bytes: u32) -> (TempDir, Tree) {
+    // What was dropped from memory is what the file has.
+    journal::compare_when_evicting(true);
+    let dir = tempfile::tempdir().unwrap();
+    let pool_options = PoolOptions {
+        media: MediaOptions {
+            medium: Some(MediumKind::Journal),
+            reserve: 1 << 30,
+            ..MediaOptions::default()
+        },
+    };
+    let pool = Pool::<Auto>::create(&dir.path().join("pool"), &pool_options).unwrap();
+    let tree = Tree::create(&pool, "t", &options(page_bytes), Arc::new(Nobody)).unwrap();
+    (dir, tree)
+}
+
+fn all(tree: &Tree) -> Entries {
+    let mut all = Entries::new();
+    let time = tree.begin(false);
+    let range = (Bound::Unbounded, Bound::Unbounded);
+    let scanned = tree.scan(time, range, Direction::Up, |key, current| {
+        all.insert(key.to_vec(), current.value()?.to_vec());
+        Ok(ControlFlow::Continue(()))
+    });
+    scanned.unwrap();
+    tree.end(time);
+    all
+}
+
+/// Values of all kinds: in pages, outer ones, and such as have chunks of their own.
+fn value(n: u64) -> Vec<u8> {
+    let len = match n % 40 {
+        0 => 70_000,
+        1..8 => 300 + (n % 5_000) as usize,
+        _ => (n % 60) as usize,
+    };
+    vec![n as u8; len]
+}
+
+fn key(n: u64) -> Vec<u8> {
+    n.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes().to_vec()
+}
+
+/// Leaf pages that are loaded.
+fn loaded(tree: &Tree) -> usize {
+    let mut loaded = 0;
+    tree.tree().inner.for_each_leaf(|_, handle| {
+        loaded += usize::from(matches!(Handle::decode(handle), Handle::Part(_)));
+    });
+    loaded
+}
+
+fn settle(tree: &Tree) {
+    tree.make_durable(tree.applied() - 1).unwrap();
+    tree.pool().pm().sync().unwrap();
+}
+
+#[test]
+fn what_is_given_back_is_read_again() {
+    for page_bytes in [512, 4096, 16384] {
+        let (dir, tree) = made(page_bytes);
+        let mut model = Entries::new();
+        for n in 0..4_000 {
+            tree.put(&key(n), &value(n)).unwrap();
+            model.insert(key(n), value(n));
+        }
+        let before = loaded(&tree);
+        assert!(before > 20, "{before}");
+        let hands = &mut Hands::default();
+        // Nothing is durable at the mark yet, so a reader at it needs to know.
+        tree.evict(hands, 1, || false).unwrap();
+        assert_eq!(loaded(&tree), before);
+        settle(&tree);
+        let pool_bytes = tree.space().chunk_bytes;
+        let mut evicted = tree.evict(hands, 1, || false).unwrap();
+        assert!(!evicted.busy);
+        assert_eq!(loaded(&tree), 0);
+        if evicted.dirty > 0 {
+            // The seals.
+            tree.pool().pm().sync().unwrap();
+            evicted = tree.evict(hands, 1, || false).unwrap();
+        }
+        let share = evicted.bytes as f64 / pool_bytes as f64;
+        assert!(share > 0.7, "{evicted:?} of {pool_bytes}");
+        assert_eq!(all(&tree), model);
+        assert!(loaded(&tree) > 20);
+        // Pages whose parts are there stay.
+        let again = tree
+            .evict(&mut Hands::default(), u64::MAX, || false)
+            .unwrap();
+        assert!(again.bytes < evicted.bytes, "{again:?}, {evicted:?}");
+        for n in 0..4_000 {
+            if n % 3 == 0 {
+                tree.modify(&key(n), |_| Ok(Modification::Remove)).unwrap();
+                model.remove(&key(n));
+            } else if n % 3 == 1 {
+                tree.put(&key(n), &value(n + 1)).unwrap();
+                model.insert(key(n), value(n + 1));
+            }
+            if n % 500 == 0 {
+                settle(&tree);
+                tree.evict(hands, 2, || false).unwrap();
+            }
+        }
+        assert_eq!(all(&tree), model);
+        tree.verify().unwrap();
+        let pool = Arc::clone(tree.pool());
+        tree.into_tree().close().unwrap();
+        let tree = Tree::open(&pool, "t", &options(page_bytes), Arc::new(Nobody)).unwrap();
+        assert_eq!(all(&tree), model);
+        drop(tree);
+        drop(dir);
+    }
+}
+
+/// A reader at a time finds what it would have found, had nothing been dropped.
+#[test]
+fn snapshots_go_on_seeing_what_they_saw() {
+    let (_dir, tree) = made(4096);
+    for n in 0..500 {
+        tree.put(&key(n), b"old").unwrap();
+    }
+    settle(&tree);
+    let time = tree.begin(false);
+    for n in 0..500 {
+        tree.put(&key(n), b"new").unwrap();
+    }
+    settle(&tree);
+    let hands = &mut Hands::default();
+    for _ in 0..3 {
+        tree.evict(hands, 1, || false).unwrap();
+        settle(&tree);
+    }
+    for n in 0..500 {
+        let at = |when| tree.get(when, &key(n), <[u8]>::to_vec).unwrap().unwrap();
+        assert_eq!(at(When::At(time)), b"old");
+        assert_eq!(at(When::Now), b"new");
+    }
+    // A change since the snapshot is a conflict, whatever is in memory.
+    let written = tree.write([(&key(1)[..], Some(&b"x"[..]))], Some(time), None);
+    assert!(matches!(written, Err(ChangeError::Conflict { .. })));
+    tree.end(time);
+    tree.evict(hands, 1, || false).unwrap();
+    assert_eq!(loaded(&tree), 0);
+}
+
+#[test]
+fn changes_go_on_while_memory_is_given_back() {
+    for page_bytes in [512, 4096] {
+        let (_dir, tree) = made(page_bytes);
+        let stop = AtomicBool::new(false);
+        let models: Vec<Entries> = std::thread::scope(|scope| {
+            let evictor = scope.spawn(|| {
+                let hands = &mut Hands::default();
+                let (mut bytes, mut turn) = (0, 0);
+                while !stop.load(Ordering::Relaxed) {
+                    bytes += tree.evict(hands, 2, || false).unwrap().bytes;
+                    turn += 1;
+                    if turn % 4 == 0 {
+                        settle(&tree);
+                    }
+                }
+                bytes
+            });
+            let reader = scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let time = tree.begin(false);
+                    let once = at(&tree, time);
+                    assert_eq!(at(&tree, time), once);
+                    tree.end(time);
+                }
+            });
+            let writers: Vec<_> = (0..2_u64)
+                .map(|t| {
+                    let tree = &tree;
+                    scope.spawn(move || write_and_read(tree, t))
+                })
+                .collect();
+            let models = writers.into_iter().map(|w| w.join().unwrap()).collect();
+            stop.store(true, Ordering::Relaxed);
+            reader.join().unwrap();
+            assert!(evictor.join().unwrap() > 0);
+            models
+        });
+        let model: Entries = models.into_iter().flatten().collect();
+        assert_eq!(all(&tree), model);
+        tree.verify().unwrap();
+        let pool = Arc::clone(tree.pool());
+        tree.into_tree().close().unwrap();
+        let tree = Tree::open(&pool, "t", &options(page_bytes), Arc::new(Nobody)).unwrap();
+        assert_eq!(all(&tree), model);
+    }
+}
+
+/// How many keys there are at a time, and the bytes of their values.
+fn at(tree: &Tree, time: u64) -> (usize, usize) {
+    let (mut keys, mut bytes) = (0, 0);
+    let range = (Bound::Unbounded, Bound::Unbounded);
+    let scanned = tree.scan(time, range, Direction::Up, |_, current| {
+        keys += 1;
+        bytes += current.value()?.len();
+        Ok(ControlFlow::Continue(()))
+    });
+    scanned.unwrap();
+    (keys, bytes)
+}
+
+/// Changes keys of its own, by all kinds of changes, and finds them as it left them.
+fn write_and_read(tree: &Tree, thread: u64) -> Entries {
+    let mut model = Entries::new();
+    let mut state = thread + 1;
+    for turn in 0..6_000_u64 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let n = (state >> 33) % 1_000 * 2 + thread;
+        match (state >> 20) % 8 {
+            0..3 => {
+                tree.put(&key(n), &value(state)).unwrap();
+                model.insert(key(n), value(state));
+            }
+            3 => {
+                tree.modify(&key(n), |_| Ok(Modification::Remove)).unwrap();
+                model.remove(&key(n));
+            }
+            4 => {
+                let keys = [key(n), key(n + 2_000_000), key(n + 4_000_000)];
+                let value = value(state | 8);
+                let changes = keys.iter().map(|key| (&key[..], Some(&value[..])));
+                tree.write(changes, None, None).unwrap();
+                model.extend(keys.iter().map(|key| (key.clone(), value.clone())));
+            }
+            _ => {
+                let got = tree.get(When::Now, &key(n), <[u8]>::to_vec).unwrap();
+                assert_eq!(got.as_ref(), model.get(&key(n)), "turn {turn}");
+            }
+        }
+    }
+    model
+}
