@@ -1,15 +1,16 @@
 //! Iterators over the entries of a keyspace, from both ends.
 
 use crate::{Error, Result, Slice};
+use bristlecone_index::Direction;
 use bristlecone_pmem::media::Auto;
-use bristlecone_store::{Entry, Keyspace, ReadError, Snapshot};
-use bytes::BytesMut;
+use bristlecone_store::{Entries, Keyspace, Place, ReadError, Snapshot};
+use bytes::Bytes;
 use std::collections::VecDeque;
 use std::fmt;
 use std::iter::FusedIterator;
-use std::ops::{Bound, ControlFlow};
+use std::ops::Bound;
 
-/// How many entries are read ahead at first; each time twice as many, up to [`MAX_AHEAD`].
+/// How many entries are read ahead at first; each time three times as many, up to [`MAX_AHEAD`].
 const FIRST_AHEAD: usize = 32;
 const MAX_AHEAD: usize = 256;
 /// No more is read ahead once so many bytes are.
@@ -64,7 +65,7 @@ pub(crate) struct Ends {
 /// Entries that were read ahead at one end.
 #[derive(Debug)]
 struct Ahead {
-    entries: VecDeque<(Slice, Slice)>,
+    entries: Packed,
     most: usize,
     /// Why no more can be read from there: given once the entries are used up.
     failed: Option<ReadError>,
@@ -79,65 +80,60 @@ impl fmt::Debug for Iter {
     }
 }
 
-/// Copies entries: the long keys and values into one allocation.
+/// Entries one after another, key and value, and where each of them is.
+#[derive(Debug, Default)]
 struct Packed {
-    entries: VecDeque<(Slice, Slice)>,
-    long: BytesMut,
-    /// Lengths of the long ones, in the order in which they come; those in `entries` are empty.
-    lengths: Vec<(usize, End, usize)>,
-    bytes: usize,
-}
-
-/// The key or the value of an entry.
-enum End {
-    Key,
-    Value,
+    /// Behind the last entry are bytes enough for a slice to be cut out with all that it has.
+    bytes: Bytes,
+    places: VecDeque<Place>,
 }
 
 impl Packed {
-    fn new(most: usize) -> Self {
+    fn of(entries: Entries) -> Self {
+        let (mut bytes, places) = entries.into_parts();
+        bytes.extend_from_slice(&[0; Slice::PADDING]);
         Self {
-            entries: VecDeque::with_capacity(most),
-            long: BytesMut::new(),
-            lengths: Vec::new(),
-            bytes: 0,
+            bytes: bytes.into(),
+            places: places.into(),
         }
     }
 
-    fn push(&mut self, key: &[u8], value: &[u8]) {
-        self.bytes += key.len() + value.len();
-        let at = self.entries.len();
-        let mut one = |end, bytes: &[u8]| {
-            Slice::inline(bytes).unwrap_or_else(|| {
-                self.long.extend_from_slice(bytes);
-                self.lengths.push((at, end, bytes.len()));
-                Slice::default()
-            })
-        };
-        let entry = (one(End::Key, key), one(End::Value, value));
-        self.entries.push_back(entry);
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.places.is_empty()
     }
 
-    fn into_entries(mut self) -> VecDeque<(Slice, Slice)> {
-        let mut long = self.long.freeze();
-        for (at, end, len) in self.lengths {
-            let slice = Slice::shared(long.split_to(len));
-            match end {
-                End::Key => self.entries[at].0 = slice,
-                End::Value => self.entries[at].1 = slice,
-            }
-        }
-        self.entries
+    #[inline(always)]
+    fn entry(&self, place: Place) -> (Slice, Slice) {
+        let value_at = place.at + place.key as usize;
+        (
+            Slice::cut(&self.bytes, place.at, place.key as usize),
+            Slice::cut(&self.bytes, value_at, place.value as usize),
+        )
+    }
+
+    #[inline]
+    fn pop_front(&mut self) -> Option<(Slice, Slice)> {
+        let place = self.places.pop_front()?;
+        Some(self.entry(place))
+    }
+
+    fn pop_back(&mut self) -> Option<(Slice, Slice)> {
+        let place = self.places.pop_back()?;
+        Some(self.entry(place))
+    }
+
+    /// The key that was read last.
+    fn last_key(&self) -> Option<&[u8]> {
+        let place = self.places.back()?;
+        self.bytes.get(place.at..place.at + place.key as usize)
     }
 }
-
-/// Calls a visitor with the entries of a range, from one end.
-type Visit<'v> = &'v mut dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()>;
 
 impl Ends {
     pub fn new(range: Bounds) -> Self {
         let ahead = || Ahead {
-            entries: VecDeque::new(),
+            entries: Packed::default(),
             most: FIRST_AHEAD,
             failed: None,
         };
@@ -149,15 +145,31 @@ impl Ends {
         }
     }
 
-    /// The next entry at one end; `scan` visits the entries of a range from there.
+    /// The next entry at one end; `read` reads the entries of a range from there.
+    // Inlined down to the slices, which are made where the caller wants them: to move them again is
+    // dearer than to make them.
+    #[inline(always)]
     pub fn step(
         &mut self,
         up: bool,
-        scan: impl FnOnce(Bounds, Visit<'_>) -> Result<(), ReadError>,
+        read: impl FnOnce(Bounds, &mut Entries) -> Result<(), ReadError>,
+    ) -> Option<Result<(Slice, Slice)>> {
+        let own = if up { &mut self.low } else { &mut self.high };
+        match own.entries.places.pop_front() {
+            Some(place) => Some(Ok(own.entries.entry(place))),
+            None => self.read_and_step(up, read),
+        }
+    }
+
+    #[inline(never)]
+    fn read_and_step(
+        &mut self,
+        up: bool,
+        read: impl FnOnce(Bounds, &mut Entries) -> Result<(), ReadError>,
     ) -> Option<Result<(Slice, Slice)>> {
         let own = if up { &self.low } else { &self.high };
         if own.entries.is_empty() && own.failed.is_none() && !self.exhausted {
-            self.read_ahead(up, scan);
+            self.read_ahead(up, read);
         }
         let own = if up { &mut self.low } else { &mut self.high };
         if own.entries.is_empty()
@@ -165,7 +177,7 @@ impl Ends {
         {
             // The last item: what the other end has read lies beyond what cannot be read.
             for end in [&mut self.low, &mut self.high] {
-                end.entries.clear();
+                end.entries = Packed::default();
                 end.failed = None;
             }
             self.exhausted = true;
@@ -185,24 +197,16 @@ impl Ends {
     fn read_ahead(
         &mut self,
         up: bool,
-        scan: impl FnOnce(Bounds, Visit<'_>) -> Result<(), ReadError>,
+        read: impl FnOnce(Bounds, &mut Entries) -> Result<(), ReadError>,
     ) {
         let ahead = if up { &mut self.low } else { &mut self.high };
         let most = ahead.most;
-        ahead.most = (2 * most).min(MAX_AHEAD);
-        let mut packed = Packed::new(most);
-        let mut whole = true;
-        let scanned = scan(self.rest.clone(), &mut |key, entry| {
-            packed.push(key, entry.value);
-            if packed.entries.len() < most && packed.bytes < AHEAD_BYTES {
-                ControlFlow::Continue(())
-            } else {
-                whole = false;
-                ControlFlow::Break(())
-            }
-        });
-        let entries = packed.into_entries();
-        if let Some((last, _)) = entries.back() {
+        ahead.most = (3 * most).min(MAX_AHEAD);
+        let mut entries = Entries::new(most, AHEAD_BYTES, Slice::PADDING);
+        let scanned = read(self.rest.clone(), &mut entries);
+        let whole = !entries.is_full();
+        let entries = Packed::of(entries);
+        if let Some(last) = entries.last_key() {
             let last = Bound::Excluded(last.to_vec());
             if up {
                 self.rest.0 = last;
@@ -227,14 +231,12 @@ impl Iter {
         }
     }
 
+    #[inline(always)]
     fn step(&mut self, up: bool) -> Option<Result<(Slice, Slice)>> {
         let (snapshot, keyspace) = (&self.snapshot, &self.keyspace);
-        self.ends.step(up, |range, visit| {
-            if up {
-                snapshot.scan(keyspace, range, visit)
-            } else {
-                snapshot.scan_reverse(keyspace, range, visit)
-            }
+        let direction = if up { Direction::Up } else { Direction::Down };
+        self.ends.step(up, |range, into| {
+            snapshot.read(keyspace, range, direction, into)
         })
     }
 }
@@ -248,12 +250,14 @@ fn is_empty((start, end): &Bounds) -> bool {
 impl Iterator for Iter {
     type Item = Result<(Slice, Slice)>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         self.step(true)
     }
 }
 
 impl DoubleEndedIterator for Iter {
+    #[inline]
     fn next_back(&mut self) -> Option<Self::Item> {
         self.step(false)
     }

@@ -46,6 +46,19 @@ impl Slice {
         Some(Self(Repr::Inline(bytes.len() as u8, all)))
     }
 
+    /// Bytes that are to follow those which a slice is [cut](Self::cut) from.
+    pub(crate) const PADDING: usize = INLINE;
+
+    /// The `len` bytes at `at`; all of them, if there are not so many.
+    #[inline(always)]
+    pub(crate) fn cut(bytes: &Bytes, at: usize, len: usize) -> Self {
+        match bytes.get(at..).and_then(<[u8]>::first_chunk) {
+            // Those that follow do not matter, and a copy of constant length is quick.
+            Some(all) if len <= INLINE => Self(Repr::Inline(len as u8, *all)),
+            _ => Self::shared(bytes.slice(at.min(bytes.len())..(at + len).min(bytes.len()))),
+        }
+    }
+
     pub(crate) fn shared(bytes: Bytes) -> Self {
         Self(Repr::Shared(bytes))
     }

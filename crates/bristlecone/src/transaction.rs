@@ -7,7 +7,7 @@ use crate::snapshot::{owned, prefix_of};
 use crate::{Database, Keyspace, Result, Slice};
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{
-    Batch as StoreBatch, Keyspace as Handle, Savepoint as StoreSavepoint,
+    Batch as StoreBatch, Entry, Keyspace as Handle, Savepoint as StoreSavepoint,
     Transaction as StoreTransaction,
 };
 use std::iter::FusedIterator;
@@ -385,7 +385,8 @@ pub struct TransactionIter<'t> {
 impl TransactionIter<'_> {
     fn step(&mut self, up: bool) -> Option<Result<(Slice, Slice)>> {
         let (transaction, keyspace) = (&mut self.transaction.inner, &self.keyspace);
-        self.ends.step(up, |range, visit| {
+        self.ends.step(up, |range, into| {
+            let visit = |key: &[u8], entry: Entry<'_>| into.push(key, entry.value);
             if up {
                 transaction.scan(keyspace, range, visit)
             } else {

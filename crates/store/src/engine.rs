@@ -14,9 +14,11 @@
 //!    subscribers; closes the feed; writes what the next opening relies on.
 
 use crate::catalogue::{Catalogue, Keyspace};
+use crate::entries::Entries;
 use crate::entry::{Entry, Update};
 use crate::error::{DamagedRecord, ReadError, WriteError};
 use crate::feed::{Feed, Watch, WatchLimits};
+use crate::key::PREFIX;
 use crate::pinned::PinnedValue;
 use crate::reads::ReadSet;
 use crate::report::{CheckReport, StoreRecovery, StoreStats, VacuumReport};
@@ -156,6 +158,23 @@ pub(crate) trait StorageEngine<M: Media>: Send + Sync {
         direction: Direction,
         visit: &mut Visit<'_>,
     ) -> Result<(), ReadError>;
+
+    /// Adds the entries of a range of one keyspace, as [`scan`](Self::scan) visits them, until
+    /// there is no room for more: keys without the keyspace's number.
+    ///
+    /// # Errors
+    /// As there.
+    fn read(
+        &self,
+        at: Ticket,
+        range: Range<'_>,
+        direction: Direction,
+        into: &mut Entries,
+    ) -> Result<(), ReadError> {
+        self.scan(at, range, direction, &mut |key, entry| {
+            into.push(&key[PREFIX..], entry.value)
+        })
+    }
 
     /// As [`scan`](Self::scan), upwards and without the values.
     ///

@@ -59,6 +59,7 @@ mod check;
 mod control;
 mod dropped;
 mod engine;
+mod entries;
 mod entry;
 mod error;
 mod feed;
@@ -84,6 +85,7 @@ pub use backup::{BackupReport, is_backup};
 pub use batch::Batch;
 pub use bristlecone_index::engine::{EngineInfo, EngineKind, LbEngine};
 pub use catalogue::Keyspace;
+pub use entries::{Entries, Place};
 pub use entry::{Entry, Update};
 pub use error::{
     BackupError, CloseError, ConflictError, Damage, DamagedRecord, ReadError, StoreError,

@@ -3,6 +3,7 @@
 use crate::bounds::Bounds;
 use crate::catalogue::{Keyspace, parse};
 use crate::engine::{At, Ticket, Visit, Wait};
+use crate::entries::Entries;
 use crate::entry::Entry;
 use crate::error::{OtherStore, ReadError};
 use crate::key::{CATALOGUE, PREFIX};
@@ -224,6 +225,23 @@ impl<M: Media> Snapshot<M> {
         self.visit(bounds.range(), Direction::Up, &mut |key, entry| {
             visit(&key[PREFIX..], entry)
         })
+    }
+
+    /// Adds the entries of `range` to `into`, from its start or from its end on, until there is no
+    /// room for more.
+    ///
+    /// # Errors
+    /// [`ReadError`]; what comes before has been added.
+    pub fn read<K: Borrow<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        range: impl RangeBounds<K>,
+        direction: Direction,
+        into: &mut Entries,
+    ) -> Result<(), ReadError> {
+        let bounds = self.bounds_of(keyspace, &range)?;
+        let engine = &self.shared.engine;
+        engine.read(self.ticket, bounds.range(), direction, into)
     }
 
     /// Visits index keys.

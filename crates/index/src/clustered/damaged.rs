@@ -161,10 +161,11 @@ impl<M: Media> HostedTree<M> {
         mut damaged: impl FnMut(KeyRange<'_>, &ReadError),
     ) -> Result<(), ReadError> {
         let visit = |key: &[u8], stored: Stored<'_>| visit(key, Current::new(&self.0, stored));
-        (self.0).scan_stored(&range, Direction::Up, time, visit, |at, e| {
+        let damaged = |at: &Ranged<[u8]>, e| {
             damaged(bounds_of(at), &e);
             Ok(ControlFlow::Continue(()))
-        })
+        };
+        (self.0).scan_stored(&range, Direction::Up, time, &mut (visit, damaged))
     }
 
     /// As [`salvage`](Self::salvage), and visits what is left of pages that cannot be read.
@@ -183,7 +184,7 @@ impl<M: Media> HostedTree<M> {
             visit(key, Current::new(&self.0, stored))
         });
         let one = |key: &[u8], stored: Stored<'_>| (visit.borrow_mut())(key, stored);
-        (self.0).scan_stored(&range, Direction::Up, NOW, one, |at, e| {
+        let damaged = |at: &Ranged<[u8]>, e: ReadError| {
             let Some((page, rescued)) = self.rescued_at(at) else {
                 lost(Lost::Page(bounds_of(at)), &e.to_string());
                 return Ok(ControlFlow::Continue(()));
@@ -206,6 +207,7 @@ impl<M: Media> HostedTree<M> {
                 }
             }
             Ok(ControlFlow::Continue(()))
-        })
+        };
+        (self.0).scan_stored(&range, Direction::Up, NOW, &mut (one, damaged))
     }
 }

@@ -8,6 +8,7 @@ use super::changes::{Batch, Conflict};
 use super::marks::Marks;
 use super::modify::{Each, Modified, Refused};
 use super::observe::Observer;
+use super::scan::Visitor;
 use super::serial::Reads;
 use super::stored::Stored;
 use super::versions::Past;
@@ -17,11 +18,11 @@ use super::{
 };
 use crate::contract::{Direction, IndexStats, RecoveryReport, TreeError, VerifyReport, Violation};
 use crate::contract::{DurableIndex, InsertError, OrderedIndex};
+use crate::inner::Ranged;
 use bristlecone_pmem::heap::HeapStats;
 use bristlecone_pmem::{CommitError, Media, Pool, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::fmt;
 use std::ops::{Bound, ControlFlow, Deref};
 use std::sync::Arc;
@@ -147,6 +148,33 @@ pub type Current<'v, M> = super::modify::Current<'v, [u8], [u8], M>;
 
 /// One of the steps of [`HostedTree::execute`]: a key, and its new value, or `None` to look at it.
 pub type Step<'s> = (&'s [u8], Option<&'s [u8]>);
+
+/// Visits entries, those of pages that cannot be loaded too, as far as they are sound.
+struct Rescuing<'s, M: Media, F> {
+    tree: &'s HostedTree<M>,
+    range: KeyRange<'s>,
+    direction: Direction,
+    visit: F,
+}
+
+impl<M, F> Visitor<[u8]> for Rescuing<'_, M, F>
+where
+    M: Media,
+    F: FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
+{
+    #[inline(always)]
+    fn entry(&mut self, key: &[u8], stored: Stored<'_>) -> Result<ControlFlow<()>, ReadError> {
+        (self.visit)(key, Current::new(&self.tree.0, stored))
+    }
+
+    #[cold]
+    fn damaged(&mut self, at: &Ranged<[u8]>, e: ReadError) -> Result<ControlFlow<()>, ReadError> {
+        let (tree, range, direction) = (self.tree, self.range, self.direction);
+        tree.scan_rescued((range, direction), at, e, &mut |key, stored| {
+            self.entry(key, stored)
+        })
+    }
+}
 
 impl<M: Media> HostedTree<M> {
     /// Makes an empty tree in root `name`. `observer` is told of its changes.
@@ -344,15 +372,15 @@ impl<M: Media> HostedTree<M> {
         time: u64,
         range: KeyRange<'_>,
         direction: Direction,
-        mut visit: impl FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
+        visit: impl FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
     ) -> Result<(), ReadError> {
-        let visit = RefCell::new(|key: &[u8], stored: Stored<'_>| {
-            visit(key, Current::new(&self.0, stored))
-        });
-        let one = |key: &[u8], stored: Stored<'_>| (visit.borrow_mut())(key, stored);
-        (self.0).scan_stored(&range, direction, time, one, |at, e| {
-            self.scan_rescued((range, direction), at, e, &mut { one })
-        })
+        let mut visitor = Rescuing {
+            tree: self,
+            range,
+            direction,
+            visit,
+        };
+        (self.0).scan_stored(&range, direction, time, &mut visitor)
     }
 
     /// As [`scan`](Self::scan), upwards, of what the range has when it begins.

@@ -4,9 +4,10 @@
 //! it. So a walk over the page compares no keys.
 
 use super::page::{Page, key_word, partition};
+use super::part::Samples;
 use super::place::{Base, Place, Rank};
 use bristlecone_pmem::Media;
-use std::ops::{Bound, Range};
+use std::ops::{Bound, ControlFlow, Range};
 
 /// A record of the tail: place 16, whether the base has its key 1, entries of the base below it 15.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,17 +133,18 @@ impl TailOrder {
         self.records.extend(&old[old_from..]);
     }
 
-    /// The entries between two keys.
+    /// The entries between two keys. `near`: the samples of the base, where they are known.
     pub(super) fn between<M: Media>(
         &self,
-        page: Page<'_, M>,
-        base: &Base,
+        (page, base, near): (Page<'_, M>, &Base, Option<&Samples>),
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
     ) -> Walk<'_> {
         // Entries and records before a key, or before what is above it.
         let before = |key: &[u8], with: bool| {
-            let rank = page.rank(base, key);
+            let rank = page.rank_near(base, key, |word| {
+                near.map_or((0, base.entries), |near| near.near(word, base.entries))
+            });
             let below = |i: usize| self.records[i].is_below(page, base, key, rank);
             let at = partition(self.records.len(), below);
             let record = self.records.get(at);
@@ -155,8 +157,17 @@ impl TailOrder {
             Bound::Included(key) => before(key, false),
             Bound::Excluded(key) => before(key, true),
         };
+        let all = (base.entries, self.records.len());
+        // Mostly the range ends behind the page.
+        let is_above_all = |key: &[u8]| {
+            let last = all.0.checked_sub(1);
+            let above_base = last.is_none_or(|last| page.is_below(base, last, key));
+            let last = self.records.last();
+            above_base && last.is_none_or(|last| key_of(page, base, *last) < key)
+        };
         let end = match to {
-            Bound::Unbounded => (base.entries, self.records.len()),
+            Bound::Unbounded => all,
+            Bound::Included(key) | Bound::Excluded(key) if is_above_all(key) => all,
             Bound::Included(key) => before(key, true),
             Bound::Excluded(key) => before(key, false),
         };
@@ -203,6 +214,31 @@ pub(super) enum Step {
 pub(super) struct Walk<'o> {
     base: Range<usize>,
     records: &'o [Ranked],
+}
+
+impl Walk<'_> {
+    /// Calls `f` with each step until it breaks: entries of the base between two records of the
+    /// tail in a loop of their own.
+    #[inline(always)]
+    pub(super) fn up(self, f: &mut impl FnMut(Step) -> ControlFlow<()>) -> ControlFlow<()> {
+        let Self { mut base, records } = self;
+        for record in records {
+            let rank = record.rank();
+            let run = base.start..rank.below.clamp(base.start, base.end);
+            for i in run.clone() {
+                f(Step::Base(i))?;
+            }
+            base.start = run.end;
+            if rank.equal && rank.below == base.start && !base.is_empty() {
+                base.start += 1;
+            }
+            let place = record.place();
+            if !place.removed {
+                f(Step::Tail(place))?;
+            }
+        }
+        base.map(Step::Base).try_for_each(f)
+    }
 }
 
 impl Iterator for Walk<'_> {

@@ -67,6 +67,9 @@ impl Stripe {
     }
 }
 
+/// Most words of a tail that are asked for at once.
+const MAX_TAIL_PREFETCH: usize = 256;
+
 /// Eight bytes of a key from `prefix` on, as a number: zeros stand for bytes that it does not have.
 #[inline(always)]
 pub(super) fn key_word(key: &[u8], prefix: usize) -> u64 {
@@ -146,6 +149,16 @@ impl<'p, M: Media> Page<'p, M> {
     #[inline(always)]
     pub(super) fn prefetch(self, word: usize, words: usize) {
         cpu::prefetch(self.at.wrapping_add(word * 8), words * 8);
+    }
+
+    /// Asks for the tail, which ends at word `end`: its records are read in another order than they
+    /// lie in. The processor finds out about the base.
+    #[inline(always)]
+    pub(super) fn prefetch_tail(self, base: &Base, end: usize) {
+        if let Some(form) = base.form {
+            let start = base.at + base.entries * base.entry_words(form);
+            self.prefetch(start, end.saturating_sub(start).min(MAX_TAIL_PREFETCH));
+        }
     }
 
     /// Words of the page, as its header says.
@@ -367,6 +380,17 @@ impl<'p, M: Media> Page<'p, M> {
 
     /// Where `key`, any key, is among the entries of the base.
     pub(super) fn rank(self, base: &Base, key: &[u8]) -> Rank {
+        self.rank_near(base, key, |_| (0, base.entries))
+    }
+
+    /// As [`rank`](Self::rank). `near` returns, from and to, where a key with that word is.
+    #[inline(always)]
+    pub(super) fn rank_near(
+        self,
+        base: &Base,
+        key: &[u8],
+        near: impl FnOnce(u64) -> (usize, usize),
+    ) -> Rank {
         let prefix = self.prefix(base.prefix);
         let outside = |below| Rank {
             below,
@@ -377,8 +401,9 @@ impl<'p, M: Media> Page<'p, M> {
             Order::Greater => outside(base.entries),
             Order::Equal => {
                 let word = key_word(key, base.prefix);
-                let below = |i| self.is_entry_below(base, i, key, word);
-                let below = partition(base.entries, below);
+                let (from, to) = near(word);
+                let below = |i| self.is_entry_below(base, from + i, key, word);
+                let below = from + partition(to.saturating_sub(from), below);
                 self.rank_at(base, key, below)
             }
         }
@@ -409,6 +434,17 @@ impl<'p, M: Media> Page<'p, M> {
     fn is_entry_below(self, base: &Base, i: usize, key: &[u8], word: u64) -> bool {
         let order = self.entry_word(base, i).cmp(&word);
         order.then_with(|| self.compare(base, i, key)).is_lt()
+    }
+
+    /// Whether entry `i` is below `key`, any key.
+    #[inline]
+    pub(super) fn is_below(self, base: &Base, i: usize, key: &[u8]) -> bool {
+        let prefix = self.prefix(base.prefix);
+        match key[..key.len().min(prefix.len())].cmp(prefix) {
+            Order::Less => false,
+            Order::Greater => true,
+            Order::Equal => self.is_entry_below(base, i, key, key_word(key, base.prefix)),
+        }
     }
 
     /// Order of the key of entry `i` against `key`, which has the page's prefix.

@@ -114,6 +114,34 @@ impl Heads {
     }
 }
 
+/// Samples of a base: the heads of up to 32 of its keys.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Samples {
+    heads: Heads,
+    samples: [u64; SAMPLES / 4],
+}
+
+impl Samples {
+    /// The entries of the base, from and to, among which a key with this word must be, if it is
+    /// there, or would be.
+    #[inline(always)]
+    pub(super) fn near(&self, word: u64, entries: usize) -> (usize, usize) {
+        let heads = self.heads;
+        let head = heads.head(word);
+        let (mut below, mut not_above) = (0, 0);
+        for (i, four) in self.samples.iter().enumerate() {
+            for j in 0..4 {
+                let sample = (four >> (j * 16)) as u16;
+                let counts = i * 4 + j < heads.samples;
+                below += usize::from(counts && sample < head);
+                not_above += usize::from(counts && sample <= head);
+            }
+        }
+        let from = below.saturating_sub(1) * heads.step;
+        (from.min(entries), (not_above * heads.step).min(entries))
+    }
+}
+
 #[inline(always)]
 fn load(cell: &AtomicU64) -> u64 {
     // ORDERING: Relaxed; `version` says whether what was read belongs together, and the count's
@@ -312,6 +340,17 @@ impl Part {
         store(&self.ordered, ordered(latest, seen, len));
     }
 
+    /// A copy of the samples of the base: of a page that may be changing, unless the version still
+    /// holds afterwards.
+    #[inline(always)]
+    pub(super) fn samples(&self) -> Samples {
+        Samples {
+            heads: self.heads(),
+            samples: self.samples.each_ref().map(load),
+        }
+    }
+
+    #[inline(always)]
     fn heads(&self) -> Heads {
         let about = load(&self.about) >> 32;
         Heads {
@@ -326,20 +365,7 @@ impl Part {
     /// there.
     #[inline(always)]
     pub(super) fn near(&self, word: u64, entries: usize) -> (usize, usize) {
-        let heads = self.heads();
-        let head = heads.head(word);
-        let (mut below, mut not_above) = (0, 0);
-        for (i, cell) in self.samples.iter().enumerate() {
-            let four = load(cell);
-            for j in 0..4 {
-                let sample = (four >> (j * 16)) as u16;
-                let counts = i * 4 + j < heads.samples;
-                below += usize::from(counts && sample < head);
-                not_above += usize::from(counts && sample <= head);
-            }
-        }
-        let from = below.saturating_sub(1) * heads.step;
-        (from.min(entries), (not_above * heads.step).min(entries))
+        self.samples().near(word, entries)
     }
 
     /// The latest stamp of the page's changes. The count is to be loaded before.

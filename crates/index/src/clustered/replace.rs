@@ -165,11 +165,11 @@ pub(super) fn merged<'v, M: Media>(
         return entries;
     };
     let (here, open) = (Bound::Excluded(key), Bound::Unbounded);
-    push(&mut entries, order.between(page, &base, open, here));
+    push(&mut entries, order.between((page, &base, None), open, here));
     if let Some(value) = value {
         entries.push(&[], key, value);
     }
-    push(&mut entries, order.between(page, &base, here, open));
+    push(&mut entries, order.between((page, &base, None), here, open));
     entries
 }
 

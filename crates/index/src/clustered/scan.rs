@@ -4,8 +4,8 @@
 //! directions work alike. Pages are walked over where they lie.
 
 use super::order::{Step, TailOrder, Walk};
-use super::page::Page;
-use super::part::Part;
+use super::page::{Page, Span};
+use super::part::{Part, Samples};
 use super::place::Base;
 use super::stored::Stored;
 use super::{ClusteredTree, Handle, ReadError};
@@ -23,6 +23,31 @@ pub(super) const NOW: u64 = u64::MAX;
 
 /// Pages that a scan visits before it lets memory be reclaimed.
 const PAGES_PER_PIN: u32 = 16;
+
+/// What a scan does with what it comes to. A pair of functions is one.
+pub(super) trait Visitor<K: KeyRepr + ?Sized> {
+    /// Gets an entry, with its value as the page has it. Breaks to end the scan.
+    fn entry(&mut self, key: &K, stored: Stored<'_>) -> Result<ControlFlow<()>, ReadError>;
+
+    /// Gets a page that cannot be loaded, and says whether the scan goes on behind it.
+    fn damaged(&mut self, at: &Ranged<K>, e: ReadError) -> Result<ControlFlow<()>, ReadError>;
+}
+
+impl<K, E, D> Visitor<K> for (E, D)
+where
+    K: KeyRepr + ?Sized,
+    E: FnMut(&K, Stored<'_>) -> Result<ControlFlow<()>, ReadError>,
+    D: FnMut(&Ranged<K>, ReadError) -> Result<ControlFlow<()>, ReadError>,
+{
+    #[inline(always)]
+    fn entry(&mut self, key: &K, stored: Stored<'_>) -> Result<ControlFlow<()>, ReadError> {
+        (self.0)(key, stored)
+    }
+
+    fn damaged(&mut self, at: &Ranged<K>, e: ReadError) -> Result<ControlFlow<()>, ReadError> {
+        (self.1)(at, e)
+    }
+}
 
 impl<K, V, M> ClusteredTree<K, V, M>
 where
@@ -48,18 +73,17 @@ where
             // Bytes of values of the tree are values.
             Ok(visited.unwrap_or(ControlFlow::Continue(())))
         };
-        self.scan_stored(range, direction, time, visit, |_, e| Err(e))
+        let refuse = |_: &Ranged<K>, e| Err(e);
+        self.scan_stored(range, direction, time, &mut (visit, refuse))
     }
 
-    /// As [`scan_pages`](Self::scan_pages), with values as the pages have them. `damaged` gets each
-    /// page that cannot be loaded, and says whether the scan goes on behind it.
+    /// As [`scan_pages`](Self::scan_pages), with values as the pages have them.
     pub(super) fn scan_stored<R: RangeBounds<K>>(
         &self,
         range: &R,
         direction: Direction,
         time: u64,
-        mut visit: impl FnMut(&K, Stored<'_>) -> Result<ControlFlow<()>, ReadError>,
-        mut damaged: impl FnMut(&Ranged<K>, ReadError) -> Result<ControlFlow<()>, ReadError>,
+        visitor: &mut impl Visitor<K>,
     ) -> Result<(), ReadError> {
         let mut order = TailOrder::default();
         // The bound at which the scan stands.
@@ -77,7 +101,7 @@ where
                     if !matches!(Handle::decode(at.located.leaf), Handle::Unloaded(_)) {
                         continue;
                     }
-                    let flow = damaged(&at, e)?;
+                    let flow = visitor.damaged(&at, e)?;
                     let end = Self::end_of(&at, direction);
                     let bounds = Bounds::of(range, direction, &at, reached.as_ref());
                     if flow.is_break() || bounds.ends || end.is_none() {
@@ -95,16 +119,19 @@ where
                 if !self.inner.validate(&at.located) {
                     continue;
                 }
-                self.prefetch_next(&at, direction, &guard);
+                self.prefetch_next(&at, direction);
                 let page = self.page_of(part);
                 let base = part.base();
+                let near = part.samples();
+                page.prefetch_tail(&base, part.end());
                 let Some(latest) = part.order(page, version, &mut order) else {
                     continue;
                 };
                 self.pm().interleave();
                 let bounds = Bounds::of(range, direction, &at, reached.as_ref());
+                let mut visit = |key: &K, stored: Stored<'_>| visitor.entry(key, stored);
                 let visited = if latest < time {
-                    let walk = bounds.walk(page, &base, &order);
+                    let walk = bounds.walk(page, &base, Some(&near), &order);
                     self.visit_page(page, &base, direction, walk, &mut visit)?
                 } else {
                     let visited =
@@ -171,13 +198,14 @@ where
     }
 
     /// Prefetches the part of the page that comes after `at`.
-    fn prefetch_next(&self, at: &Ranged<K>, direction: Direction, guard: &Guard) {
+    #[inline]
+    fn prefetch_next(&self, at: &Ranged<K>, direction: Direction) {
         let next = match direction {
-            Direction::Up => self.inner.next_in_node(at, guard),
-            Direction::Down => self.inner.previous_in_node(at, guard),
+            Direction::Up => 1,
+            Direction::Down => -1,
         };
-        if let Some(next) = next
-            && let Handle::Part(slot) = Handle::decode(next.located.leaf)
+        if let Some(next) = self.inner.ahead(at, next)
+            && let Handle::Part(slot) = Handle::decode(next)
             && slot < self.parts.capacity()
         {
             let part = std::ptr::from_ref(self.part(slot));
@@ -194,24 +222,22 @@ where
         page: Page<'_, M>,
         base: &Base,
         direction: Direction,
-        mut walk: Walk<'_>,
+        walk: Walk<'_>,
         visit: &mut impl FnMut(&K, Stored<'_>) -> Result<ControlFlow<()>, ReadError>,
     ) -> Result<ControlFlow<()>, ReadError> {
-        let prefix = page.prefix(base.prefix);
-        let mut whole = Vec::new();
+        let mut keys = Keys::of(page, base);
         let mut failed = Ok(());
-        let mut one = |step| {
+        let mut one = |step: Step| {
             let (key, value) = match step {
-                Step::Base(i) => page.entry(base, i),
-                Step::Tail(place) => page.record(base.form, place),
+                Step::Base(i) => {
+                    let (key, value) = page.entry(base, i);
+                    (keys.whole(key), value)
+                }
+                Step::Tail(place) => {
+                    let (key, value) = page.record(base.form, place);
+                    (page.bytes(key), value)
+                }
             };
-            let mut key = page.bytes(key);
-            if !prefix.is_empty() && matches!(step, Step::Base(_)) {
-                whole.clear();
-                whole.extend_from_slice(prefix);
-                whole.extend_from_slice(key);
-                key = &whole;
-            }
             let visited = K::with_value_of(key, |key| visit(key, page.stored(value)));
             match visited {
                 Some(Ok(flow)) => flow,
@@ -224,10 +250,60 @@ where
             }
         };
         let visited = match direction {
-            Direction::Up => walk.try_for_each(&mut one),
+            Direction::Up => walk.up(&mut one),
             Direction::Down => walk.rev().try_for_each(&mut one),
         };
         failed.map(|()| visited)
+    }
+}
+
+/// The keys of a page's base, made whole.
+struct Keys<'p, M> {
+    page: Page<'p, M>,
+    prefix: usize,
+    /// The prefix, and room for what follows.
+    whole: Vec<u8>,
+}
+
+/// Bytes of a key that are copied at once.
+const AT_ONCE: usize = 16;
+
+impl<'p, M: Media> Keys<'p, M> {
+    fn of(page: Page<'p, M>, base: &Base) -> Self {
+        let prefix = page.prefix(base.prefix);
+        let mut whole = Vec::new();
+        if !prefix.is_empty() {
+            whole.reserve_exact(prefix.len() + AT_ONCE);
+            whole.extend_from_slice(prefix);
+            whole.extend_from_slice(&[0; AT_ONCE]);
+        }
+        Self {
+            page,
+            prefix: prefix.len(),
+            whole,
+        }
+    }
+
+    /// The key whose bytes behind the prefix are `rest`.
+    #[inline(always)]
+    fn whole(&mut self, rest: Span) -> &[u8] {
+        if self.prefix == 0 {
+            return self.page.bytes(rest);
+        }
+        let end = self.prefix + rest.len;
+        if rest.len <= AT_ONCE && rest.at.is_multiple_of(8) {
+            // Whole words: what follows the key does not matter.
+            for i in 0..rest.len.div_ceil(8) {
+                let word = self.page.word(rest.at / 8 + i).to_le_bytes();
+                self.whole[self.prefix + i * 8..][..8].copy_from_slice(&word);
+            }
+        } else {
+            self.whole.truncate(self.prefix);
+            self.whole.extend_from_slice(self.page.bytes(rest));
+            let room = self.prefix + AT_ONCE;
+            self.whole.resize(room.max(end), 0);
+        }
+        &self.whole[..end]
     }
 }
 
@@ -279,7 +355,12 @@ impl<'k, K: KeyRepr + ?Sized> Bounds<'k, K> {
             _ => Bound::Unbounded,
         };
         Self {
-            from: if starts { from } else { Bound::Unbounded },
+            // All of the page is above where it begins.
+            from: match from {
+                Bound::Included(key) if low == Some(key) => Bound::Unbounded,
+                from if starts => from,
+                _ => Bound::Unbounded,
+            },
             to: if ends { to } else { page_end },
             page: (low, high),
             ends: match direction {
@@ -293,10 +374,11 @@ impl<'k, K: KeyRepr + ?Sized> Bounds<'k, K> {
         &self,
         page: Page<'_, M>,
         base: &Base,
+        near: Option<&Samples>,
         order: &'o TailOrder,
     ) -> Walk<'o> {
         with_bytes_of(self.from, |from| {
-            with_bytes_of(self.to, |to| order.between(page, base, from, to))
+            with_bytes_of(self.to, |to| order.between((page, base, near), from, to))
         })
     }
 

@@ -427,7 +427,7 @@ where
         let earlier = places.into_iter().zip(Self::known(stamps)?);
         let earlier = earlier.filter(|(_, stamp)| *stamp < time);
         let order = TailOrder::of(page, &base, earlier.map(|(place, _)| place));
-        let walk = bounds.walk(page, &base, &order);
+        let walk = bounds.walk(page, &base, None, &order);
         let visited = self.visit_page(page, &base, direction, walk, visit)?;
         Ok(Some(visited))
     }
@@ -451,8 +451,10 @@ where
             let key = [prefix, page.bytes(rest)].concat();
             Some((key, Some(Past::of(page.stored(value)))))
         };
-        let mut entries: BTreeMap<_, _> =
-            bounds.walk(page, base, &order).filter_map(entry).collect();
+        let mut entries: BTreeMap<_, _> = bounds
+            .walk(page, base, None, &order)
+            .filter_map(entry)
+            .collect();
         entries.extend(kept);
         let mut failed = Ok(());
         let mut one = |(key, past): (Vec<u8>, Option<Past<'_>>)| {

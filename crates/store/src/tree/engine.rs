@@ -3,6 +3,7 @@
 use super::TreeEngine;
 use crate::catalogue::Keyspace;
 use crate::engine::{At, KeyWrite, StorageEngine, Ticket, Visit, Wait};
+use crate::entries::Entries;
 use crate::entry::{Entry, Update};
 use crate::error::{DamagedRecord, ReadError, WriteError};
 use crate::feed::{Watch, WatchLimits};
@@ -87,6 +88,16 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
         visit: &mut Visit<'_>,
     ) -> Result<(), ReadError> {
         self.core.scan(at, range, direction, visit)
+    }
+
+    fn read(
+        &self,
+        at: Ticket,
+        range: Range<'_>,
+        direction: Direction,
+        into: &mut Entries,
+    ) -> Result<(), ReadError> {
+        self.core.read(at, range, direction, into)
     }
 
     fn scan_keys(

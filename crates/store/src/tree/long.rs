@@ -193,13 +193,17 @@ impl<M: Media> Core<M> {
     ///
     /// # Errors
     /// [`ReadError`](clustered::ReadError), and those of `visit`.
-    pub(super) fn scan_places(
+    #[inline]
+    pub(super) fn scan_places<V>(
         &self,
         time: u64,
         range: Range<'_>,
         direction: Direction,
-        visit: &mut Visit<'_, M>,
-    ) -> Result<ControlFlow<()>, clustered::ReadError> {
+        visit: &mut V,
+    ) -> Result<ControlFlow<()>, clustered::ReadError>
+    where
+        V: FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, clustered::ReadError> + ?Sized,
+    {
         let markers = (marker_of_bound::<M>(range.0), marker_of_bound::<M>(range.1));
         let outer = (
             markers.0.as_deref().map_or(range.0, Bound::Included),
@@ -210,6 +214,7 @@ impl<M: Media> Core<M> {
             flow = if is_marker::<M>(key) {
                 let id = Marker::decode(current.value()?).map_err(super::damaged)?;
                 let beginning = &key[..longest::<M>()];
+                let visit: &mut Visit<'_, M> = &mut |key, current| visit(key, current);
                 self.scan_space(time, (beginning, id), range, direction, visit)?
             } else {
                 visit(key, current)?
@@ -220,6 +225,7 @@ impl<M: Media> Core<M> {
     }
 
     /// Visits the keys of a space that are in a range.
+    #[cold]
     fn scan_space(
         &self,
         time: u64,
@@ -244,9 +250,10 @@ impl<M: Media> Core<M> {
             start.as_ref().map(Vec::as_slice),
             end.as_ref().map(Vec::as_slice),
         );
-        self.scan_places(time, inner, direction, &mut |key, current| {
+        let visit: &mut Visit<'_, M> = &mut |key, current| {
             let whole = [beginning, &key[SPACE_PREFIX..]].concat();
             visit(&whole, current)
-        })
+        };
+        self.scan_places(time, inner, direction, visit)
     }
 }

@@ -4,8 +4,10 @@ use super::long::Place;
 use super::value::{Found, Head, glimpsed};
 use super::{Core, damaged, read_error, time_of, when};
 use crate::engine::{At, Ticket, Wait};
+use crate::entries::Entries;
 use crate::entry::{Entry, expires_at};
 use crate::error::{Damage, ReadError};
+use crate::key::PREFIX;
 use crate::pinned::PinnedValue;
 use bristlecone_index::Direction;
 use bristlecone_index::clustered::{self, When};
@@ -219,6 +221,30 @@ impl<M: Media> Core<M> {
         direction: Direction,
         visit: &mut dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
+        self.scan_by(at, range, direction, visit)
+    }
+
+    pub(super) fn read(
+        &self,
+        at: Ticket,
+        range: Range<'_>,
+        direction: Direction,
+        into: &mut Entries,
+    ) -> Result<(), ReadError> {
+        self.scan_by(at, range, direction, &mut |key, entry| {
+            into.push(key.get(PREFIX..).unwrap_or(&[]), entry.value)
+        })
+    }
+
+    /// As [`scan`](Self::scan), for each kind of visitor by itself.
+    #[inline]
+    fn scan_by(
+        &self,
+        at: Ticket,
+        range: Range<'_>,
+        direction: Direction,
+        visit: &mut (impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()> + ?Sized),
+    ) -> Result<(), ReadError> {
         let mut reached: Option<Vec<u8>> = None;
         self.visit(at, range, direction, |key, current| {
             let read = current.value();
@@ -227,7 +253,8 @@ impl<M: Media> Core<M> {
             let (value, expiry) = match found {
                 Found::Here(value, expiry) => (value, expiry),
                 Found::Apart(head) => {
-                    let whole = self.scan_apart(at, key, &head, visit);
+                    let whole =
+                        self.scan_apart(at, key, &head, &mut |key, entry| visit(key, entry));
                     return whole.inspect_err(|_| reached = Some(key.to_vec()));
                 }
             };
@@ -282,6 +309,7 @@ impl<M: Media> Core<M> {
     }
 
     /// Visits the keys of a range of one keyspace, expired ones included.
+    #[inline]
     fn visit(
         &self,
         at: Ticket,

@@ -63,12 +63,16 @@ impl<'s> Found<'s> {
     /// [`Damage`]: no commit has written that.
     #[inline]
     pub fn of(stored: &'s [u8]) -> Result<Self, Damage> {
-        if !stored.starts_with(&MARK) {
-            return Ok(Self::Here(stored, 0));
+        // As one number: a value is hardly ever compared further.
+        match stored.first_chunk() {
+            Some(first) if u32::from_le_bytes(*first) == u32::from_le_bytes(MARK) => {
+                Self::of_head(stored)
+            }
+            _ => Ok(Self::Here(stored, 0)),
         }
-        Self::of_head(stored)
     }
 
+    #[cold]
     fn of_head(stored: &'s [u8]) -> Result<Self, Damage> {
         if let Some((head, value)) = stored.split_first_chunk::<SHORT>()
             && head[MARK.len()] == WHOLE
