@@ -224,7 +224,7 @@ impl Options {
     /// Sets how many bytes of memory this process may have resident, by default half of the
     /// machine's, or of what its control groups allow. A database on [`Medium::Journal`], in
     /// [`Layout::Clustered`], may be larger: a thread then drops from memory what can be read from
-    /// the file again. Changes that the file does not have yet are bounded by a quarter of it. With
+    /// the file again. Changes that the file does not have yet are bounded by a half of it. With
     /// `None` everything that was touched stays in memory, as it does on other media.
     ///
     /// The bound is one of the process: with several databases open, each of them gives memory back

@@ -372,7 +372,7 @@ where
             self.parts.free(slot);
         }
         self.upper = std::sync::Mutex::new(Upper::default());
-        self.loaded = Self::loaded_of(self.pm());
+        self.memory = Self::new_memory(self.pm());
         let loaded = self.load_all();
         loaded.map_err(Self::space_of)?;
         Ok(())

@@ -17,67 +17,113 @@
 //! 1. Everything that stores to pages or values, and everything that makes a part, does so in a
 //!    [section](ClusteredTree::storing), which begins before the first lock. While the medium
 //!    looks at memory, nobody is in one.
-//! 2. A part is dropped under its writer's lock and that of the inner pages, as if the page had
+//! 2. Readers and writers give memory back themselves, before they touch what may have left memory
+//!    or enter a section, if there is too much. So it is bounded however quick they are.
+//! 3. A part is dropped under its writer's lock and that of the inner pages, as if the page had
 //!    never been loaded: no change of it is later than the earliest time at which somebody reads,
 //!    or is going to read.
 
 use super::layout::SEAL;
+use super::part::Part;
 use super::{ClusteredTree, Handle, HostedTree};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::heap::Heap;
-use bristlecone_pmem::media::{Evicted, Section};
+use bristlecone_pmem::media::{Evicted, Section, Sections};
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{CommitError, Media};
 use crossbeam_epoch as epoch;
 use std::cell::Cell;
 use std::ops::Range;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// Bytes of the system's pages.
 const PAGE: u64 = 4096;
 /// Bytes of the pool that have one array of counts.
 const REGION: u64 = 64 << 20;
-/// Bytes of the pool that are looked at while nobody stores.
-const STEP: u64 = 4 << 20;
+/// Chunks that are looked at while nobody stores.
+const TOGETHER: usize = 64;
 
-/// How many loaded pages of a tree are in each of the system's pages, wholly or in part.
+/// What a tree knows of the pool's memory.
 #[derive(Debug)]
-pub(super) struct Loaded {
-    regions: Box<[OnceLock<Box<[AtomicU8]>>]>,
+pub(super) struct Memory {
+    regions: Box<[OnceLock<Region>]>,
+    /// Pages of the system's that are resident, or were touched beside one that is: no fewer than
+    /// are.
+    resident: AtomicU64,
+    /// How many may be; `u64::MAX` if that does not matter, and nothing is counted.
+    most: AtomicU64,
+    hands: Mutex<Hands>,
 }
 
-impl Loaded {
+/// Of a part of the pool.
+#[derive(Debug)]
+struct Region {
+    /// How many loaded pages of the tree are in each of the system's pages, wholly or in part.
+    loaded: Box<[AtomicU8]>,
+    /// For each chunk a bit for each page: it is counted as resident.
+    resident: Box<[AtomicU16]>,
+}
+
+/// Where giving memory back goes on.
+#[derive(Debug, Default)]
+struct Hands {
+    /// The part that was looked at last.
+    part: u32,
+    /// Where memory of the pool has been looked at.
+    offset: u64,
+    /// What the tree had of the pool when the hand went around last.
+    extents: Vec<Range<u64>>,
+}
+
+impl Region {
+    fn new() -> Self {
+        Self {
+            loaded: (0..REGION / PAGE).map(|_| AtomicU8::new(0)).collect(),
+            resident: (0..REGION / CHUNK).map(|_| AtomicU16::new(0)).collect(),
+        }
+    }
+}
+
+impl Memory {
     /// For a pool of at most `capacity` bytes.
     pub(super) fn new(capacity: u64) -> Self {
         Self {
             regions: (0..capacity.div_ceil(REGION))
                 .map(|_| OnceLock::new())
                 .collect(),
+            resident: AtomicU64::new(0),
+            most: AtomicU64::new(u64::MAX),
+            hands: Mutex::default(),
         }
     }
 
-    fn counts(&self, block: Range<u64>) -> impl Iterator<Item = &AtomicU8> {
+    /// The region of an offset. Without one in the pool, the first.
+    #[inline]
+    fn region(&self, offset: u64) -> &Region {
+        let region = self.regions.get((offset / REGION) as usize);
+        let region = region.unwrap_or(&self.regions[0]);
+        region.get_or_init(Region::new)
+    }
+
+    fn loaded(&self, block: Range<u64>) -> impl Iterator<Item = &AtomicU8> {
         let pages = block.start / PAGE..block.end.div_ceil(PAGE);
-        pages.filter_map(|page| {
-            let region = self.regions.get((page / (REGION / PAGE)) as usize)?;
-            let none = || (0..REGION / PAGE).map(|_| AtomicU8::new(0)).collect();
-            region
-                .get_or_init(none)
-                .get((page % (REGION / PAGE)) as usize)
+        pages.map(|page| {
+            let of_region = page % (REGION / PAGE);
+            &self.region(page * PAGE).loaded[of_region as usize]
         })
     }
 
     fn add(&self, block: Range<u64>) {
-        for count in self.counts(block) {
+        for count in self.loaded(block) {
             // ORDERING: Relaxed; read only while nobody is in a section, and sections order them.
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     fn remove(&self, block: Range<u64>) {
-        for count in self.counts(block) {
+        for count in self.loaded(block) {
             // ORDERING: Relaxed; as in `add`.
             let before = count.fetch_sub(1, Ordering::Relaxed);
             debug_assert!(before > 0, "a page was loaded before it went");
@@ -86,19 +132,73 @@ impl Loaded {
 
     /// Whether a loaded page has bytes of the system's page at that offset.
     fn has(&self, offset: u64) -> bool {
-        let region = self.regions.get((offset / REGION) as usize);
-        let counts = region.and_then(OnceLock::get);
-        let count = counts.and_then(|counts| counts.get((offset % REGION / PAGE) as usize));
+        let mut counts = self.loaded(offset..offset + 1);
         // ORDERING: Relaxed; as in `add`.
-        count.is_some_and(|count| count.load(Ordering::Relaxed) > 0)
+        counts.any(|count| count.load(Ordering::Relaxed) > 0)
     }
-}
 
-/// Where [`HostedTree::evict`] goes on.
-#[derive(Debug, Default)]
-pub struct Hands {
-    part: u32,
-    offset: u64,
+    #[inline]
+    fn is_limited(&self) -> bool {
+        // ORDERING: Relaxed; a bound.
+        self.most.load(Ordering::Relaxed) != u64::MAX
+    }
+
+    /// The bits of a chunk, and those of them that stand for pages which a range is in.
+    #[inline]
+    fn bits(&self, range: Range<u64>) -> impl Iterator<Item = (&AtomicU16, u16)> {
+        let chunks = range.start / CHUNK..range.end.div_ceil(CHUNK);
+        chunks.map(move |chunk| {
+            let at = chunk * CHUNK;
+            let first = range.start.max(at) % CHUNK / PAGE;
+            let last = (range.end.min(at + CHUNK) - 1) % CHUNK / PAGE;
+            let mask = (u32::from(u16::MAX) << first) & ((2 << last) - 1);
+            let of_region = chunk % (REGION / CHUNK);
+            (&self.region(at).resident[of_region as usize], mask as u16)
+        })
+    }
+
+    /// Whether all pages of a range are counted.
+    #[inline]
+    fn is_counted(&self, range: Range<u64>) -> bool {
+        // ORDERING: Relaxed (here and below); counts.
+        self.bits(range)
+            .all(|(bits, mask)| bits.load(Ordering::Relaxed) & mask == mask)
+    }
+
+    /// Whether any of the pages of a range are counted.
+    fn is_any_counted(&self, range: Range<u64>) -> bool {
+        self.bits(range)
+            .any(|(bits, mask)| bits.load(Ordering::Relaxed) & mask != 0)
+    }
+
+    /// Counts the pages of a range as resident.
+    fn count(&self, range: Range<u64>) {
+        for (bits, mask) in self.bits(range) {
+            let before = bits.fetch_or(mask, Ordering::Relaxed);
+            let more = (mask & !before).count_ones();
+            self.resident.fetch_add(more.into(), Ordering::Relaxed);
+        }
+    }
+
+    /// Counts the page at that offset as gone.
+    fn discount(&self, offset: u64) {
+        for (bits, mask) in self.bits(offset..offset + 1) {
+            let before = bits.fetch_and(!mask, Ordering::Relaxed);
+            let fewer = (mask & before).count_ones();
+            self.resident.fetch_sub(fewer.into(), Ordering::Relaxed);
+        }
+    }
+
+    /// Keeps parts from being dropped. The holder loads nothing.
+    pub(super) fn hold(&self) -> impl Sized + '_ {
+        lock(&self.hands)
+    }
+
+    /// By how many pages too many are resident.
+    fn excess(&self) -> u64 {
+        let resident = self.resident.load(Ordering::Relaxed);
+        resident.saturating_sub(self.most.load(Ordering::Relaxed))
+    }
 }
 
 impl<K, V, M> ClusteredTree<K, V, M>
@@ -111,12 +211,65 @@ where
     /// outermost one begins before any lock is taken.
     #[inline(always)]
     pub(super) fn storing(&self) -> Section<'_> {
+        if let Some(memory) = &self.memory
+            && memory.excess() > 0
+        {
+            self.give_back_first(memory);
+        }
         Section::enter(self.pm().sections())
     }
 
+    /// Gives memory back, unless this thread is in a section, and holds locks.
+    #[cold]
+    fn give_back_first(&self, memory: &Memory) {
+        if !self.pm().sections().is_some_and(Sections::is_inside) {
+            // What fails here fails in the thread that keeps the bound, too.
+            let _ = self.give_back(memory);
+        }
+    }
+
     /// No page is loaded.
-    pub(super) fn loaded_of(pm: &M) -> Option<Loaded> {
-        pm.sections().map(|_| Loaded::new(pm.capacity()))
+    pub(super) fn new_memory(pm: &M) -> Option<Memory> {
+        pm.sections().map(|_| Memory::new(pm.capacity()))
+    }
+
+    /// Counts all of the tree's part of the pool as resident.
+    #[cfg(test)]
+    pub(super) fn count_all_memory(&self) {
+        for extent in self.heap.extents() {
+            self.fill_memory(extent);
+        }
+    }
+
+    /// Before bytes of the pool are read that may have left memory, by a thread that holds no lock:
+    /// gives other memory back first, if there is too much.
+    #[inline(always)]
+    pub(super) fn touch(&self, bytes: Range<u64>) {
+        if let Some(memory) = &self.memory
+            && memory.is_limited()
+            && !memory.is_counted(bytes.clone())
+        {
+            self.touch_slowly(memory, &bytes);
+        }
+    }
+
+    #[cold]
+    fn touch_slowly(&self, memory: &Memory, bytes: &Range<u64>) {
+        if memory.excess() > 0 {
+            self.give_back_first(memory);
+        }
+        // The system maps the pages around one that is read, if it has them.
+        memory.count(bytes.start / CHUNK * CHUNK..bytes.end.next_multiple_of(CHUNK));
+    }
+
+    /// Counts bytes of the pool that are going to be written.
+    #[inline(always)]
+    pub(super) fn fill_memory(&self, bytes: Range<u64>) {
+        if let Some(memory) = &self.memory
+            && memory.is_limited()
+        {
+            memory.count(bytes);
+        }
     }
 
     fn extent(heap: &Heap<M>, block: u64) -> Range<u64> {
@@ -125,15 +278,15 @@ where
 
     /// Notes that a leaf page's block has a part.
     pub(super) fn note_loaded(&self, block: u64) {
-        if let Some(loaded) = &self.loaded {
-            loaded.add(Self::extent(&self.heap, block));
+        if let Some(memory) = &self.memory {
+            memory.add(Self::extent(&self.heap, block));
         }
     }
 
     /// Notes that it has none any more.
     pub(super) fn note_unloaded(&self, block: u64) {
-        if let Some(loaded) = &self.loaded {
-            loaded.remove(Self::extent(&self.heap, block));
+        if let Some(memory) = &self.memory {
+            memory.remove(Self::extent(&self.heap, block));
         }
     }
 
@@ -166,7 +319,8 @@ where
     /// Drops a part, if it is one, nobody has its lock, and no reader can miss what it knows.
     fn drop_part(&self, slot: u32, horizon: u64) -> bool {
         let guard = &epoch::pin();
-        let _storing = self.storing();
+        // Not by `storing`, which gives memory back first.
+        let _storing = Section::enter(self.pm().sections());
         let part = self.part(slot);
         if part.latest() >= horizon || !part.writer.try_lock() {
             return false;
@@ -236,71 +390,152 @@ where
             .collect()
     }
 
-    /// As [`HostedTree::evict`], of the pool's memory.
+    /// Gives memory back until a quarter less than may be is resident, or all of the pool was looked
+    /// at. Parts go if they and their pages take more than three quarters: they lead to values, and
+    /// so are needed more often.
+    ///
+    /// # Errors
+    /// [`CommitError`]
+    fn give_back(&self, memory: &Memory) -> Result<Evicted, CommitError> {
+        let mut hands = lock(&memory.hands);
+        let excess = memory.excess();
+        if excess == 0 {
+            // Another thread was faster.
+            return Ok(Evicted::default());
+        }
+        // ORDERING: Relaxed (all); counts.
+        let most = memory.most.load(Ordering::Relaxed);
+        let part = (self.page_words * 8 + size_of::<Part>()) as u64;
+        let (loaded, bytes) = (self.parts.usage().0, most.saturating_mul(PAGE));
+        if loaded * part > bytes / 4 * 3 {
+            let stay = bytes / 8 * 5 / part;
+            self.drop_parts(&mut hands.part, loaded.saturating_sub(stay) as usize);
+        }
+        self.evict_memory(memory, &mut hands, false, || {
+            memory.resident.load(Ordering::Relaxed) <= most / 4 * 3
+        })
+    }
+
+    /// Drops what the pool file has as it is, from where `hands` are and once around, until there is
+    /// `enough`: of what is counted, or of `everything`.
     fn evict_memory(
         &self,
-        hand: &mut u64,
-        mut enough: impl FnMut() -> bool,
+        memory: &Memory,
+        hands: &mut Hands,
+        everything: bool,
+        enough: impl Fn() -> bool,
     ) -> Result<Evicted, CommitError> {
         let mut sum = Evicted::default();
-        let Some(loaded) = &self.loaded else {
-            return Ok(sum);
-        };
         let kept = self.kept_in_memory();
-        let extents = self.heap.extents();
+        let Hands {
+            offset: hand,
+            extents,
+            ..
+        } = hands;
         let from = extents.partition_point(|extent| extent.end <= *hand);
+        if from == extents.len() {
+            *hand = 0;
+            *extents = self.heap.extents();
+        }
+        let from = extents.partition_point(|extent| extent.end <= *hand);
+        let owned = Cell::new((u64::MAX, false));
+        let goes = |offset: u64| {
+            let chunk = offset / CHUNK;
+            if owned.get().0 != chunk {
+                owned.set((chunk, self.heap.owns(offset)));
+            }
+            let overlaps = |kept: &Range<u64>| kept.start < offset + PAGE && offset < kept.end;
+            let goes = owned.get().1 && !memory.has(offset) && !kept.iter().any(overlaps);
+            if goes {
+                // Before it goes: who touches it again counts it again.
+                memory.discount(offset);
+            }
+            goes
+        };
+        let mut counted = Vec::with_capacity(TOGETHER);
+        let mut evict = |counted: &mut Vec<Range<u64>>| {
+            owned.set((u64::MAX, false));
+            let evicted = self.pm().evict(counted, &goes)?;
+            counted.clear();
+            sum.bytes += evicted.bytes;
+            sum.dirty += evicted.dirty;
+            sum.busy |= evicted.busy;
+            Ok::<_, CommitError>(enough())
+        };
         for extent in extents[from..].iter().chain(&extents[..from]) {
             let goes_on = extent.contains(hand);
             let mut at = if goes_on { *hand } else { extent.start };
             while at < extent.end {
-                let range = at..extent.end.min(at + STEP);
-                let owned = Cell::new((u64::MAX, false));
-                let keep = |offset: u64| {
-                    let chunk = offset / CHUNK;
-                    if owned.get().0 != chunk {
-                        owned.set((chunk, self.heap.owns(offset)));
-                    }
-                    let overlaps =
-                        |kept: &Range<u64>| kept.start < offset + PAGE && offset < kept.end;
-                    !owned.get().1 || loaded.has(offset) || kept.iter().any(overlaps)
-                };
-                let evicted = self.pm().evict(range.clone(), &keep)?;
-                sum.bytes += evicted.bytes;
-                sum.dirty += evicted.dirty;
-                sum.busy |= evicted.busy;
-                at = range.end;
+                let chunk = at..(at + CHUNK).min(extent.end);
+                at = chunk.end;
                 *hand = at;
-                if enough() {
+                if everything || memory.is_any_counted(chunk.clone()) {
+                    counted.push(chunk);
+                }
+                if counted.len() == TOGETHER && evict(&mut counted)? && !everything {
                     return Ok(sum);
                 }
             }
         }
-        *hand = 0;
+        evict(&mut counted)?;
+        // The pool may have grown.
+        *hand = u64::MAX;
         Ok(sum)
     }
 }
 
 impl<M: Media> HostedTree<M> {
-    /// Gives memory back where the medium can ([`Media::evict`]): drops what DRAM holds of one in
-    /// `share` leaf pages (of all if it is 1), from where `hands` are, and then memory of the pool
-    /// until `enough` returns true, once around at most. `enough` is called every 4 MiB. What is
-    /// dropped is read from the pool file when it is needed again, and checked then.
+    /// Returns whether the tree can give memory back: where the medium can ([`Media::evict`]).
+    pub fn can_give_back(&self) -> bool {
+        self.0.memory.is_some()
+    }
+
+    /// Returns how many bytes of the pool are in memory, by what the tree has touched since it was
+    /// [bounded](Self::bound_memory): no fewer than are, and 0 if it is not.
+    pub fn in_memory(&self) -> u64 {
+        let memory = self.0.memory.as_ref();
+        // ORDERING: Relaxed; a count.
+        memory.map_or(0, |memory| memory.resident.load(Ordering::Relaxed) * PAGE)
+    }
+
+    /// Sets how many bytes of the pool may be in memory. Beyond it readers give memory back before
+    /// they touch more, as [`give_back`](Self::give_back) does. `u64::MAX`: any number.
+    pub fn bound_memory(&self, bytes: u64) {
+        if let Some(memory) = &self.0.memory {
+            let most = if bytes == u64::MAX {
+                u64::MAX
+            } else {
+                bytes / PAGE
+            };
+            // ORDERING: Relaxed; a bound.
+            memory.most.store(most, Ordering::Relaxed);
+        }
+    }
+
+    /// If more of the pool is in memory than may be, drops some of what DRAM holds of leaf pages,
+    /// and memory of the pool that is read from its file again, and checked, when it is needed. At
+    /// most all of it is looked at once.
     ///
     /// # Errors
     /// [`CommitError`] if an earlier commit failed, or the kernel refuses.
-    pub fn evict(
-        &self,
-        hands: &mut Hands,
-        share: u64,
-        enough: impl FnMut() -> bool,
-    ) -> Result<Evicted, CommitError> {
-        let tree = &self.0;
-        if tree.loaded.is_none() {
+    pub fn give_back(&self) -> Result<Evicted, CommitError> {
+        let Some(memory) = &self.0.memory else {
             return Ok(Evicted::default());
-        }
-        let parts = tree.parts.usage().0.div_ceil(share.max(1));
-        tree.drop_parts(&mut hands.part, parts as usize);
-        tree.evict_memory(&mut hands.offset, enough)
+        };
+        self.0.give_back(memory)
+    }
+
+    /// Drops all memory of the pool that is read from its file again when it is needed, counted or
+    /// not, but for that of loaded pages. Looks at all of it.
+    ///
+    /// # Errors
+    /// As of [`give_back`](Self::give_back).
+    pub fn give_all_back(&self) -> Result<Evicted, CommitError> {
+        let Some(memory) = &self.0.memory else {
+            return Ok(Evicted::default());
+        };
+        let mut hands = lock(&memory.hands);
+        self.0.evict_memory(memory, &mut hands, true, || false)
     }
 }
 
@@ -310,18 +545,40 @@ mod tests {
 
     #[test]
     fn a_page_is_loaded_while_any_block_in_it_is() {
-        let loaded = Loaded::new(1 << 40);
+        let memory = Memory::new(1 << 40);
         let at = 5 * REGION;
-        loaded.add(at..at + 512);
-        loaded.add(at + 512..at + 1024);
-        loaded.add(at + 3 * PAGE + 1024..at + 5 * PAGE + 64);
-        let has = |page: u64| loaded.has(at + page * PAGE);
+        memory.add(at..at + 512);
+        memory.add(at + 512..at + 1024);
+        memory.add(at + 3 * PAGE + 1024..at + 5 * PAGE + 64);
+        let has = |page: u64| memory.has(at + page * PAGE);
         assert!(has(0) && !has(1) && !has(2) && has(3) && has(4) && has(5) && !has(6));
-        loaded.remove(at..at + 512);
-        loaded.remove(at + 3 * PAGE + 1024..at + 5 * PAGE + 64);
+        memory.remove(at..at + 512);
+        memory.remove(at + 3 * PAGE + 1024..at + 5 * PAGE + 64);
         assert!(has(0) && !has(3) && !has(4) && !has(5));
-        loaded.remove(at + 512..at + 1024);
+        memory.remove(at + 512..at + 1024);
         assert!(!has(0));
-        assert!(!loaded.has(1 << 41) && !loaded.has(0));
+    }
+
+    #[test]
+    fn a_page_is_counted_once() {
+        let memory = Memory::new(1 << 40);
+        let resident = || memory.resident.load(Ordering::Relaxed);
+        let at = REGION - 2 * PAGE;
+        // Over the end of a region.
+        memory.count(at + 1..at + 3 * PAGE + 1);
+        assert_eq!(resident(), 4);
+        memory.count(at..at + PAGE);
+        assert_eq!(resident(), 4);
+        assert!(memory.is_counted(at..at + 4 * PAGE));
+        assert!(!memory.is_counted(at..at + 4 * PAGE + 1));
+        memory.count(REGION..REGION + CHUNK);
+        assert_eq!(resident(), 18);
+        memory.discount(REGION + PAGE);
+        memory.discount(REGION + PAGE);
+        assert_eq!(resident(), 17);
+        assert!(!memory.is_counted(REGION..REGION + CHUNK));
+        assert_eq!(memory.excess(), 0);
+        memory.most.store(10, Ordering::Relaxed);
+        assert!(memory.is_limited() && memory.excess() == 7);
     }
 }

@@ -53,6 +53,7 @@ where
     /// [`ReadError`]; the page is not loaded then.
     #[cold]
     pub(super) fn load(&self, key: &K, guard: &Guard) -> Result<(), ReadError> {
+        self.touch_page(key, guard);
         let _storing = self.storing();
         let mut upper = lock(&self.upper);
         let range = self.inner.find_range(key, guard);
@@ -61,6 +62,15 @@ where
             _ if !self.inner.validate(&range.located) => Ok(()),
             Handle::Part(_) => Ok(()),
             Handle::Unloaded(id) => self.load_page(&mut upper, id, &range, guard),
+        }
+    }
+
+    /// Before the page of `key` is read: it has probably left memory.
+    fn touch_page(&self, key: &K, guard: &Guard) {
+        if let Handle::Unloaded(id) = Handle::decode(self.inner.find(key, guard).leaf)
+            && let Ok(Some(word)) = self.table.read(self.pm(), id)
+        {
+            self.touch(word.block..word.block + self.page_words as u64 * 8);
         }
     }
 

@@ -153,7 +153,6 @@ use bristlecone_pmem::pool::{DataKind, Root};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError, planted};
 use counter::Counter;
 pub use damaged::Lost;
-pub use evict::Hands;
 pub use hosted::{ChangeError, Current, HostedTree, KeyRange, Pinned, Step, When};
 use layout::Seed;
 pub use lazy::LazyTree;
@@ -236,8 +235,8 @@ where
     spare: Mutex<Vec<u64>>,
     /// Until all pages are loaded: newborn pages that cannot be read, and their blocks.
     unreadable: Mutex<Vec<(u32, u64)>>,
-    /// Leaf pages that have parts, on a medium that can give memory back.
-    loaded: Option<evict::Loaded>,
+    /// On a medium that can give memory back.
+    memory: Option<evict::Memory>,
     /// Inner pages that were damaged, and made again.
     made_again: AtomicU64,
     /// Made or opened with the tree.

@@ -101,7 +101,7 @@ where
             retired: Retired::default(),
             spare: Mutex::default(),
             unreadable: Mutex::default(),
-            loaded: Self::loaded_of(pool.pm()),
+            memory: Self::new_memory(pool.pm()),
             made_again: AtomicU64::new(0),
             log: None,
             sessions: Sessions::new(&slots, salt, ceilings.1),

@@ -158,6 +158,8 @@ where
         let bytes = HEAD + value.len();
         // Smaller blocks are not aligned to lines.
         let block = self.heap.alloc(bytes.max(SMALLEST) as u64)?.get();
+        // Its head is read first.
+        self.touch(block..block + bytes as u64);
         let id = self.number_for(block);
         let id = id.inspect_err(|_| self.heap.free(POff::new(block)))?;
         let (pm, at) = (self.pm(), self.address(block));
@@ -247,6 +249,7 @@ where
         if block == 0 || end.max(block.saturating_add(MIN_BLOCK)) > self.pm().len() {
             return Err(of_value("it is not inside the pool".into()));
         }
+        self.touch(block..end);
         if self.head(block) != reference.head {
             return Err(of_value("its head is another one's".into()));
         }

@@ -530,6 +530,7 @@ where
         }
         let seed = self.seed(spec.generation);
         let block = self.block(header.words, course)?;
+        self.fill_memory(block..block + header.words as u64 * 8);
         let mut words = Vec::with_capacity(header.tail);
         spec.build(seed, &header, entries, &mut words);
         // SAFETY: 1. the block was allocated for a page of so many words, which the page's do not

@@ -79,6 +79,17 @@ fn loaded(tree: &Tree) -> usize {
     loaded
 }
 
+/// Gives back as much as goes. Returns how many bytes that were, of pages in memory or not.
+fn give_all_back(tree: &Tree) -> u64 {
+    // Counted as resident, and bounded, so that there is something to give.
+    tree.bound_memory(1 << 30);
+    tree.tree().count_all_memory();
+    tree.bound_memory(0);
+    let given = tree.give_back().unwrap();
+    tree.bound_memory(u64::MAX);
+    given.bytes
+}
+
 fn settle(tree: &Tree) {
     tree.make_durable(tree.applied() - 1).unwrap();
     tree.pool().pm().sync().unwrap();
@@ -95,29 +106,20 @@ fn what_is_given_back_is_read_again() {
         }
         let before = loaded(&tree);
         assert!(before > 20, "{before}");
-        let hands = &mut Hands::default();
         // Nothing is durable at the mark yet, so a reader at it needs to know.
-        tree.evict(hands, 1, || false).unwrap();
+        give_all_back(&tree);
         assert_eq!(loaded(&tree), before);
         settle(&tree);
         let pool_bytes = tree.space().chunk_bytes;
-        let mut evicted = tree.evict(hands, 1, || false).unwrap();
-        assert!(!evicted.busy);
+        give_all_back(&tree);
         assert_eq!(loaded(&tree), 0);
-        if evicted.dirty > 0 {
-            // The seals.
-            tree.pool().pm().sync().unwrap();
-            evicted = tree.evict(hands, 1, || false).unwrap();
-        }
-        let share = evicted.bytes as f64 / pool_bytes as f64;
-        assert!(share > 0.7, "{evicted:?} of {pool_bytes}");
+        // The seals.
+        settle(&tree);
+        let evicted = give_all_back(&tree);
+        let share = evicted as f64 / pool_bytes as f64;
+        assert!(share > 0.7, "{evicted} of {pool_bytes}");
         assert_eq!(all(&tree), model);
         assert!(loaded(&tree) > 20);
-        // Pages whose parts are there stay.
-        let again = tree
-            .evict(&mut Hands::default(), u64::MAX, || false)
-            .unwrap();
-        assert!(again.bytes < evicted.bytes, "{again:?}, {evicted:?}");
         for n in 0..4_000 {
             if n % 3 == 0 {
                 tree.modify(&key(n), |_| Ok(Modification::Remove)).unwrap();
@@ -128,7 +130,7 @@ fn what_is_given_back_is_read_again() {
             }
             if n % 500 == 0 {
                 settle(&tree);
-                tree.evict(hands, 2, || false).unwrap();
+                give_all_back(&tree);
             }
         }
         assert_eq!(all(&tree), model);
@@ -155,9 +157,8 @@ fn snapshots_go_on_seeing_what_they_saw() {
         tree.put(&key(n), b"new").unwrap();
     }
     settle(&tree);
-    let hands = &mut Hands::default();
     for _ in 0..3 {
-        tree.evict(hands, 1, || false).unwrap();
+        give_all_back(&tree);
         settle(&tree);
     }
     for n in 0..500 {
@@ -169,7 +170,7 @@ fn snapshots_go_on_seeing_what_they_saw() {
     let written = tree.write([(&key(1)[..], Some(&b"x"[..]))], Some(time), None);
     assert!(matches!(written, Err(ChangeError::Conflict { .. })));
     tree.end(time);
-    tree.evict(hands, 1, || false).unwrap();
+    give_all_back(&tree);
     assert_eq!(loaded(&tree), 0);
 }
 
@@ -180,10 +181,9 @@ fn changes_go_on_while_memory_is_given_back() {
         let stop = AtomicBool::new(false);
         let models: Vec<Entries> = std::thread::scope(|scope| {
             let evictor = scope.spawn(|| {
-                let hands = &mut Hands::default();
                 let (mut bytes, mut turn) = (0, 0);
                 while !stop.load(Ordering::Relaxed) {
-                    bytes += tree.evict(hands, 2, || false).unwrap().bytes;
+                    bytes += give_all_back(&tree);
                     turn += 1;
                     if turn % 4 == 0 {
                         settle(&tree);

@@ -9,10 +9,11 @@ use super::tail::Seen;
 use super::upper::Known;
 use super::{ClusteredTree, Handle};
 use crate::contract::{IndexStats, VerifyReport, Violation};
+use crate::inner::Ranged;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
-use crossbeam_epoch as epoch;
+use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -86,6 +87,14 @@ where
         Ok(report)
     }
 
+    /// Finds the page at `at` again.
+    fn again(&self, at: &Ranged<K>, guard: &Guard) -> Ranged<K> {
+        match &at.low {
+            Some(low) => self.inner.find_range(low.borrow(), guard),
+            None => self.inner.find_first(guard),
+        }
+    }
+
     /// Checks all leaf pages; returns them by their low fences.
     fn check_leaves(
         &self,
@@ -98,8 +107,17 @@ where
         let mut at = self.inner.find_first(&guard);
         let mut promised: Option<u32> = None;
         loop {
+            let parts_stay = self.memory.as_ref().map(super::evict::Memory::hold);
+            if !self.inner.validate(&at.located) {
+                at = self.again(&at, &guard);
+            }
             let Handle::Part(slot) = Handle::decode(at.located.leaf) else {
-                return Err(Violation::new("a page is not loaded"));
+                // It has left memory since it was loaded.
+                drop(parts_stay);
+                let loaded = self.load_at(&at, &guard);
+                loaded.map_err(|e| Violation::new(e.to_string()))?;
+                at = self.again(&at, &guard);
+                continue;
             };
             let part = self.part(slot);
             let id = part.id();

@@ -9,8 +9,8 @@ use super::counting::{Counting, PersistCounts};
 use super::journal::JournalStats;
 use super::mapping::is_tmpfs;
 use super::{
-    Access, Dax, Dram, Durability, Evicted, Journal, Mapped, Media, MediaOptions, MediaRecovery,
-    MediumKind, Recorder, Sections,
+    Access, Dax, Dram, Durability, Evicted, Goes, Journal, Mapped, Media, MediaOptions,
+    MediaRecovery, MediumKind, Recorder, Sections,
 };
 use crate::error::{CommitError, OpenError, SpaceError};
 use crate::format::superblock::Superblock;
@@ -217,12 +217,12 @@ unsafe impl Media for Auto {
         each!(self, pm => pm.sections())
     }
 
-    fn evict(&self, range: Range<u64>, keep: &dyn Fn(u64) -> bool) -> Result<Evicted, CommitError> {
-        each!(self, pm => pm.evict(range, keep))
+    fn evict(&self, ranges: &[Range<u64>], goes: &Goes<'_>) -> Result<Evicted, CommitError> {
+        each!(self, pm => pm.evict(ranges, goes))
     }
 
-    fn bound_dirty(&self, bytes: u64) {
-        each!(self, pm => pm.bound_dirty(bytes));
+    fn bound_memory(&self, bytes: u64) {
+        each!(self, pm => pm.bound_memory(bytes));
     }
 
     fn read_only(&self) -> bool {

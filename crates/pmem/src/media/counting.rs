@@ -4,7 +4,8 @@
 //! medium itself and pay nothing.
 
 use super::{
-    Durability, Evicted, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder, Sections,
+    Durability, Evicted, Goes, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder,
+    Sections,
 };
 use crate::error::{CommitError, OpenError, SpaceError};
 use std::ops::Range;
@@ -146,12 +147,12 @@ unsafe impl<M: Media, const PERSISTENT: bool> Media for Counting<M, PERSISTENT> 
         self.inner.sections()
     }
 
-    fn evict(&self, range: Range<u64>, keep: &dyn Fn(u64) -> bool) -> Result<Evicted, CommitError> {
-        self.inner.evict(range, keep)
+    fn evict(&self, ranges: &[Range<u64>], goes: &Goes<'_>) -> Result<Evicted, CommitError> {
+        self.inner.evict(ranges, goes)
     }
 
-    fn bound_dirty(&self, bytes: u64) {
-        self.inner.bound_dirty(bytes);
+    fn bound_memory(&self, bytes: u64) {
+        self.inner.bound_memory(bytes);
     }
 
     fn read_only(&self) -> bool {

@@ -23,7 +23,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Page size that offsets given to the kernel are rounded to.
 pub(crate) const PAGE: u64 = 4096;
@@ -54,6 +54,7 @@ pub struct Mapping {
     mapped: AtomicU64,
     /// Parts that [`discard`](Self::discard) made anonymous memory, from and to.
     discarded: Mutex<Vec<(u64, u64)>>,
+    small_pages: AtomicBool,
     sharing: Sharing,
     file: Option<OwnedFd>,
     path: PathBuf,
@@ -197,6 +198,7 @@ impl Mapping {
             len: AtomicU64::new(0),
             mapped: AtomicU64::new(0),
             discarded: Mutex::default(),
+            small_pages: AtomicBool::new(false),
             sharing,
             file,
             path: path.to_path_buf(),
@@ -272,10 +274,30 @@ impl Mapping {
                     rustix::mm::mmap_anonymous(at, bytes, prot, flags)?;
                 }
             }
-            // Huge pages where the system has them; a refusal costs only speed.
-            let _ = rustix::mm::madvise(at, bytes, Advice::LinuxHugepage);
         }
+        self.advise_pages(at, bytes);
         Ok(())
+    }
+
+    /// Asks for huge pages, or against them. A refusal costs only speed, or memory.
+    fn advise_pages(&self, at: *mut c_void, bytes: usize) {
+        // ORDERING: Relaxed; a hint.
+        let advice = if self.small_pages.load(Ordering::Relaxed) {
+            Advice::LinuxNoHugepage
+        } else {
+            Advice::LinuxHugepage
+        };
+        // SAFETY: 1. the range is one that this value has mapped; 2. the advice changes no content.
+        let _ = unsafe { rustix::mm::madvise(at, bytes, advice) };
+    }
+
+    /// From now on a page that is touched does not come together with the two MiB around it.
+    pub(crate) fn use_small_pages(&self) {
+        // ORDERING: Relaxed (both); what is mapped at the same time gets the advice or is unmapped
+        // again soon.
+        self.small_pages.store(true, Ordering::Relaxed);
+        let mapped = self.mapped.load(Ordering::Relaxed);
+        self.advise_pages(self.base.cast(), mapped as usize);
     }
 
     /// Exchanges `from..to` for anonymous memory, which reads as zeros.
@@ -518,6 +540,10 @@ impl Mapping {
                     from,
                 )?;
             }
+            self.advise_pages(
+                self.base.wrapping_add(from as usize).cast(),
+                (to - from) as usize,
+            );
             let parts = discarded.drain(..).collect::<Vec<_>>();
             for (start, stop) in parts {
                 let around = [(start, stop.min(from)), (start.max(to), stop)];

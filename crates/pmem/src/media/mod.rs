@@ -163,6 +163,9 @@ pub struct Evicted {
     pub busy: bool,
 }
 
+/// Whether the page at an offset is to be [dropped](Media::evict).
+pub type Goes<'g> = dyn Fn(u64) -> bool + 'g;
+
 /// A place where a pool can live, and durability there.
 ///
 /// `flush`, `fence` and `store_fence` are `#[track_caller]`: a traced medium ([`Instrument`])
@@ -300,23 +303,25 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
         None
     }
 
-    /// Drops from memory what `range` has of the pages that the pool file has as they are, but for
-    /// those at whose offset `keep` returns true. They are read from the file when they are next
-    /// touched. Elsewhere than on [`Journal`] there is nothing to drop.
+    /// Drops from memory what `ranges` have of the pages of 4 KiB that the pool file has as they are,
+    /// if `goes` returns true for their offsets: just before that, and while nobody stores, so it
+    /// must not wait. They are read from the file when they are next touched. Elsewhere than on
+    /// [`Journal`] there is nothing to drop.
     ///
-    /// The caller makes sure that all stores to the range, from opening on, are made and fenced in
-    /// a [`Section`]. `keep` is called while nobody stores, and must not wait.
+    /// The caller makes sure that all stores to the ranges, from opening on, are made and fenced in
+    /// a [`Section`].
     ///
     /// # Errors
     /// [`CommitError`] if an earlier commit failed, or the kernel refuses.
-    fn evict(&self, range: Range<u64>, keep: &dyn Fn(u64) -> bool) -> Result<Evicted, CommitError> {
-        let _ = (range, keep);
+    fn evict(&self, ranges: &[Range<u64>], goes: &Goes<'_>) -> Result<Evicted, CommitError> {
+        let _ = (ranges, goes);
         Ok(Evicted::default())
     }
 
-    /// Sees to it that at most so many bytes of pages, about, are ahead of the pool file: at a
-    /// half a checkpoint begins, and beyond it commits wait for one.
-    fn bound_dirty(&self, bytes: u64) {
+    /// Prepares for keeping within so many bytes of memory, by [giving it back](Self::evict): at
+    /// most half as many bytes of pages, about, are ahead of the pool file. At a quarter a
+    /// checkpoint begins, and at the half commits wait for one.
+    fn bound_memory(&self, bytes: u64) {
         let _ = bytes;
     }
 

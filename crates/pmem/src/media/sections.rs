@@ -134,6 +134,13 @@ impl Sections {
         }
     }
 
+    /// Returns whether this thread is in one.
+    #[must_use]
+    pub fn is_inside(&self) -> bool {
+        let address = std::ptr::from_ref(self).addr();
+        INSIDE.with_borrow(|inside| inside.iter().any(|(at, _)| *at == address))
+    }
+
     fn leave(&self) {
         let address = std::ptr::from_ref(self).addr();
         let is_outer = INSIDE.with_borrow_mut(|inside| {
@@ -223,12 +230,14 @@ mod tests {
     fn closing_is_given_up_where_a_thread_stays() {
         let sections = Sections::default();
         let inside = Section::enter(Some(&sections));
+        assert!(sections.is_inside());
         assert!(sections.close(Duration::from_millis(5)).is_none());
         // They are open again: another thread gets in.
         std::thread::scope(|scope| {
             scope.spawn(|| drop(Section::enter(Some(&sections))));
         });
         drop(inside);
+        assert!(!sections.is_inside());
         assert!(sections.close(Duration::from_millis(5)).is_some());
         drop(Section::enter(None));
     }

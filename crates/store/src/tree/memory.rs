@@ -1,16 +1,15 @@
 //! Keeping the process within the memory that it may use, where the medium can give memory back.
 //!
-//! A thread reads how much memory of the process is resident. Above three quarters of what it may
-//! be, it drops what the tree and its medium can read again from the pool file, down to five
-//! eighths. What the file does not have yet stays: so changes that are ahead of the file are
-//! bounded by a quarter ([`Media::bound_dirty`]), beyond which commits wait for a checkpoint.
+//! The tree bounds what is resident of the pool, as far as it knows. A thread reads how much of the
+//! process really is, and sets that bound so that the whole stays below seven eighths of what it
+//! may be. What the pool file does not have yet stays in memory: so changes that are ahead of the
+//! file are bounded by a half ([`Media::bound_memory`]), beyond which commits wait for a
+//! checkpoint.
 
 use super::Core;
-use bristlecone_index::clustered::Hands;
 use bristlecone_pmem::memory::resident;
 use bristlecone_pmem::{CommitError, Media};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -20,37 +19,43 @@ const CALM: Duration = Duration::from_millis(10);
 const BUSY: Duration = Duration::from_millis(1);
 /// How often it does where nothing more can be given back.
 const IN_VAIN: Duration = Duration::from_secs(1);
-/// Times that it goes around at once.
-const ROUNDS: usize = 4;
+/// Of the pool so much may always be in memory: what is needed to work at all.
+const LEAST: u64 = 8 << 20;
 
-/// What has been given back.
-#[derive(Debug, Default)]
-pub(super) struct Memory {
-    /// Times that memory was short.
-    pub shortages: AtomicU64,
-}
-
-/// Gives memory back until `low` bytes are resident, if there is that much to give. Returns whether
-/// there was.
-fn give_back<M: Media>(core: &Core<M>, hands: &mut Hands, low: u64) -> Result<bool, CommitError> {
-    for _ in 0..ROUNDS {
-        let Some(now) = resident() else {
-            return Ok(true);
-        };
-        if now <= low {
-            return Ok(true);
-        }
-        let at_work = core.control.hold();
-        let share = now / (now - low);
-        let evicted = core
-            .tree
-            .evict(hands, share, || resident().is_none_or(|now| now <= low))?;
-        drop(at_work);
-        if evicted.busy || core.control.is_stopped() {
-            return Ok(false);
-        }
+/// Sets what of the pool may be in memory, and gives back what is too much. Returns when to look
+/// again.
+fn keep_within<M: Media>(core: &Core<M>, most: u64) -> Result<Duration, CommitError> {
+    let Some(now) = resident() else {
+        return Ok(CALM);
+    };
+    let of_pool = core.tree.in_memory();
+    let other = now.saturating_sub(of_pool);
+    // If the tree counts more than there is, all of that may stay.
+    let phantom = of_pool.saturating_sub(now);
+    let high = most / 8 * 7;
+    let bound = high.saturating_sub(other) + phantom;
+    core.tree.bound_memory(bound.max(LEAST));
+    if now <= high && of_pool <= bound {
+        return Ok(CALM);
     }
-    Ok(false)
+    let mut given = core.tree.give_back()?;
+    if resident().is_some_and(|now| now > high) {
+        // More is there than was asked for: the kernel maps pages around those that it has put out
+        // of the way meanwhile.
+        given = core.tree.give_all_back()?;
+    }
+    let left = resident().map_or(0, |now| now.saturating_sub(high));
+    if given.busy || left == 0 {
+        return Ok(BUSY);
+    }
+    if given.dirty < left / 2 {
+        // Either it comes as fast as it goes, or it is not of the pool.
+        return Ok(if given.bytes > 0 { BUSY } else { IN_VAIN });
+    }
+    // What is left is ahead of the file.
+    core.pm().sync()?;
+    core.tree.give_all_back()?;
+    Ok(BUSY)
 }
 
 /// Starts a thread that keeps the process within `most` bytes of memory until it is told to stop;
@@ -62,33 +67,17 @@ pub(super) fn spawn<M: Media>(
     core: &Arc<Core<M>>,
     most: u64,
 ) -> std::io::Result<Option<JoinHandle<()>>> {
-    if core.pm().sections().is_none() || resident().is_none() {
+    if !core.tree.can_give_back() || resident().is_none() {
         return Ok(None);
     }
-    core.pm().bound_dirty(most / 4);
+    core.pm().bound_memory(most);
+    core.tree.bound_memory(most);
     let core = Arc::clone(core);
-    let (high, low) = (most / 4 * 3, most / 8 * 5);
     let life = move || {
-        let mut hands = Hands::default();
-        let mut interval = CALM;
+        let mut interval = Duration::ZERO;
         while !core.control.wait_or_stop(interval) {
-            interval = CALM;
-            if resident().is_none_or(|now| now <= high) {
-                continue;
-            }
-            // ORDERING: Relaxed; a statistic.
-            core.memory.shortages.fetch_add(1, Ordering::Relaxed);
-            let given = give_back(&core, &mut hands, low).and_then(|enough| {
-                if enough {
-                    return Ok(true);
-                }
-                // What is left may be ahead of the file.
-                core.pm().sync()?;
-                give_back(&core, &mut hands, low)
-            });
-            interval = match given {
-                Ok(true) => BUSY,
-                Ok(false) => IN_VAIN,
+            interval = match keep_within(&core, most) {
+                Ok(interval) => interval,
                 // Writers are told, too.
                 Err(_) => return,
             };

@@ -57,7 +57,6 @@ use counts::Counts;
 use crossbeam_epoch as epoch;
 use gate::Gate;
 use ledger::Ledger;
-use memory::Memory;
 use std::borrow::Borrow;
 use std::ops::{Bound, Deref};
 use std::sync::Arc;
@@ -85,7 +84,6 @@ pub(crate) struct Core<M: Media> {
     ledger: Ledger,
     gate: Gate,
     sweep: Sweep,
-    memory: Memory,
     control: Control,
     catalogue: Arc<Catalogue>,
     feed: Arc<Feed>,

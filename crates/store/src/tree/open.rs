@@ -3,7 +3,7 @@
 use super::counts::Counts;
 use super::gate::Gate;
 use super::ledger::Ledger;
-use super::memory::{self, Memory};
+use super::memory;
 use super::sweep::{self, Sweep};
 use super::{Core, TreeEngine};
 use crate::control::Control;
@@ -141,7 +141,6 @@ impl<M: Media> TreeEngine<M> {
             ledger: Ledger::default(),
             gate: Gate::new(),
             sweep: Sweep::default(),
-            memory: Memory::default(),
             control: Control::default(),
             catalogue: shares.catalogue,
             feed: shares.feed,

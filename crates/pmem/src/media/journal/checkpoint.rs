@@ -90,20 +90,30 @@ impl Core {
     /// Makes a checkpoint; see the module's head. On an error the pages are dirty again.
     pub fn checkpoint(&self, keeper: &mut Keeper) -> Result<(), CommitError> {
         let (head, pages) = {
-            let mut log = lock(&self.log);
-            (log.at, log.dirty.take(self.image.len()))
+            let log = lock(&self.log);
+            let mut behind = lock(&self.behind);
+            let pages = behind.dirty.take(self.image.len());
+            for page in &pages {
+                behind.writing.mark(*page);
+            }
+            (log.at, pages)
         };
         if pages.is_empty() && head == keeper.header.head {
             return Ok(());
         }
-        self.write_pages(keeper, &pages)
-            .and_then(|()| self.move_head(keeper, head))
-            .inspect_err(|_| {
-                let mut log = lock(&self.log);
+        let written = self
+            .write_pages(keeper, &pages)
+            .and_then(|()| self.move_head(keeper, head));
+        {
+            let mut behind = lock(&self.behind);
+            if written.is_err() {
                 for page in &pages {
-                    log.dirty.mark(*page);
+                    behind.dirty.mark(*page);
                 }
-            })?;
+            }
+            behind.writing.clear();
+        }
+        written?;
         count(&self.stats.checkpoints, 1);
         Ok(())
     }

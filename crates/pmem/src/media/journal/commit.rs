@@ -13,8 +13,8 @@
 //! the reserved segments, leads in its place and frees some. Meanwhile commits wait, so that the
 //! operations in flight bound what is captured.
 
-use super::format::Header;
-use super::image::Image;
+use super::format::{FRAME_HEAD, Header};
+use super::image::{Behind, Image};
 use super::log::{Full, Log};
 use super::stage::Stage;
 use super::stats::{JournalStats, Stats, count};
@@ -102,6 +102,8 @@ pub(super) struct Core {
     pub stage: Stage,
     /// Approximate number of lines in a chunk.
     pub chunk_lines: u64,
+    /// Locked after `log`.
+    pub behind: Mutex<Behind>,
     /// Where threads say that they are storing.
     pub sections: Sections,
     /// Dirty pages beyond which commits wait for a checkpoint.
@@ -372,7 +374,14 @@ impl Core {
         let mut log = lock(&self.log);
         let log = &mut *log;
         let mut chunks = Vec::new();
-        self.stage.take(&mut chunks);
+        {
+            // Together: a line is in the stage, or its page is marked.
+            let mut behind = lock(&self.behind);
+            self.stage.take(&mut chunks);
+            for chunk in &chunks {
+                behind.dirty.mark_frame(&chunk.bytes[FRAME_HEAD..]);
+            }
+        }
         for chunk in chunks {
             log.seal(chunk, self.image.len());
         }
@@ -389,11 +398,9 @@ impl Core {
                     break;
                 }
             };
-            // Marked before writing, so that no page is in the journal and in no list.
             let Some(frame) = log.pending.pop_front() else {
                 break;
             };
-            log.mark_dirty(&frame.chunk.bytes);
             let at = super::format::DATA_AT
                 + u64::from(segment) * u64::from(log.segment_bytes)
                 + u64::from(offset);
@@ -428,7 +435,7 @@ impl Core {
             log.synced(log.at.seq, log.written_lines);
         }
         self.publish(log);
-        if log.is_half_full() || self.is_dirty(log, 2) {
+        if log.is_half_full() || self.is_dirty(2) {
             let mut progress = lock(&self.progress);
             if !progress.checkpoint_wanted {
                 progress.checkpoint_wanted = true;
@@ -446,7 +453,7 @@ impl Core {
         bytes: usize,
         keeper: Option<&mut Keeper>,
     ) -> Result<(u32, u32), Stop> {
-        let waits = keeper.is_none() && self.is_dirty(log, 1);
+        let waits = keeper.is_none() && self.is_dirty(1);
         if !waits && let Ok(place) = log.place(bytes, log.reserve()) {
             return Ok(place);
         }
@@ -465,9 +472,9 @@ impl Core {
     }
 
     /// Whether the pages ahead of the pool file are one `share`th of the most, or more.
-    fn is_dirty(&self, log: &Log, share: u64) -> bool {
+    fn is_dirty(&self, share: u64) -> bool {
         // ORDERING: Relaxed; a bound.
-        log.dirty.count() >= self.dirty_most.load(Ordering::Relaxed) / share
+        lock(&self.behind).dirty.count() >= self.dirty_most.load(Ordering::Relaxed) / share
     }
 
     fn publish(&self, log: &Log) {

@@ -2,23 +2,22 @@
 //! file again when they are next touched.
 //!
 //! ```text
-//! no checkpoint runs                                        (keeper)
-//! no frame is being written                                 (log lock)
 //! nobody stores, and all that was stored is captured        (sections closed)
-//! a page with no line in the dirty set, in a sealed frame, or in the stage: dropped
+//! no line leaves the stage, no checkpoint takes pages       (lock of the pages behind)
+//! a page that is not dirty, that no checkpoint is writing, and that has no line in the stage:
+//! dropped
 //! ```
 //!
-//! A page without such lines is as it was when the last checkpoint copied it, or as the file had it
+//! Such a page is as it was when the last checkpoint copied it, or as the file had it
 //! at opening. So the file has the same bytes, and a reader that comes in between sees no change.
 
 use super::commit::Core;
 use super::image::PAGE_LINES;
 use crate::error::CommitError;
 use crate::media::mapping::PAGE;
-use crate::media::{Evicted, LINE};
+use crate::media::{Evicted, Goes, LINE};
 use crate::sync::lock;
 use std::ops::Range;
-use std::sync::TryLockError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -38,61 +37,46 @@ pub fn compare_when_evicting(compare: bool) {
 
 impl Core {
     /// See [`Media::evict`](crate::media::Media::evict).
-    pub fn evict(
-        &self,
-        range: Range<u64>,
-        keep: &dyn Fn(u64) -> bool,
-    ) -> Result<Evicted, CommitError> {
-        let first = range.start.div_ceil(PAGE);
-        let end = range.end.min(self.image.len()) / PAGE;
+    pub fn evict(&self, ranges: &[Range<u64>], goes: &Goes<'_>) -> Result<Evicted, CommitError> {
         let mut evicted = Evicted::default();
-        if first >= end {
-            return Ok(evicted);
-        }
         self.health()?;
-        let busy = Evicted {
-            busy: true,
-            ..Evicted::default()
-        };
-        let _keeper = match self.keeper.try_lock() {
-            Ok(keeper) => keeper,
-            Err(TryLockError::Poisoned(keeper)) => keeper.into_inner(),
-            Err(TryLockError::WouldBlock) => return Ok(busy),
-        };
-        let log = lock(&self.log);
         let Some(_closed) = self.sections.close(PATIENCE) else {
-            return Ok(busy);
+            evicted.busy = true;
+            return Ok(evicted);
         };
+        let behind = lock(&self.behind);
         // What was not captured is in memory only.
         // ORDERING: Acquire; pairs with the Release in `Core::record`.
         if !self.recording.load(Ordering::Acquire) {
-            return Ok(busy);
+            evicted.busy = true;
+            return Ok(evicted);
         }
-        let mut dirty = vec![false; (end - first) as usize];
-        for page in first..end {
-            dirty[(page - first) as usize] = log.dirty.has(page);
-        }
-        let mut mark = |line: u64, count: u64| {
-            let pages = line / PAGE_LINES..(line + count).div_ceil(PAGE_LINES);
-            for page in pages.start.max(first)..pages.end.min(end) {
-                dirty[(page - first) as usize] = true;
-            }
+        let mut captured = Vec::new();
+        self.stage.captured_lines(&mut |line, count| {
+            captured.extend(line / PAGE_LINES..(line + count).div_ceil(PAGE_LINES));
+        });
+        captured.sort_unstable();
+        let is_behind = |page: u64| {
+            behind.dirty.has(page)
+                || behind.writing.has(page)
+                || captured.binary_search(&page).is_ok()
         };
-        log.pending_lines(&mut mark);
-        self.stage.captured_lines(&mut mark);
-        let goes = |page: u64| !dirty[(page - first) as usize] && !keep(page * PAGE);
-        let mut page = first;
-        while page < end {
-            let from = page;
-            while page < end && goes(page) {
-                page += 1;
-            }
-            if from < page {
-                self.drop_pages(from..page)?;
-                evicted.bytes += (page - from) * PAGE;
-            } else {
-                evicted.dirty += u64::from(dirty[(page - first) as usize]) * PAGE;
-                page += 1;
+        for range in ranges {
+            let end = range.end.min(self.image.len()) / PAGE;
+            let mut page = range.start.div_ceil(PAGE);
+            while page < end {
+                let from = page;
+                while page < end && !is_behind(page) && goes(page * PAGE) {
+                    page += 1;
+                }
+                if from < page {
+                    self.drop_pages(from..page)?;
+                    evicted.bytes += (page - from) * PAGE;
+                }
+                if page < end {
+                    evicted.dirty += u64::from(is_behind(page)) * PAGE;
+                    page += 1;
+                }
             }
         }
         Ok(evicted)

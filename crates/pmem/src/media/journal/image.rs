@@ -1,5 +1,6 @@
 //! The pool's image in memory, which is read line by line while other threads store to it.
 
+use super::log::lines_of;
 use crate::error::SpaceError;
 use crate::media::capture::{self, WORDS, bytes_of};
 use crate::media::mapping::{Mapping, PAGE};
@@ -91,6 +92,11 @@ impl Image {
         self.mapping.retract(to)
     }
 
+    /// See [`Mapping::use_small_pages`].
+    pub fn use_small_pages(&self) {
+        self.mapping.use_small_pages();
+    }
+
     /// See [`Mapping::reread`].
     pub fn reread(&self, offset: u64, len: u64) -> std::io::Result<()> {
         self.mapping.reread(offset, len)
@@ -102,20 +108,26 @@ impl Image {
     }
 }
 
-/// The pages with lines that the journal has and the pool file may lack.
-#[derive(Debug)]
+/// Pages that the pool file does not have as the image has them, as far as that is captured.
+#[derive(Debug, Default)]
+pub(super) struct Behind {
+    /// Of lines that left the stage, for frames, since the last checkpoint began.
+    pub dirty: DirtyPages,
+    /// Of the checkpoint that is being made.
+    pub writing: DirtyPages,
+}
+
+/// The pages with lines that the journal has, or will have, and the pool file may lack.
+#[derive(Debug, Default)]
 pub(super) struct DirtyPages {
     words: Vec<u64>,
     count: u64,
 }
 
 impl DirtyPages {
-    /// Returns no pages.
-    pub fn new() -> Self {
-        Self {
-            words: Vec::new(),
-            count: 0,
-        }
+    /// Marks the pages of a frame's payload.
+    pub fn mark_frame(&mut self, payload: &[u8]) {
+        lines_of(payload, &mut |line, count| self.mark_lines(line, count));
     }
 
     /// Marks the pages of `count` lines from `line` on.
@@ -133,6 +145,12 @@ impl DirtyPages {
         let (word, bit) = (&mut self.words[at], 1 << (page % 64));
         self.count += u64::from(*word & bit == 0);
         *word |= bit;
+    }
+
+    /// Forgets all pages.
+    pub fn clear(&mut self) {
+        self.words.fill(0);
+        self.count = 0;
     }
 
     /// Whether the page is marked.
@@ -175,7 +193,7 @@ mod tests {
 
     #[test]
     fn dirty_pages_are_taken_once_in_order_and_inside_the_pool() {
-        let mut dirty = DirtyPages::new();
+        let mut dirty = DirtyPages::default();
         dirty.mark_lines(63, 2);
         dirty.mark(1000);
         dirty.mark(0);

@@ -4,7 +4,6 @@
 //! comes next is not recorded: it is the one whose first frame has the next sequence number.
 
 use super::format::{FRAME_HEAD, Frame, Position, SECTOR, runs};
-use super::image::DirtyPages;
 use super::stage::Chunk;
 use crate::media::LINE;
 use crate::media::mapping::PAGE;
@@ -43,7 +42,6 @@ pub(super) struct Log {
     pub free: VecDeque<u32>,
     /// Sealed and not written.
     pub pending: VecDeque<Sealed>,
-    pub dirty: DirtyPages,
 }
 
 /// Calls `f` with the lines of a frame's payload: first line, number.
@@ -91,26 +89,6 @@ impl Log {
             };
         }
         Ok((self.at.segment, self.at.offset))
-    }
-
-    /// Marks the pages of a frame that will be written next.
-    pub fn mark_dirty(&mut self, frame: &[u8]) {
-        let Some(head) = Frame::peek(frame) else {
-            return;
-        };
-        let payload = &frame[FRAME_HEAD..FRAME_HEAD + head.payload as usize];
-        lines_of(payload, &mut |line, count| {
-            self.dirty.mark_lines(line, count);
-        });
-    }
-
-    /// Calls `f` with the lines of the frames that are sealed and not written: first line, number.
-    pub fn pending_lines(&self, f: &mut impl FnMut(u64, u64)) {
-        for frame in &self.pending {
-            let head = Frame::peek(&frame.chunk.bytes);
-            let end = head.map_or(FRAME_HEAD, |head| FRAME_HEAD + head.payload as usize);
-            lines_of(&frame.chunk.bytes[FRAME_HEAD..end], f);
-        }
     }
 
     /// Steps over the frame that was just written where [`place`](Self::place) said.

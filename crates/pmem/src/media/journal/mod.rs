@@ -78,8 +78,8 @@
 //!
 //! # Concurrency
 //!
-//! Any number of threads. Lock order: the keeper (one checkpoint, shrink, punch or eviction at a
-//! time), then leadership of the group commit, then the log, then progress or the stage. `flush` and `fence`
+//! Any number of threads. Lock order: the keeper (one checkpoint, shrink or punch at a time), then
+//! leadership of the group commit, then the log, then the pages behind, then progress or the stage. `flush` and `fence`
 //! take only the stage's locks, which no thread holds across I/O. Waiters wait for a leader or for
 //! the checkpointer. The checkpointer waits for leaders, and a leader that is out of segments steps
 //! down first, so no two wait for each other. A checkpoint may use the reserved segments, and adds
@@ -106,8 +106,8 @@ pub use storage::{FileStorage, Storage};
 
 use super::mapping::{Mapping, PAGE, Sharing};
 use super::{
-    Access, Durability, Evicted, LINE, Media, MediaOptions, MediaRecovery, MediumKind, Recorder,
-    Sections, commits_are_deferred,
+    Access, Durability, Evicted, Goes, LINE, Media, MediaOptions, MediaRecovery, MediumKind,
+    Recorder, Sections, commits_are_deferred,
 };
 use crate::error::{CommitError, OpenError, SpaceError};
 use crate::sync::lock;
@@ -418,19 +418,20 @@ unsafe impl Media for Journal {
         Some(&self.core.sections)
     }
 
-    fn evict(&self, range: Range<u64>, keep: &dyn Fn(u64) -> bool) -> Result<Evicted, CommitError> {
+    fn evict(&self, ranges: &[Range<u64>], goes: &Goes<'_>) -> Result<Evicted, CommitError> {
         // ORDERING: Acquire; pairs with the Release at the end of `attach`.
         if self.read_only || !self.attached.load(Ordering::Acquire) {
             return Ok(Evicted::default());
         }
-        self.core.evict(range, keep)
+        self.core.evict(ranges, goes)
     }
 
-    fn bound_dirty(&self, bytes: u64) {
+    fn bound_memory(&self, bytes: u64) {
+        self.core.image.use_small_pages();
         // ORDERING: Relaxed; a bound, which leaders read when they next write.
         self.core
             .dirty_most
-            .store(bytes.div_ceil(PAGE).max(2), Ordering::Relaxed);
+            .store((bytes / 2 / PAGE).max(2), Ordering::Relaxed);
     }
 
     fn read_only(&self) -> bool {

@@ -3,7 +3,7 @@
 use super::checkpoint::zero;
 use super::commit::{Core, Keeper};
 use super::format::{self, FIRST_SEGMENTS, Header, Position};
-use super::image::{DirtyPages, Image};
+use super::image::{Behind, DirtyPages, Image};
 use super::log::Log;
 use super::recover::{Chain, Discard, Owner, Source, ToImage, foreign, owner};
 use super::stage::Stage;
@@ -91,7 +91,7 @@ impl Journal {
     ) -> Result<Self, OpenError> {
         let read_only = options.access == Access::ReadOnly;
         let journal_name = journal_path(path);
-        let mut dirty = DirtyPages::new();
+        let mut dirty = DirtyPages::default();
         let replayed = replay(&image, &*pool, &*journal, path, options, &mut dirty)?;
         let had_journal = replayed.is_some();
         let (header, slot, chain) = replayed.unwrap_or_else(|| {
@@ -104,7 +104,11 @@ impl Journal {
             (header, 0, chain)
         });
         let recovery = chain.report.clone();
-        let log = log_after(&header, chain, dirty);
+        let log = log_after(&header, chain);
+        let behind = Behind {
+            dirty,
+            writing: DirtyPages::default(),
+        };
         let core = Core {
             image,
             pool,
@@ -124,6 +128,7 @@ impl Journal {
                 last: None,
             }),
             log: Mutex::new(log),
+            behind: Mutex::new(behind),
             progress: Mutex::default(),
             done: Condvar::new(),
             work: Condvar::new(),
@@ -184,13 +189,12 @@ impl Journal {
         keeper.header = header;
         self.begun.store(false, Ordering::Relaxed);
         let mut log = lock(&self.core.log);
-        let dirty = std::mem::replace(&mut log.dirty, DirtyPages::new());
         let chain = Chain {
             end: header.head,
             live: vec![0],
             report: MediaRecovery::default(),
         };
-        *log = log_after(&header, chain, dirty);
+        *log = log_after(&header, chain);
         Ok(())
     }
 
@@ -262,7 +266,7 @@ fn replay(
 }
 
 /// Returns the log that continues where `chain` ends.
-fn log_after(header: &Header, chain: Chain, dirty: DirtyPages) -> Log {
+fn log_after(header: &Header, chain: Chain) -> Log {
     let live = std::collections::VecDeque::from(chain.live);
     let free = (0..header.segments).filter(|s| !live.contains(s)).collect();
     Log {
@@ -278,6 +282,5 @@ fn log_after(header: &Header, chain: Chain, dirty: DirtyPages) -> Log {
         live,
         free,
         pending: std::collections::VecDeque::new(),
-        dirty,
     }
 }
