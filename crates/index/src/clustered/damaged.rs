@@ -83,7 +83,7 @@ impl<M: Media> HostedTree<M> {
     }
 
     /// Reads a key in the sound part of a page that cannot be loaded. The page has not changed
-    /// since the tree was opened, so the value is that of every time that is read at.
+    /// since the earliest time that is read at, so the value is that of all of these.
     #[cold]
     pub(super) fn get_rescued<'t>(
         &'t self,

@@ -33,7 +33,7 @@ use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{CommitError, Media};
 use crossbeam_epoch as epoch;
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -54,6 +54,8 @@ pub(super) struct Memory {
     resident: AtomicU64,
     /// How many may be; `u64::MAX` if that does not matter, and nothing is counted.
     most: AtomicU64,
+    /// Until more than so many are, it would be in vain to give memory back.
+    in_vain: AtomicU64,
     hands: Mutex<Hands>,
 }
 
@@ -95,6 +97,7 @@ impl Memory {
                 .collect(),
             resident: AtomicU64::new(0),
             most: AtomicU64::new(u64::MAX),
+            in_vain: AtomicU64::new(0),
             hands: Mutex::default(),
         }
     }
@@ -197,6 +200,9 @@ impl Memory {
     /// By how many pages too many are resident.
     fn excess(&self) -> u64 {
         let resident = self.resident.load(Ordering::Relaxed);
+        if resident <= self.in_vain.load(Ordering::Relaxed) {
+            return 0;
+        }
         resident.saturating_sub(self.most.load(Ordering::Relaxed))
     }
 }
@@ -292,12 +298,13 @@ where
 
     /// The earliest time that a reader can have, now or later.
     fn horizon(&self) -> u64 {
-        let (first, _) = self.versions.readers(None);
+        // First: who begins to read later does so at that time, or after it.
         let now = if self.marks.waits {
             self.marks.durable()
         } else {
             self.shown.mark()
         };
+        let (first, _) = self.versions.readers(None);
         first.map_or(now, |first| first.min(now))
     }
 
@@ -345,13 +352,15 @@ where
         let Ok((page, header, seed)) = self.checked_page(block) else {
             return false;
         };
+        if (part.id(), part.generation()) != (header.id, header.generation) {
+            return false;
+        }
         let low = page.low(&header).unwrap_or(Self::lowest());
         let dropped = K::with_value_of(low, |low| {
             let at = self.inner.find_range(low, guard);
             // A part that the index leads to, with a lock that is held, stays where it is.
             if Handle::decode(at.located.leaf) != Handle::Part(slot)
                 || !self.inner.validate(&at.located)
-                || (part.id(), part.generation()) != (header.id, header.generation)
             {
                 return false;
             }
@@ -380,14 +389,14 @@ where
         dropped
     }
 
-    /// What stays in memory, whatever a page's count says.
-    fn kept_in_memory(&self) -> Vec<Range<u64>> {
+    /// What stays in memory of the chunk at that offset, whatever a page's count says.
+    fn kept_in_memory(&self, chunk: u64) -> Vec<Range<u64>> {
         let table = self.table.blocks().map(|(block, _)| block);
         let log = self.log.as_ref().map(bristlecone_pmem::log::Logs::offset);
         let blocks = table.chain(log).chain([self.slots.block()]);
-        blocks
-            .map(|block| Self::extent(&self.heap, block))
-            .collect()
+        let extents = blocks.map(|block| Self::extent(&self.heap, block));
+        let is_here = |kept: &Range<u64>| kept.start < chunk + CHUNK && chunk < kept.end;
+        extents.filter(is_here).collect()
     }
 
     /// Gives memory back until a quarter less than may be is resident, or all of the pool was looked
@@ -411,9 +420,15 @@ where
             let stay = bytes / 8 * 5 / part;
             self.drop_parts(&mut hands.part, loaded.saturating_sub(stay) as usize);
         }
-        self.evict_memory(memory, &mut hands, false, || {
+        let given = self.evict_memory(memory, &mut hands, false, || {
             memory.resident.load(Ordering::Relaxed) <= most / 4 * 3
-        })
+        });
+        let resident = memory.resident.load(Ordering::Relaxed);
+        if resident > most {
+            let more = resident + most / 64;
+            memory.in_vain.store(more, Ordering::Relaxed);
+        }
+        given
     }
 
     /// Drops what the pool file has as it is, from where `hands` are and once around, until there is
@@ -426,26 +441,31 @@ where
         enough: impl Fn() -> bool,
     ) -> Result<Evicted, CommitError> {
         let mut sum = Evicted::default();
-        let kept = self.kept_in_memory();
         let Hands {
             offset: hand,
             extents,
             ..
         } = hands;
         let from = extents.partition_point(|extent| extent.end <= *hand);
-        if from == extents.len() {
+        if from == extents.len() || everything {
             *hand = 0;
             *extents = self.heap.extents();
         }
         let from = extents.partition_point(|extent| extent.end <= *hand);
-        let owned = Cell::new((u64::MAX, false));
+        // The last chunk: its number, whether the tree has it, and what of it stays.
+        let last = RefCell::new((u64::MAX, false, Vec::new()));
         let goes = |offset: u64| {
-            let chunk = offset / CHUNK;
-            if owned.get().0 != chunk {
-                owned.set((chunk, self.heap.owns(offset)));
+            let mut last = last.borrow_mut();
+            if last.0 != offset / CHUNK {
+                // Each time anew: a segment of the table may have been added.
+                *last = (
+                    offset / CHUNK,
+                    self.heap.owns(offset),
+                    self.kept_in_memory(offset / CHUNK * CHUNK),
+                );
             }
             let overlaps = |kept: &Range<u64>| kept.start < offset + PAGE && offset < kept.end;
-            let goes = owned.get().1 && !memory.has(offset) && !kept.iter().any(overlaps);
+            let goes = last.1 && !memory.has(offset) && !last.2.iter().any(overlaps);
             if goes {
                 // Before it goes: who touches it again counts it again.
                 memory.discount(offset);
@@ -454,13 +474,14 @@ where
         };
         let mut counted = Vec::with_capacity(TOGETHER);
         let mut evict = |counted: &mut Vec<Range<u64>>| {
-            owned.set((u64::MAX, false));
+            last.borrow_mut().0 = u64::MAX;
             let evicted = self.pm().evict(counted, &goes)?;
             counted.clear();
             sum.bytes += evicted.bytes;
             sum.dirty += evicted.dirty;
             sum.busy |= evicted.busy;
-            Ok::<_, CommitError>(enough())
+            // Somebody is in the way, and would be again.
+            Ok::<_, CommitError>(evicted.busy || !everything && enough())
         };
         for extent in extents[from..].iter().chain(&extents[..from]) {
             let goes_on = extent.contains(hand);
@@ -472,12 +493,14 @@ where
                 if everything || memory.is_any_counted(chunk.clone()) {
                     counted.push(chunk);
                 }
-                if counted.len() == TOGETHER && evict(&mut counted)? && !everything {
+                if counted.len() == TOGETHER && evict(&mut counted)? {
                     return Ok(sum);
                 }
             }
         }
-        evict(&mut counted)?;
+        if !counted.is_empty() {
+            evict(&mut counted)?;
+        }
         // The pool may have grown.
         *hand = u64::MAX;
         Ok(sum)
@@ -509,6 +532,7 @@ impl<M: Media> HostedTree<M> {
             };
             // ORDERING: Relaxed; a bound.
             memory.most.store(most, Ordering::Relaxed);
+            memory.in_vain.store(0, Ordering::Relaxed);
         }
     }
 
@@ -580,5 +604,7 @@ mod tests {
         assert_eq!(memory.excess(), 0);
         memory.most.store(10, Ordering::Relaxed);
         assert!(memory.is_limited() && memory.excess() == 7);
+        memory.in_vain.store(17, Ordering::Relaxed);
+        assert_eq!(memory.excess(), 0);
     }
 }

@@ -265,10 +265,13 @@ where
         if !self.read_only && !planted!(self.pm(), "clustered-outer-undropped") {
             self.drop_again(page, header);
         }
-        let placed = self.put_in_place(header.id, Handle::Part(slot), low, guard);
-        placed.inspect_err(|_| self.parts.free(slot))?;
+        // Before others find it, and replace it.
         self.note_loaded(sound.block);
-        Ok(())
+        let placed = self.put_in_place(header.id, Handle::Part(slot), low, guard);
+        placed.inspect_err(|_| {
+            self.note_unloaded(sound.block);
+            self.parts.free(slot);
+        })
     }
 
     /// Whether these are bytes of a value, or of a reference.

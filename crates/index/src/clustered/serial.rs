@@ -120,7 +120,7 @@ where
         key.with_bytes(|bytes| {
             loop {
                 let Some((part, version)) = self.part_of_key(key, guard) else {
-                    // Nobody has changed it since the tree was opened.
+                    // Nobody has changed it since the earliest time at which somebody reads.
                     return Ok(false);
                 };
                 let changed = self.has_changed(part, (bytes, hash), times);

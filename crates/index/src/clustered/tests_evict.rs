@@ -134,7 +134,12 @@ fn what_is_given_back_is_read_again() {
             }
         }
         assert_eq!(all(&tree), model);
+        // Pages leave again while they are checked.
+        settle(&tree);
+        tree.bound_memory(0);
         tree.verify().unwrap();
+        assert_eq!(all(&tree), model);
+        tree.bound_memory(u64::MAX);
         let pool = Arc::clone(tree.pool());
         tree.into_tree().close().unwrap();
         let tree = Tree::open(&pool, "t", &options(page_bytes), Arc::new(Nobody)).unwrap();

@@ -107,13 +107,15 @@ where
         let mut at = self.inner.find_first(&guard);
         let mut promised: Option<u32> = None;
         loop {
+            // Within a section: what is touched under that lock gives no memory back itself.
+            let storing = self.storing();
             let parts_stay = self.memory.as_ref().map(super::evict::Memory::hold);
             if !self.inner.validate(&at.located) {
                 at = self.again(&at, &guard);
             }
             let Handle::Part(slot) = Handle::decode(at.located.leaf) else {
                 // It has left memory since it was loaded.
-                drop(parts_stay);
+                drop((parts_stay, storing));
                 let loaded = self.load_at(&at, &guard);
                 loaded.map_err(|e| Violation::new(e.to_string()))?;
                 at = self.again(&at, &guard);

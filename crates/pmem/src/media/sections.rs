@@ -19,7 +19,7 @@ use crossbeam_utils::CachePadded;
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Number of counters. Threads may share one.
@@ -35,6 +35,8 @@ thread_local! {
 pub struct Sections {
     counters: Box<[CachePadded<AtomicUsize>]>,
     closed: AtomicBool,
+    /// Held by who has closed them.
+    closing: Mutex<()>,
     /// For threads that wait until the sections are open.
     gate: Mutex<()>,
     opened: Condvar,
@@ -45,6 +47,7 @@ impl Default for Sections {
         Self {
             counters: (0..COUNTERS).map(|_| CachePadded::default()).collect(),
             closed: AtomicBool::new(false),
+            closing: Mutex::new(()),
             gate: Mutex::new(()),
             opened: Condvar::new(),
         }
@@ -86,14 +89,17 @@ impl Drop for Section<'_> {
 
 /// Closed sections. Dropping it opens them.
 #[derive(Debug)]
-pub(crate) struct Closed<'s>(&'s Sections);
+pub(crate) struct Closed<'s> {
+    sections: &'s Sections,
+    _closing: MutexGuard<'s, ()>,
+}
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
-        let _gate = lock(&self.0.gate);
+        let _gate = lock(&self.sections.gate);
         // ORDERING: SeqCst; as in `enter`.
-        self.0.closed.store(false, Ordering::SeqCst);
-        self.0.opened.notify_all();
+        self.sections.closed.store(false, Ordering::SeqCst);
+        self.sections.opened.notify_all();
     }
 }
 
@@ -161,11 +167,20 @@ impl Sections {
         }
     }
 
-    /// Closes the sections, if nobody is inside within `patience`. One thread at a time may.
+    /// Closes the sections, if nobody is inside within `patience`, and no other thread has closed
+    /// them.
     pub(crate) fn close(&self, patience: Duration) -> Option<Closed<'_>> {
+        let _closing = match self.closing.try_lock() {
+            Ok(closing) => closing,
+            Err(TryLockError::Poisoned(closing)) => closing.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
         // ORDERING: SeqCst (with the loads below); pairs with `enter`.
         self.closed.store(true, Ordering::SeqCst);
-        let closed = Closed(self);
+        let closed = Closed {
+            sections: self,
+            _closing,
+        };
         let begun = Instant::now();
         for counter in &self.counters {
             while counter.load(Ordering::SeqCst) > 0 {
@@ -215,6 +230,7 @@ mod tests {
         while times < 300 {
             if let Some(closed) = sections.close(Duration::from_secs(10)) {
                 assert_eq!(inside.load(Ordering::Relaxed), 0);
+                assert!(sections.close(Duration::ZERO).is_none(), "they are closed");
                 std::thread::yield_now();
                 assert_eq!(inside.load(Ordering::Relaxed), 0);
                 drop(closed);

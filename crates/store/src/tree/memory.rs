@@ -54,6 +54,8 @@ fn keep_within<M: Media>(core: &Core<M>, most: u64) -> Result<Duration, CommitEr
     }
     // What is left is ahead of the file.
     core.pm().sync()?;
+    // And what DRAM holds of its pages may be needed by readers at the durable mark.
+    core.make_durable(core.applied())?;
     core.tree.give_all_back()?;
     Ok(BUSY)
 }
@@ -79,7 +81,8 @@ pub(super) fn spawn<M: Media>(
             interval = match keep_within(&core, most) {
                 Ok(interval) => interval,
                 // Writers are told, too.
-                Err(_) => return,
+                Err(CommitError::Failed { .. }) => return,
+                Err(_) => IN_VAIN,
             };
         }
     };

@@ -141,6 +141,10 @@ impl Core {
     fn chunk_filled(&self) {
         // ORDERING: Acquire; as in `Journal::flush`.
         if !self.recording.load(Ordering::Acquire) {
+            // Their pages must not leave memory: what is in them is nowhere else.
+            let mut behind = lock(&self.behind);
+            self.stage
+                .captured_lines(&mut |line, count| behind.dirty.mark_lines(line, count));
             self.stage.discard();
         } else if self.backlog() > WRITE_AT * self.chunk_lines {
             // The next chunk or the timeout makes up for a wake-up that is lost without the lock.
