@@ -50,8 +50,8 @@ pub struct Serve {
     /// Settings, TOML
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Memory that may be resident, for a pool on a disk: bytes (1gb), a share (50%), or 0 for no limit
-    /// [default: 256mb]
+    /// Memory that may be resident, for a pool on a disk: bytes (1gb), a share (50%), or 0 for no
+    /// limit [default: 256mb]
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<String>,
     /// Where to listen for TLS

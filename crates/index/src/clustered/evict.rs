@@ -399,9 +399,9 @@ where
         extents.filter(is_here).collect()
     }
 
-    /// Gives memory back until a quarter less than may be is resident, or all of the pool was looked
-    /// at. Parts go if they and their pages take more than three quarters: they lead to values, and
-    /// so are needed more often.
+    /// Gives memory back until a quarter less than may be is resident, or all of the pool was
+    /// looked at. Parts go if they and their pages take more than three quarters: they lead to
+    /// values, and so are needed more often.
     ///
     /// # Errors
     /// [`CommitError`]
@@ -431,8 +431,8 @@ where
         given
     }
 
-    /// Drops what the pool file has as it is, from where `hands` are and once around, until there is
-    /// `enough`: of what is counted, or of `everything`.
+    /// Drops what the pool file has as it is, from where `hands` are and once around, until there
+    /// is `enough`: of what is counted, or of `everything`.
     fn evict_memory(
         &self,
         memory: &Memory,

@@ -303,9 +303,9 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
         None
     }
 
-    /// Drops from memory what `ranges` have of the pages of 4 KiB that the pool file has as they are,
-    /// if `goes` returns true for their offsets: just before that, and while nobody stores, so it
-    /// must not wait. They are read from the file when they are next touched. Elsewhere than on
+    /// Drops from memory what `ranges` have of the pages of 4 KiB that the pool file has as they
+    /// are, if `goes` returns true for their offsets: just before that, and while nobody stores, so
+    /// it must not wait. They are read from the file when they are next touched. Elsewhere than on
     /// [`Journal`] there is nothing to drop.
     ///
     /// The caller makes sure that all stores to the ranges, from opening on, are made and fenced in

@@ -79,12 +79,12 @@
 //! # Concurrency
 //!
 //! Any number of threads. Lock order: the keeper (one checkpoint, shrink or punch at a time), then
-//! leadership of the group commit, then the log, then the pages behind, then progress or the stage. `flush` and `fence`
-//! take only the stage's locks, which no thread holds across I/O. Waiters wait for a leader or for
-//! the checkpointer. The checkpointer waits for leaders, and a leader that is out of segments steps
-//! down first, so no two wait for each other. A checkpoint may use the reserved segments, and adds
-//! some if even those are used up. When the disk refuses, commits return [`CommitError::NoSpace`]
-//! instead of waiting.
+//! leadership of the group commit, then the log, then the pages behind, then progress or the stage.
+//! `flush` and `fence` take only the stage's locks, which no thread holds across I/O. Waiters wait
+//! for a leader or for the checkpointer. The checkpointer waits for leaders, and a leader that is
+//! out of segments steps down first, so no two wait for each other. A checkpoint may use the
+//! reserved segments, and adds some if even those are used up. When the disk refuses, commits
+//! return [`CommitError::NoSpace`] instead of waiting.
 
 mod checkpoint;
 mod commit;
