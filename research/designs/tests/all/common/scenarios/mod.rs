@@ -130,7 +130,7 @@ pub fn take<H: Harness + ?Sized>(index: &H::Index, model: &mut Model<H>, k: u64)
 
 /// Executes deferred frees. Threads of other tests may be pinned for a while.
 pub fn reclaim() {
-    for _ in 0..20 {
+    for _ in 0..200 {
         if bristlecone_pmem::sync::wait_for_readers() {
             break;
         }
