@@ -228,7 +228,8 @@ impl Options {
     /// `None` everything that was touched stays in memory, as it does on other media.
     ///
     /// The bound is one of the process: with several databases open, each of them gives memory back
-    /// when the process is above its bound. What the program itself uses counts.
+    /// when the process is above its bound. What the program itself uses counts. Many random
+    /// updates can exceed it for a while.
     ///
     /// # Examples
     /// ```

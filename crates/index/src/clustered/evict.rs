@@ -18,7 +18,7 @@
 //!    [section](ClusteredTree::storing), which begins before the first lock. While the medium
 //!    looks at memory, nobody is in one.
 //! 2. Readers and writers give memory back themselves, before they touch what may have left memory
-//!    or enter a section, if there is too much. So it is bounded however quick they are.
+//!    or enter a section, if more is counted than may be.
 //! 3. A part is dropped under its writer's lock and that of the inner pages, as if the page had
 //!    never been loaded: no change of it is later than the earliest time at which somebody reads,
 //!    or is going to read.
@@ -45,12 +45,12 @@ const REGION: u64 = 64 << 20;
 /// Chunks that are looked at while nobody stores.
 const TOGETHER: usize = 64;
 
-/// What a tree knows of the pool's memory.
+/// The pages of the pool that are in memory, as far as the tree has counted them.
 #[derive(Debug)]
 pub(super) struct Memory {
     regions: Box<[OnceLock<Region>]>,
-    /// Pages of the system's that are resident, or were touched beside one that is: no fewer than
-    /// are.
+    /// Pages of the system's that were touched, or lie beside one that was, and were not dropped
+    /// since. The kernel may have mapped others, or not all of these.
     resident: AtomicU64,
     /// How many may be; `u64::MAX` if that does not matter, and nothing is counted.
     most: AtomicU64,
@@ -75,7 +75,7 @@ struct Hands {
     part: u32,
     /// Where memory of the pool has been looked at.
     offset: u64,
-    /// What the tree had of the pool when the hand went around last.
+    /// The parts of the pool that the tree owned when this round began.
     extents: Vec<Range<u64>>,
 }
 
@@ -229,7 +229,7 @@ where
     #[cold]
     fn give_back_first(&self, memory: &Memory) {
         if !self.pm().sections().is_some_and(Sections::is_inside) {
-            // What fails here fails in the thread that keeps the bound, too.
+            // The thread that keeps the bound meets the same error.
             let _ = self.give_back(memory);
         }
     }
@@ -389,7 +389,8 @@ where
         dropped
     }
 
-    /// What stays in memory of the chunk at that offset, whatever a page's count says.
+    /// Blocks in the chunk at that offset that must not be dropped: of the table, the commit slots
+    /// and the log of merges.
     fn kept_in_memory(&self, chunk: u64) -> Vec<Range<u64>> {
         let table = self.table.blocks().map(|(block, _)| block);
         let log = self.log.as_ref().map(bristlecone_pmem::log::Logs::offset);
@@ -514,7 +515,7 @@ impl<M: Media> HostedTree<M> {
     }
 
     /// Returns how many bytes of the pool are in memory, by what the tree has touched since it was
-    /// [bounded](Self::bound_memory): no fewer than are, and 0 if it is not.
+    /// [bounded](Self::bound_memory); 0 if it is not. The kernel may have mapped more.
     pub fn in_memory(&self) -> u64 {
         let memory = self.0.memory.as_ref();
         // ORDERING: Relaxed; a count.

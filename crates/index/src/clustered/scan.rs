@@ -24,7 +24,7 @@ pub(super) const NOW: u64 = u64::MAX;
 /// Pages that a scan visits before it lets memory be reclaimed.
 const PAGES_PER_PIN: u32 = 16;
 
-/// What a scan does with what it comes to. A pair of functions is one.
+/// Receives the entries, and the damaged pages, that a scan reaches. A pair of closures is one.
 pub(super) trait Visitor<K: KeyRepr + ?Sized> {
     /// Gets an entry, with its value as the page has it. Breaks to end the scan.
     fn entry(&mut self, key: &K, stored: Stored<'_>) -> Result<ControlFlow<()>, ReadError>;

@@ -28,7 +28,7 @@ fn options(page_bytes: u32) -> ClusteredOptions {
 }
 
 fn made(page_bytes: u32) -> (TempDir, Tree) {
-    // What was dropped from memory is what the file has.
+    // Each page is compared with the file before it is dropped.
     journal::compare_when_evicting(true);
     let dir = tempfile::tempdir().unwrap();
     let pool_options = PoolOptions {

@@ -40,8 +40,7 @@ fn keep_within<M: Media>(core: &Core<M>, most: u64) -> Result<Duration, CommitEr
     }
     let mut given = core.tree.give_back()?;
     if resident().is_some_and(|now| now > high) {
-        // More is there than was asked for: the kernel maps pages around those that it has put out
-        // of the way meanwhile.
+        // The kernel has mapped pages that the tree did not count.
         given = core.tree.give_all_back()?;
     }
     let left = resident().map_or(0, |now| now.saturating_sub(high));
@@ -52,7 +51,7 @@ fn keep_within<M: Media>(core: &Core<M>, most: u64) -> Result<Duration, CommitEr
         // Either it comes as fast as it goes, or it is not of the pool.
         return Ok(if given.bytes > 0 { BUSY } else { IN_VAIN });
     }
-    // What is left is ahead of the file.
+    // Too many pages are dirty: once a checkpoint has written them, they can be dropped.
     core.pm().sync()?;
     // And what DRAM holds of its pages may be needed by readers at the durable mark.
     core.make_durable(core.applied())?;

@@ -45,7 +45,7 @@ impl Core {
             return Ok(evicted);
         };
         let behind = lock(&self.behind);
-        // What was not captured is in memory only.
+        // After a failed commit nothing is captured: memory has the only copy of later stores.
         // ORDERING: Acquire; pairs with the Release in `Core::record`.
         if !self.recording.load(Ordering::Acquire) {
             evicted.busy = true;
