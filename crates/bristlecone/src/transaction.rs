@@ -510,7 +510,7 @@ impl Batch {
         self.0.delete(&keyspace.handle, key.as_ref());
     }
 
-    /// Returns how many keys the batch changes.
+    /// Returns how many changes there are. A key that is changed twice counts twice.
     ///
     /// # Examples
     /// ```

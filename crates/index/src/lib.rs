@@ -31,6 +31,8 @@ mod record;
 pub mod repr;
 #[doc(hidden)] // for other designs
 pub mod saved;
+#[doc(hidden)] // for stores
+pub mod sorted;
 #[doc(hidden)] // for other designs
 pub mod sync;
 #[doc(hidden)] // for other designs

@@ -1,25 +1,35 @@
 //! Batches: changes that are committed atomically, without reading anything.
 
 use crate::catalogue::{Catalogue, Keyspace};
+use crate::engine::KeyWrite;
 use crate::entry::expiry;
 use crate::error::WriteError;
-use crate::key::{IndexKey, PREFIX};
-use crate::write::{Write, check_key, check_value};
-use std::borrow::Cow;
-use std::collections::BTreeMap;
+use crate::key::PREFIX;
+use crate::write::{check_key, check_value};
+use bristlecone_index::sorted::order_of;
 
 /// Changes to any number of keys of any keyspaces, which [`Store::write`](crate::Store::write)
 /// commits atomically. The last change of a key counts.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    writes: BTreeMap<Vec<u8>, Write>,
+    /// The index key and the value of each change, one behind the other.
+    bytes: Vec<u8>,
+    changes: Vec<Change>,
     /// The first keyspace, and the first one of another store than that. The store refuses the
     /// batch if either is not its own.
     keyspaces: [Option<Keyspace>; 2],
 }
 
-/// Changes as a commit takes them: sorted by key, each key once.
-pub(crate) type Writes<'a> = Vec<(Cow<'a, [u8]>, Cow<'a, Write>)>;
+/// Where the bytes of a change are.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    at: usize,
+    /// Bytes of the index key.
+    key: usize,
+    /// Bytes of the value; `None` if the key is deleted.
+    value: Option<usize>,
+    expiry: u64,
+}
 
 impl Batch {
     /// An empty batch.
@@ -41,19 +51,15 @@ impl Batch {
         value: &[u8],
         expires_at: Option<u64>,
     ) {
-        let write = Write::Put {
-            value: value.to_vec(),
-            expiry: expiry(expires_at),
-        };
-        self.change(keyspace, key, write);
+        self.change(keyspace, key, Some(value), expiry(expires_at));
     }
 
     /// Deletes a key, if it is there.
     pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) {
-        self.change(keyspace, key, Write::Delete);
+        self.change(keyspace, key, None, 0);
     }
 
-    fn change(&mut self, keyspace: &Keyspace, key: &[u8], write: Write) {
+    fn change(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>, expiry: u64) {
         let [first, other] = &mut self.keyspaces;
         match first {
             None => *first = Some(keyspace.clone()),
@@ -62,35 +68,58 @@ impl Batch {
             }
             Some(_) => {}
         }
-        let key = IndexKey::new(keyspace.number(), key);
-        self.writes.insert(key.to_vec(), write);
+        let at = self.bytes.len();
+        self.bytes
+            .extend_from_slice(&keyspace.number().to_be_bytes());
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value.unwrap_or(&[]));
+        self.changes.push(Change {
+            at,
+            key: PREFIX + key.len(),
+            value: value.map(<[u8]>::len),
+            expiry,
+        });
     }
 
-    /// Returns how many keys the batch changes.
+    /// Returns how many changes there are. A key that is changed twice counts twice.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.writes.len()
+        self.changes.len()
     }
 
     /// Returns whether the batch changes no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.writes.is_empty()
+        self.changes.is_empty()
     }
 
-    /// Returns the changes, for the store with this catalogue.
+    fn write(&self, change: Change) -> KeyWrite<'_> {
+        let (key, rest) = self.bytes[change.at..].split_at(change.key);
+        KeyWrite {
+            key,
+            value: change.value.map(|len| &rest[..len]),
+            expiry: change.expiry,
+        }
+    }
+
+    /// Returns the changes as a commit takes them, for the store with this catalogue.
     ///
     /// # Errors
     /// [`WriteError::OtherStore`], [`WriteError::KeyTooLong`], [`WriteError::ValueTooLong`]
-    pub(crate) fn into_writes(self, catalogue: &Catalogue) -> Result<Writes<'static>, WriteError> {
+    pub(crate) fn writes(&self, catalogue: &Catalogue) -> Result<Vec<KeyWrite<'_>>, WriteError> {
         for keyspace in self.keyspaces.iter().flatten() {
             catalogue.number(keyspace)?;
         }
-        checked(&self.writes)?;
-        let writes = self.writes.into_iter();
-        Ok(writes
-            .map(|(key, write)| (Cow::Owned(key), Cow::Owned(write)))
-            .collect())
+        let mut writes: Vec<_> = self.changes.iter().map(|one| self.write(*one)).collect();
+        checked(&writes)?;
+        if let Some(order) = order_of(writes.len(), |i| writes[i].key) {
+            writes = order.into_iter().map(|i| writes[i as usize]).collect();
+        }
+        // The last one of each key.
+        writes.reverse();
+        writes.dedup_by_key(|write| write.key);
+        writes.reverse();
+        Ok(writes)
     }
 }
 
@@ -98,12 +127,10 @@ impl Batch {
 ///
 /// # Errors
 /// [`WriteError::KeyTooLong`], [`WriteError::ValueTooLong`]
-pub(crate) fn checked(writes: &BTreeMap<Vec<u8>, Write>) -> Result<(), WriteError> {
-    for (key, write) in writes {
-        check_key(&key[PREFIX..])?;
-        if let Write::Put { value, .. } = write {
-            check_value(value)?;
-        }
+pub(crate) fn checked(writes: &[KeyWrite<'_>]) -> Result<(), WriteError> {
+    for write in writes {
+        check_key(&write.key[PREFIX..])?;
+        check_value(write.value.unwrap_or(&[]))?;
     }
     Ok(())
 }

@@ -22,12 +22,11 @@ use crate::key::PREFIX;
 use crate::pinned::PinnedValue;
 use crate::reads::ReadSet;
 use crate::report::{CheckReport, StoreRecovery, StoreStats, VacuumReport};
-use crate::write::{Step, Write};
+use crate::write::Step;
 use bristlecone_index::engine::Range;
 use bristlecone_index::{Direction, IndexStats, Violation};
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::{CommitError, Media, Pool};
-use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -76,8 +75,16 @@ pub(crate) enum At {
     Snapshot(Ticket),
 }
 
-/// A change, with its index key.
-pub(crate) type KeyWrite<'a> = (Cow<'a, [u8]>, Cow<'a, Write>);
+/// A change of a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyWrite<'a> {
+    /// The index key.
+    pub key: &'a [u8],
+    /// The new value; `None` for a deletion.
+    pub value: Option<&'a [u8]>,
+    /// When it expires, in ms since 1970; 0 for never.
+    pub expiry: u64,
+}
 
 /// Visits index keys with their values until it breaks.
 pub(crate) type Visit<'a> = dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()> + 'a;

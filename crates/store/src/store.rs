@@ -388,7 +388,7 @@ impl<M: Media> Store<M> {
     /// # Errors
     /// [`WriteError`]; nothing has changed then, except for [`WriteError::Commit`].
     pub fn write(&self, batch: Batch) -> Result<u64, WriteError> {
-        let writes = batch.into_writes(&self.shared.catalogue)?;
+        let writes = batch.writes(&self.shared.catalogue)?;
         self.shared.engine.commit(&writes, None, None, self.wait)
     }
 

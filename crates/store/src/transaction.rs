@@ -12,7 +12,7 @@ use crate::write::{Write, check_key, check_value};
 use bristlecone_index::Direction;
 use bristlecone_index::engine::is_empty;
 use bristlecone_pmem::Media;
-use std::borrow::{Borrow, Cow};
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::iter::Peekable;
 use std::ops::{Bound, ControlFlow, RangeBounds};
@@ -331,10 +331,9 @@ impl<M: Media> Transaction<M> {
     /// [`WriteError::Conflict`] if another transaction committed first, and those of a write.
     /// Nothing has changed then, except for [`WriteError::Commit`].
     pub fn commit(self) -> Result<u64, WriteError> {
-        checked(&self.writes)?;
-        let writes: Vec<_> = (self.writes.iter())
-            .map(|(key, write)| (Cow::Borrowed(key.as_slice()), Cow::Borrowed(write)))
-            .collect();
+        let writes = self.writes.iter().map(|(key, write)| write.of(key));
+        let writes: Vec<_> = writes.collect();
+        checked(&writes)?;
         let reads = self.serializable().then_some(&self.reads);
         let since = Some(self.snapshot.ticket);
         let wait = self.snapshot.wait;

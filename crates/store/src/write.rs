@@ -1,5 +1,6 @@
 //! Requests to a commit: changes to keys, and steps of a batch.
 
+use crate::engine::KeyWrite;
 use crate::error::WriteError;
 use crate::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
@@ -29,12 +30,13 @@ pub(crate) enum Write {
 }
 
 impl Write {
-    /// Returns the value to be written and its expiry; no value for a deletion.
-    pub fn parts(&self) -> (Option<&[u8]>, u64) {
-        match self {
-            Self::Put { value, expiry } => (Some(value), *expiry),
+    /// Returns it as the change of an index key.
+    pub fn of<'w>(&'w self, key: &'w [u8]) -> KeyWrite<'w> {
+        let (value, expiry) = match self {
+            Self::Put { value, expiry } => (Some(&**value), *expiry),
             Self::Delete => (None, 0),
-        }
+        };
+        KeyWrite { key, value, expiry }
     }
 }
 

@@ -70,15 +70,12 @@ where
     #[cold]
     pub(super) fn is_last(page: Page<'_, M>, part: &Part, key: &[u8]) -> bool {
         let base = part.base();
-        match (part.count(), base.entries) {
-            (0, 0) => true,
-            (0, entries) => {
-                let (rest, _) = page.entry(&base, entries - 1);
-                let last = [page.prefix(base.prefix), page.bytes(rest)].concat();
-                &*last < key
-            }
-            (count, _) => page.bytes(page.record(base.form, part.place(count - 1)).0) < key,
-        }
+        let (last, _) = match (part.count(), base.entries) {
+            (0, 0) => return true,
+            (0, entries) => page.entry(&base, entries - 1),
+            (count, _) => page.record(&base, part.place(count - 1)),
+        };
+        page.bytes(last) < base.rest(key)
     }
 
     /// Where `key` is among `entries`, if it and the records of the tail came in key order, with
@@ -90,14 +87,14 @@ where
         entries: &Entries<'_>,
         key: &[u8],
     ) -> Option<usize> {
-        let (form, count) = (part.base().form, part.count());
-        let tail = (0..count).map(|i| page.bytes(page.record(form, part.place(i)).0));
-        let first = tail.clone().next()?;
-        if count < 2 || !tail.chain([key]).is_sorted_by(|a, b| a < b) {
+        let (base, count) = (part.base(), part.count());
+        let tail = (0..count).map(|i| page.bytes(page.record(&base, part.place(i)).0));
+        let (first, rest) = (tail.clone().next()?, base.rest(key));
+        if count < 2 || !tail.chain([rest]).is_sorted_by(|a, b| a < b) {
             return None;
         }
-        let below = |key: &[u8]| partition(entries.len(), |i| entries.key(i) < key);
-        let at = below(key);
+        let below = |rest| partition(entries.len(), |i| base.rest(entries.key(i)) < rest);
+        let at = below(rest);
         (below(first) + count == at).then_some(at)
     }
 }

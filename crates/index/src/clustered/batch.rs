@@ -8,18 +8,17 @@
 //! Each page gets one group. Pages without room for theirs are consolidated or split before, which
 //! changes no entry; from the first group on nothing can refuse.
 
-use super::changes::{Batch, Conflict};
+use super::changes::{Batch, Change, Conflict};
 use super::find::Found;
 use super::group::{self, Group};
-use super::layout::{HEADER, MAX_GROUP, MAX_PAGE, Uniform};
+use super::layout::{MAX_GROUP, MAX_PAGE};
 use super::modify::{Current, Each};
 use super::part::Part;
-use super::place::Place;
+use super::place::{Base, Place};
 use super::read::TOGETHER;
 use super::replace::{Course, Cut, Entries, FULL, Old, Spec, Turnover, separator_between};
 use super::scan::NOW;
 use super::slots::stamp_word;
-use super::stored::REFERENCE;
 use super::write::Expected;
 use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Located;
@@ -106,7 +105,7 @@ where
         } else {
             batch.refuse_repeated();
         }
-        batch.frees |= batch.changes.iter().all(|change| change.value.is_none());
+        batch.frees |= batch.changes.iter().all(Change::removes);
         self.with_outers(batch, |batch| self.change_sorted(batch, atomic))
     }
 
@@ -148,7 +147,7 @@ where
             done = self.look_at_all(batch, &runs, each)?;
             std::mem::forget(unlock);
             for change in &mut batch.changes {
-                change.refused |= change.given >= done;
+                change.refused |= change.given as usize >= done;
             }
             self.finish(batch, &runs, false)
         });
@@ -165,7 +164,7 @@ where
         let mut of_given = vec![(0, 0); batch.changes.len()];
         for (number, run) in runs.iter().enumerate() {
             for i in run.changes.clone() {
-                of_given[batch.changes[i].given] = (number, i);
+                of_given[batch.changes[i].given as usize] = (number, i);
             }
         }
         for (done, (run, i)) in of_given.into_iter().enumerate() {
@@ -186,11 +185,8 @@ where
     /// Puts the outer values of a batch in blocks of their own.
     fn write_outers(&self, batch: &mut Batch<'_, K>) -> Result<(), ReadError> {
         for change in &mut batch.changes {
-            let Some(value) = change
-                .value
-                .clone()
-                .filter(|value| self.is_outer(value.len()))
-            else {
+            let value = change.value();
+            let Some(value) = value.filter(|value| self.is_outer(value.len())) else {
                 continue;
             };
             let outer = loop {
@@ -200,8 +196,7 @@ where
                     written => break written?,
                 }
             };
-            change.value = Some(value.start..value.start + REFERENCE);
-            change.outer = Some(outer);
+            change.move_out(outer);
         }
         Ok(())
     }
@@ -261,59 +256,36 @@ where
         runs: &mut Vec<Run<'t>>,
     ) -> Result<(), ReadError> {
         let mut guard = epoch::pin();
-        let mut next = 0;
         let mut located = [Located::default(); TOGETHER];
+        let mut keys: Vec<&K> = Vec::with_capacity(TOGETHER);
         let mut known = 0..0;
-        while next < batch.changes.len() && batch.conflict.is_none() {
-            if next >= known.end {
-                known = next..(next + TOGETHER).min(batch.changes.len());
+        for i in 0..batch.changes.len() {
+            if i >= known.end {
+                known = i..(i + TOGETHER).min(batch.changes.len());
                 // Blocks that were replaced meanwhile are used again.
                 guard.repin();
-                let keys: Vec<&K> = known.clone().map(|i| batch.given(i)).collect();
+                keys.clear();
+                keys.extend(known.clone().map(|i| batch.given(i)));
                 let located = &mut located[..keys.len()];
                 self.go_down(&keys, located, &guard, |page, part| {
-                    page.prefetch(0, 2 * HEADER);
                     page.prefetch(part.end(), 1);
                 });
             }
-            let at = &located[next - known.start];
-            let part = self.lock_page(batch.given(next), at, &guard)?;
-            let from = next;
-            let page = self.page_of(part);
-            let (header, _) = page.header(self.salt).map_err(|what| {
-                part.writer.unlock_unchanged();
-                ReadError::Damaged(what)
-            })?;
-            let high = page.high(&header);
-            next += 1;
-            while next < batch.changes.len() && high.is_none_or(|high| batch.key(next) < high) {
-                next += 1;
-            }
-            runs.push(Run {
-                part,
-                changes: from..next,
-            });
-            batch.seen = batch.seen.max(part.latest());
-            for i in from..next {
-                let key = &batch.bytes[batch.changes[i].key.clone()];
-                let change = &mut batch.changes[i];
-                let found = page.find(part, key, change.hash);
-                change.was_there = found != Found::Absent;
-                change.superseded = self.superseded_by(page, found);
-                change.was = self.weigh(part, found);
-                if let Some(time) = batch.unchanged_since
-                    && !planted!(self.pm(), "clustered-conflict-missed")
-                    && self.has_changed(part, (key, change.hash), &(time..NOW))?
-                {
-                    let (key, read) = (key.to_vec(), false);
-                    batch.conflict = Some(Conflict { key, read });
-                    return Ok(());
+            let at = located[i - known.start];
+            let last = runs.last_mut();
+            let locked = last.as_ref().map(|run| run.part);
+            let part = self.lock_page(batch.given(i), at, locked, &guard)?;
+            match last.filter(|run| std::ptr::eq(run.part, part)) {
+                Some(run) => run.changes.end = i + 1,
+                None => {
+                    batch.seen = batch.seen.max(part.latest());
+                    let changes = i..i + 1;
+                    runs.push(Run { part, changes });
                 }
-                change.refused |= match change.expected {
-                    Expected::Present => !change.was_there,
-                    Expected::Absent => change.was_there,
-                    Expected::Either => false,
-                };
+            }
+            self.look(batch, i, part)?;
+            if batch.conflict.is_some() {
+                return Ok(());
             }
         }
         drop(guard);
@@ -328,23 +300,62 @@ where
         Ok(())
     }
 
+    /// Looks at what change `i` finds in its page, whose part is locked.
+    #[inline(always)]
+    fn look(&self, batch: &mut Batch<'_, K>, i: usize, part: &Part) -> Result<(), ReadError> {
+        let page = self.page_of(part);
+        let change = &mut batch.changes[i];
+        let key = &batch.bytes[change.key()];
+        let found = page.find(part, key, change.hash);
+        change.was_there = found != Found::Absent;
+        change.entry = match found {
+            Found::Value(found) if change.removes() => page.entry_of(&part.base(), found),
+            _ => None,
+        };
+        change.superseded = self.superseded_by(page, found);
+        change.was = self.weigh(part, found);
+        if let Some(time) = batch.unchanged_since
+            && !planted!(self.pm(), "clustered-conflict-missed")
+            && self.has_changed(part, (key, change.hash), &(time..NOW))?
+        {
+            let (key, read) = (key.to_vec(), false);
+            batch.conflict = Some(Conflict { key, read });
+            return Ok(());
+        }
+        change.refused |= match change.expected {
+            Expected::Present => !change.was_there,
+            Expected::Absent => change.was_there,
+            Expected::Either => false,
+        };
+        Ok(())
+    }
+
     /// The part of the page that `key` belongs to, locked: at `at`, unless that has changed.
+    /// `locked`: that of the key before, which the caller has locked.
     ///
     /// The caller holds locks of pages to the left. So this waits for the page that `key` belongs
-    /// to now, which is to their right, and never for a part that may be another page's by now.
-    fn lock_page(&self, key: &K, at: &Located, guard: &Guard) -> Result<&Part, ReadError> {
+    /// to now, which is one of them or to their right, and never for a part that may be another
+    /// page's by now.
+    fn lock_page<'t>(
+        &'t self,
+        key: &K,
+        mut at: Located,
+        locked: Option<&'t Part>,
+        guard: &Guard,
+    ) -> Result<&'t Part, ReadError> {
         let backoff = Backoff::new();
-        let mut at = *at;
         loop {
             match Handle::decode(at.leaf) {
                 Handle::Part(slot) if slot < self.parts.capacity() => {
                     let part = self.part(slot);
                     self.pm().interleave();
-                    if !part.writer.try_lock() {
+                    let is_locked = locked.is_some_and(|locked| std::ptr::eq(locked, part));
+                    if !is_locked && !part.writer.try_lock() {
                         wait(&backoff);
                     } else if self.inner.validate(&at) {
+                        // Where the page begins and ends stays while it is locked.
                         return Ok(part);
-                    } else {
+                    } else if !is_locked {
                         part.writer.unlock_unchanged();
                     }
                 }
@@ -360,7 +371,7 @@ where
         let most = self.most_records();
         let records = batch.records(run.changes.clone());
         let n = records.clone().count();
-        let words = group::words(run.part.base().form, records);
+        let words = group::words(&run.part.base(), records);
         let (_, page_words) = run.part.block_and_words();
         n == 0
             || run.part.count() + n <= most
@@ -372,7 +383,7 @@ where
     /// Returns the right one, locked, with its changes.
     fn make_room<'t>(
         &'t self,
-        batch: &Batch<'_, K>,
+        batch: &mut Batch<'_, K>,
         run: &mut Run<'t>,
     ) -> Result<Option<Run<'t>>, ReadError> {
         let guard = &epoch::pin();
@@ -383,6 +394,10 @@ where
             dropped,
             ..Turnover::of(self.next_generation())
         };
+        // All keys will be in the base: of that size are the records of removals.
+        for change in &mut batch.changes[run.changes.clone()] {
+            change.entry = (change.removes() && change.was_there).then_some(0);
+        }
         let (cut, room) = self.cut_for(batch, run, (&old, &turnover), &entries);
         let middle = cut.as_ref().map(|cut| {
             let below = |i: &usize| batch.key(*i) < &cut.separator[..];
@@ -396,15 +411,27 @@ where
         let dropped = &turnover.dropped;
         let right = self.become_replaced(part, replaced, None, dropped, true, guard);
         self.retire_leaf(block, guard);
-        let Some((right, middle)) = right.zip(middle) else {
-            return Ok(None);
-        };
-        let changes = middle..run.changes.end;
-        run.changes.end = middle;
-        Ok(Some(Run {
-            part: right,
-            changes,
-        }))
+        let right = right.zip(middle).map(|(part, middle)| {
+            let changes = middle..run.changes.end;
+            run.changes.end = middle;
+            Run { part, changes }
+        });
+        for run in [&*run].into_iter().chain(&right) {
+            self.find_removed(batch, run);
+        }
+        Ok(right)
+    }
+
+    /// Finds the entries of the base that a run removes.
+    fn find_removed(&self, batch: &mut Batch<'_, K>, run: &Run<'_>) {
+        let page = self.page_of(run.part);
+        for change in &mut batch.changes[run.changes.clone()] {
+            let key = &batch.bytes[change.key()];
+            change.entry = match page.find(run.part, key, change.hash) {
+                Found::Value(found) if change.removes() => page.entry_of(&run.part.base(), found),
+                _ => None,
+            };
+        }
     }
 
     /// Where to split a page so that the changes of `run` find room, or the words that they need in
@@ -424,9 +451,9 @@ where
             ..self.spec(old)
         };
         let header = spec.header(entries.part(0, n));
-        let words = group::words(header.form, records.clone());
-        let unit = Uniform::group_unit(header.form);
-        let whole = header.tail.next_multiple_of(unit) + words;
+        let base = Base::of(&header);
+        let words = group::words(&base, records.clone());
+        let whole = base.aligned(header.tail) + words;
         let one = (None, whole - header.tail);
         let few = records.clone().count() <= most && words <= MAX_GROUP;
         let is_full = header.tail * 100 > self.page_words * FULL;
@@ -435,7 +462,7 @@ where
         }
         // Keys of the page and of the run, each once.
         let mut keys: Vec<&[u8]> = (0..n).map(|i| entries.key(i)).collect();
-        keys.extend(records.map(|(key, _)| key));
+        keys.extend(records.map(|record| record.key));
         keys.sort_unstable();
         keys.dedup();
         if keys.len() < 2 || few && keys.len() < SPLIT_FROM && whole <= MAX_PAGE / 8 {
@@ -515,7 +542,7 @@ where
             self.tell_run(batch, run, stamp);
             let removes = |i: &usize| {
                 let change = &batch.changes[*i];
-                change.value.is_none() && change.is_made()
+                change.removes() && change.is_made()
             };
             if self.holds_too_much(run.part, 0) {
                 // For want of space they stay until the next change.
@@ -564,7 +591,7 @@ where
             return at;
         }
         let seed = self.seed(part.generation());
-        let mut group = Group::of(part.base().form, records, |place| {
+        let mut group = Group::of(&part.base(), records, |place| {
             places.push(place.within(at));
         });
         let words = group.finish(seed, at, stamp_word);
@@ -611,9 +638,9 @@ where
             part.add(count, change.hash as u8, place);
             count += 1;
             part.add_superseded(change.superseded);
-            match (change.was_there, change.value.is_some()) {
-                (false, true) => live += 1,
-                (true, false) => live -= 1,
+            match (change.was_there, change.removes()) {
+                (false, false) => live += 1,
+                (true, true) => live -= 1,
                 _ => {}
             }
         }

@@ -3,38 +3,71 @@
 use super::group::Record;
 use super::modify::Modified;
 use super::outer::Outer;
-use super::page::key_word;
 use super::serial::Reads;
-use super::stored::{Reference, Stored};
+use super::stored::{REFERENCE, Reference, Stored};
 use super::write::Expected;
 use crate::repr::{KeyRepr, Repr};
+use crate::sorted::order_of;
 use std::ops::Range;
 
 /// One change of a batch.
 #[derive(Debug)]
 pub(super) struct Change {
-    pub(super) key: Range<usize>,
-    /// Its first eight bytes.
-    pub(super) word: u64,
-    /// An outer value is here until it is in a block of its own, and a reference after that.
-    pub(super) value: Option<Range<usize>>,
-    pub(super) outer: Option<Outer>,
-    pub(super) expected: Expected,
-    /// Its place in the batch as it was given.
-    pub(super) given: usize,
-    pub(super) hash: u32,
+    /// Where its bytes begin: those of the key, and then those of the value.
+    at: usize,
+    /// Bytes of the value; that of an outer one is here until it is in a block of its own, and a
+    /// reference after that.
+    value: u32,
+    key: u16,
+    puts: bool,
+    pub(super) refused: bool,
     pub(super) was_there: bool,
+    pub(super) expected: Expected,
+    pub(super) hash: u32,
+    /// The entry of the base whose key it removes.
+    pub(super) entry: Option<u16>,
+    /// Its place in the batch as it was given.
+    pub(super) given: u32,
+    pub(super) outer: Option<Box<Outer>>,
     /// Bytes of the outer value that it supersedes.
     pub(super) superseded: usize,
     /// The weight of the value that it supersedes, for an observer.
     pub(super) was: Option<u64>,
-    pub(super) refused: bool,
 }
 
+// Many of them are sorted and looked at together.
+const _: () = assert!(size_of::<Change>() <= 64);
+
 impl Change {
+    /// Where the bytes of its key are.
+    #[inline(always)]
+    pub(super) fn key(&self) -> Range<usize> {
+        self.at..self.at + usize::from(self.key)
+    }
+
+    /// Where the bytes of its value are; `None` if it removes.
+    #[inline(always)]
+    pub(super) fn value(&self) -> Option<Range<usize>> {
+        let from = self.key().end;
+        self.puts.then_some(from..from + self.value as usize)
+    }
+
+    /// Whether it removes.
+    #[inline(always)]
+    pub(super) fn removes(&self) -> bool {
+        !self.puts
+    }
+
     /// Whether it is to be made: it is not refused, and there is something to remove.
+    #[inline(always)]
     pub(super) fn is_made(&self) -> bool {
-        !self.refused && (self.value.is_some() || self.was_there)
+        !self.refused && (self.puts || self.was_there)
+    }
+
+    /// The value is an outer one, which is in a block of its own now.
+    pub(super) fn move_out(&mut self, outer: Outer) {
+        self.value = REFERENCE as u32;
+        self.outer = Some(Box::new(outer));
     }
 }
 
@@ -105,31 +138,42 @@ impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
         }
     }
 
-    /// Adds a change.
+    /// Adds a change, of a key and a value that [fit](ClusteredTree::fits).
     pub(super) fn add<V>(&mut self, key: &'b K, value: Option<&V>, expected: Expected)
     where
         V: Repr + ?Sized,
     {
-        let mut push = |bytes: &[u8]| {
-            let from = self.bytes.len();
-            self.bytes.extend_from_slice(bytes);
-            from..self.bytes.len()
-        };
-        let change = Change {
-            key: key.with_bytes(&mut push),
-            word: key.with_bytes(|key| key_word(key, 0)),
-            value: value.map(|value| value.with_bytes(&mut push)),
-            outer: None,
-            expected,
-            given: self.changes.len(),
-            hash: key.hash(),
+        let at = self.bytes.len();
+        key.with_bytes(|key| self.bytes.extend_from_slice(key));
+        let end = self.bytes.len();
+        if let Some(value) = value {
+            value.with_bytes(|value| self.bytes.extend_from_slice(value));
+        }
+        debug_assert!(end - at <= super::MAX_KEY && self.bytes.len() - end <= super::MAX_VALUE);
+        self.changes.push(Change {
+            at,
+            value: (self.bytes.len() - end) as u32,
+            key: (end - at) as u16,
+            puts: value.is_some(),
+            refused: false,
             was_there: false,
+            expected,
+            hash: key.hash(),
+            entry: None,
+            given: self.changes.len() as u32,
+            outer: None,
             superseded: 0,
             was: None,
-            refused: false,
-        };
+        });
         self.keys.push(key);
-        self.changes.push(change);
+    }
+
+    /// None, with room for so many.
+    pub(super) fn with_room(changes: usize) -> Self {
+        let mut batch = Self::new();
+        batch.keys.reserve_exact(changes);
+        batch.changes.reserve_exact(changes);
+        batch
     }
 
     /// Adds a look at a key, for [`execute_batch`](ClusteredTree::execute_batch).
@@ -142,11 +186,12 @@ impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
 
     /// Sorts the changes by key, and of each key in the order in which they were given.
     pub(super) fn sort(&mut self) {
-        let bytes = &self.bytes;
-        self.changes.sort_by(|a, b| {
-            let key = |change: &Change| &bytes[change.key.clone()];
-            a.word.cmp(&b.word).then_with(|| key(a).cmp(key(b)))
-        });
+        let Some(order) = order_of(self.changes.len(), |i| self.key(i)) else {
+            return;
+        };
+        let mut changes: Vec<Option<Change>> = self.changes.drain(..).map(Some).collect();
+        let sorted = order.into_iter().filter_map(|i| changes[i as usize].take());
+        self.changes.extend(sorted);
     }
 
     /// Of each key only the last change stays.
@@ -154,7 +199,7 @@ impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
         let bytes = &self.bytes;
         self.changes.reverse();
         self.changes
-            .dedup_by(|earlier, later| bytes[earlier.key.clone()] == bytes[later.key.clone()]);
+            .dedup_by(|earlier, later| bytes[earlier.key()] == bytes[later.key()]);
         self.changes.reverse();
     }
 
@@ -167,12 +212,12 @@ impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
     }
 
     pub(super) fn key(&self, i: usize) -> &[u8] {
-        &self.bytes[self.changes[i].key.clone()]
+        &self.bytes[self.changes[i].key()]
     }
 
     /// The key of change `i`, as it was given.
     pub(super) fn given(&self, i: usize) -> &'b K {
-        self.keys[self.changes[i].given]
+        self.keys[self.changes[i].given as usize]
     }
 
     /// The records of changes that are to be made.
@@ -182,12 +227,16 @@ impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
     ) -> impl Iterator<Item = Record<'_>> + Clone {
         let changes = self.changes[changes].iter();
         let made = changes.filter(|change| change.is_made());
-        made.map(|change| (&self.bytes[change.key.clone()], self.stored(change)))
+        made.map(|change| Record {
+            key: &self.bytes[change.key()],
+            value: self.stored(change),
+            entry: change.entry,
+        })
     }
 
     /// The value that a change brings, as its page has it.
     pub(super) fn stored(&self, change: &Change) -> Option<Stored<'_>> {
-        let value = change.value.clone()?;
+        let value = change.value()?;
         Some(Stored {
             bytes: &self.bytes[value],
             outer: change.outer.is_some(),
@@ -204,7 +253,7 @@ impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
     ) {
         for change in &mut self.changes[changes] {
             if let (true, Some(outer), Some(value)) =
-                (change.is_made(), &change.outer, change.value.clone())
+                (change.is_made(), &change.outer, change.value())
             {
                 let reference = outer.reference(born_in, generation, place);
                 each(&reference);
@@ -216,13 +265,13 @@ impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
     /// The reference that change `i` has.
     pub(super) fn reference(&self, i: usize) -> Option<Reference> {
         let change = &self.changes[i];
-        let value = change.value.clone().filter(|_| change.outer.is_some());
+        let value = change.value().filter(|_| change.outer.is_some());
         Reference::decode(&self.bytes[value?])
     }
 
     /// The place of each change in the batch as it was given, and whether it was refused.
     pub(super) fn refused(&self) -> impl Iterator<Item = (usize, bool)> {
         let changes = self.changes.iter();
-        changes.map(|change| (change.given, change.refused))
+        changes.map(|change| (change.given as usize, change.refused))
     }
 }

@@ -1,9 +1,9 @@
 //! Finding a key in a page, with what DRAM holds of it.
 
-use super::layout::Uniform;
-use super::page::{Page, Span, ValueSpan, key_word, partition};
+use super::page::{Page, ValueSpan, partition};
 use super::part::Part;
 use super::place::{Base, Place};
+use crate::sorted::key_word;
 use bristlecone_pmem::Media;
 
 /// Few enough to be compared one after the other.
@@ -29,21 +29,22 @@ impl<M: Media> Page<'_, M> {
     #[inline(always)]
     pub(super) fn find_among(self, part: &Part, key: &[u8], hash: u32, count: usize) -> Found {
         let base = part.base();
-        let word = key_word(key, base.prefix);
+        let rest = base.rest(key);
+        let word = key_word(rest);
         let (from, to) = part.near(word, base.entries);
         // It is in the tail or among these: both misses at once.
         if let Some(form) = base.form {
             let entry = base.entry_words(form);
             self.prefetch(base.at + from * entry, (to - from) * entry);
         }
-        if let Some((_, place)) = self.newest(part, base.form, (key, hash), count, |_| true) {
+        if let Some((_, place)) = self.newest(part, &base, (key, hash), count, |_| true) {
             return if place.removed {
                 Found::Absent
             } else {
-                Found::Value(self.record(base.form, place).1)
+                Found::Value(self.record(&base, place).1)
             };
         }
-        self.find_in_base(&base, key, word, from, to)
+        self.find_in_base(&base, rest, word, from, to)
     }
 
     /// Finds the newest record of `key` among the first `count` of the tail for which `counts`
@@ -52,16 +53,18 @@ impl<M: Media> Page<'_, M> {
     pub(super) fn newest(
         self,
         part: &Part,
-        form: Option<Uniform>,
+        base: &Base,
         (key, hash): (&[u8], u32),
         count: usize,
         counts: impl Fn(usize) -> bool,
     ) -> Option<(usize, Place)> {
+        let rest = base.rest(key);
+        let word = key_word(rest);
         let mut matches = part.matches(hash as u8, count);
         while matches != 0 {
             let i = 127 - matches.leading_zeros() as usize;
             let place = part.place(i);
-            if counts(i) && self.is_key(self.record(form, place).0, key) {
+            if counts(i) && self.is_key(base, place, rest, word) {
                 return Some((i, place));
             }
             matches &= !(1 << i);
@@ -69,23 +72,19 @@ impl<M: Media> Page<'_, M> {
         None
     }
 
+    /// Whether a record is of a key that has `rest`, and this word, behind the prefix.
     #[inline(always)]
-    fn is_key(self, span: Span, key: &[u8]) -> bool {
-        if let Ok(eight) = <[u8; 8]>::try_from(key) {
-            return span.len == 8
-                && span.at.is_multiple_of(8)
-                && self.word(span.at / 8) == u64::from_le_bytes(eight);
+    fn is_key(self, base: &Base, place: Place, rest: &[u8], word: u64) -> bool {
+        if !place.general && base.is_word(rest.len()) {
+            return self.number(place.word) == word;
         }
-        span.len == key.len() && self.bytes(span) == key
+        self.bytes(self.record(base, place).0) == rest
     }
 
     #[inline(always)]
-    fn find_in_base(self, base: &Base, key: &[u8], word: u64, from: usize, to: usize) -> Found {
-        if let Some(form) = base.form
-            && form.key == 8
-            && base.prefix == 0
-        {
-            if key.len() != 8 {
+    fn find_in_base(self, base: &Base, rest: &[u8], word: u64, from: usize, to: usize) -> Found {
+        if let Some(form) = base.word_form() {
+            if rest.len() != base.suffix(form) {
                 return Found::Absent;
             }
             let entry = base.entry_words(form);
@@ -100,10 +99,10 @@ impl<M: Media> Page<'_, M> {
             }
             return Found::Absent;
         }
-        let place = from + partition(to - from, |i| self.compare(base, from + i, key).is_lt());
+        let below = |i| self.is_entry_below(base, from + i, rest, word);
+        let place = from + partition(to - from, below);
         if place < to {
             let (found, value) = self.entry(base, place);
-            let rest = key.get(base.prefix..).unwrap_or(&[]);
             if self.bytes(found) == rest {
                 return Found::Value(value);
             }

@@ -1,12 +1,19 @@
 //! Building the group that a change appends to a page.
 
 use super::image::{self};
-use super::layout::{Kind, Lengths, Seed, Uniform, words_of};
-use super::place::Place;
+use super::layout::{Kind, Lengths, Seed, Uniform};
+use super::place::{Base, Place};
 use super::stored::Stored;
 
-/// A key, and its new value, or none if it goes.
-pub(super) type Record<'r> = (&'r [u8], Option<Stored<'r>>);
+/// What a change adds to a page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record<'r> {
+    pub(super) key: &'r [u8],
+    /// The new value; `None` if the key goes.
+    pub(super) value: Option<Stored<'r>>,
+    /// The entry of the base that has the key, if it goes and is there.
+    pub(super) entry: Option<u16>,
+}
 
 /// Words of a group that are kept without an allocation.
 const FEW: usize = 16;
@@ -19,53 +26,59 @@ pub(super) struct Group {
     kind: Kind,
 }
 
-fn lengths((key, value): Record<'_>) -> Lengths {
+/// The lengths of a record in general form, whose key begins with so many bytes of prefix.
+fn lengths(record: Record<'_>, prefix: usize) -> Lengths {
+    let Record { key, value, entry } = record;
     Lengths {
-        key: key.len(),
+        key: entry.map_or(key.len() - prefix, |_| 0),
         value: value.map_or(0, |value| value.bytes.len()),
         removed: value.is_none(),
         outer: value.is_some_and(|value| value.outer),
+        entry,
     }
 }
 
 /// The lengths that all records have, if these are the base's, and the words of all records.
 #[inline(always)]
 fn measure<'r>(
-    form: Option<Uniform>,
+    base: &Base,
     mut records: impl Iterator<Item = Record<'r>> + Clone,
 ) -> (Option<Uniform>, usize) {
     let all = records.clone();
-    let uniform = form.filter(|form| {
-        records.all(|(key, value)| {
-            usize::from(form.key) == key.len()
-                && value.is_some_and(|value| value.bytes.len() == form.value.into() && !value.outer)
-        })
+    let uniform = base.form.filter(|form| {
+        // A record without any word would be none.
+        base.entry_words(*form) > 0
+            && records.all(|Record { key, value, .. }| {
+                usize::from(form.key) == key.len()
+                    && value
+                        .is_some_and(|value| value.bytes.len() == form.value.into() && !value.outer)
+            })
     });
     let words = match uniform {
-        Some(form) => all.count() * form.record_words(),
-        None => all.map(|record| lengths(record).record_words()).sum(),
+        Some(form) => all.count() * base.entry_words(form),
+        None => all
+            .map(|record| lengths(record, base.prefix).record_words())
+            .sum(),
     };
     (uniform, words)
 }
 
-/// Words of the group of these records, in a page of that form.
-pub(super) fn words<'r>(
-    form: Option<Uniform>,
-    records: impl Iterator<Item = Record<'r>> + Clone,
-) -> usize {
-    (2 + measure(form, records).1).next_multiple_of(Uniform::group_unit(form))
+/// Words of the group of these records, in a page with that base.
+pub(super) fn words<'r>(base: &Base, records: impl Iterator<Item = Record<'r>> + Clone) -> usize {
+    base.aligned(2 + measure(base, records).1)
 }
 
 impl Group {
-    /// The group of these records. `each` gets the place of each, from the group's start on.
+    /// The group of these records, whose keys begin with the prefix of a page with that base.
+    /// `each` gets the place of each, from the group's start on.
     #[inline(always)]
     pub(super) fn of<'r>(
-        form: Option<Uniform>,
+        base: &Base,
         records: impl Iterator<Item = Record<'r>> + Clone,
         mut each: impl FnMut(Place),
     ) -> Self {
-        let (uniform, body) = measure(form, records.clone());
-        let words = (2 + body).next_multiple_of(Uniform::group_unit(form));
+        let (uniform, body) = measure(base, records.clone());
+        let words = base.aligned(2 + body);
         let padded = words > 2 + body;
         let mut group = Self {
             few: [0; FEW],
@@ -78,22 +91,23 @@ impl Group {
         }
         let all = group.all_mut();
         let mut at = 2;
-        for (key, value) in records {
+        for record in records {
+            let Record { key, value, .. } = record;
             each(Place {
                 word: at,
                 general: uniform.is_none(),
                 removed: value.is_none(),
             });
             if let (Some(form), Some(value)) = (uniform, value) {
-                image::put(all, at, 0, key);
-                image::put(all, at + words_of(form.key.into()), 0, value.bytes);
-                at += form.record_words();
+                image::put(all, at, 0, base.rest(key));
+                image::put(all, at + base.suffix_words(form), 0, value.bytes);
+                at += base.entry_words(form);
             } else {
-                let lengths = lengths((key, value));
+                let lengths = lengths(record, base.prefix);
                 let value = value.map_or(&[][..], |value| value.bytes);
                 all[at] = lengths.encode();
-                image::put(all, at + 1, 0, key);
-                image::put(all, at + 1, key.len(), value);
+                image::put(all, at + 1, 0, &base.rest(key)[..lengths.key]);
+                image::put(all, at + 1, lengths.key, value);
                 at += lengths.record_words();
             }
         }

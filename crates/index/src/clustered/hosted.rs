@@ -539,7 +539,7 @@ impl<M: Media> HostedTree<M> {
         each: &mut Each<'_, [u8], [u8], M>,
     ) -> Result<(usize, Modified), ChangeError> {
         self.writable()?;
-        let mut batch = Batch::new();
+        let mut batch = Batch::with_room(steps.len());
         for (key, value) in steps {
             ClusteredTree::<[u8], [u8], M>::fits(key, value.unwrap_or(&[]))?;
             match value {

@@ -4,6 +4,7 @@ use super::layout::{
     DROPPED_WORDS, HEADER, Header, Lengths, SEAL, STRIPE, SUM, Seed, Uniform, words_of,
 };
 use super::stored::{Reference, Stored};
+use crate::sorted::common_prefix;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::cell::write_bytes;
 
@@ -140,18 +141,13 @@ pub(super) struct Spec<'s> {
     pub(super) numbers: bool,
 }
 
-/// Bytes that two keys have in common at their start.
-pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
 impl Spec<'_> {
     /// The header of a page with these entries; its tail begins beyond the page's end if they do
     /// not fit.
     pub(super) fn header(&self, entries: Part<'_, '_>) -> Header {
         let form = entries.uniform(self.numbers);
         let prefix = match (self.low, self.high) {
-            // Keys of 8 bytes are compared as numbers.
+            // Whole, they take a word, too.
             _ if form.is_some_and(|form| form.key == 8) => 0,
             (Some(low), Some(high)) => common_prefix(low, high),
             _ => 0,
@@ -222,6 +218,7 @@ impl Spec<'_> {
                         value: value.bytes.len(),
                         removed: false,
                         outer: value.outer,
+                        entry: None,
                     };
                     out[at] = lengths.encode();
                     put(out, at + 1, 0, rest);
@@ -263,7 +260,8 @@ pub(super) fn bytes_of(words: &[u64]) -> &[u8] {
 }
 
 fn bytes_of_mut(words: &mut [u64]) -> &mut [u8] {
-    // SAFETY: as of `bytes_of`; and any bytes are valid words.
+    // SAFETY: 1. words are bytes, eight times as many, and any bytes are valid words; 2. bytes need
+    // no alignment; 3. the borrow is the same.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), words.len() * 8) }
 }
 

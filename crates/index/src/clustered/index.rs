@@ -143,7 +143,8 @@ where
         if self.read_only {
             return Err(InsertError::ReadOnly);
         }
-        let mut batch = Batch::new();
+        let changes = changes.into_iter();
+        let mut batch = Batch::with_room(changes.size_hint().0);
         for (key, value) in changes {
             match value {
                 Some(value) => Self::fits(key, value)?,
@@ -163,7 +164,7 @@ where
         pairs: &[(Q, W)],
         out: &mut Vec<Result<(), InsertError>>,
     ) {
-        let mut batch = Batch::new();
+        let mut batch = Batch::with_room(pairs.len());
         let from = out.len();
         let mut given = Vec::with_capacity(pairs.len());
         for (i, (key, value)) in pairs.iter().enumerate() {

@@ -15,11 +15,13 @@
 //! at a word. A page is written once, into a block that nothing leads to; after that only the seal
 //! and the tail change.
 //!
-//! **Base.** In *uniform* form all keys are of one length, and all values; an entry is the key
-//! without the page's prefix, then the value, each in whole words. In *general* form an entry is a
-//! word of lengths, then key and value without a gap; offsets lead to the entries. The prefix is
-//! what the two fences share, and so all keys between them. Keys of 8 bytes in uniform form keep
-//! it: they are compared as numbers.
+//! **Keys** are kept without the page's prefix: what the two fences share, and so all keys between
+//! them. Keys of 8 bytes in uniform form keep it, as they take a word all the same.
+//!
+//! **Base.** In *uniform* form all keys are of one length, and all values; an entry is the key,
+//! then the value, each in whole words, filled up with zeros. So keys of up to 8 bytes are compared
+//! as numbers. In *general* form an entry is a word of lengths, then key and value without a gap;
+//! offsets lead to the entries.
 //!
 //! **Group.** All that one change adds to a page.
 //!
@@ -28,8 +30,10 @@
 //! head        kind 4 words 12 tag 16 CRC-32C 32
 //! record      key | value, in whole words, of the base's lengths           kind UNIFORM
 //!             lengths | key, value, without a gap, in whole words          kind GENERAL
-//! lengths     present 1 removed 1 outer 1 spare 13 | value 32 | key 16
+//! lengths     present 1 removed 1 outer 1 entry 1 spare 12 | value 32 | key 16
 //! ```
+//!
+//! A removed key that the base has is named by its entry there: that is all of its record.
 //!
 //! Tag and CRC are seeded with the tree's salt, the page's generation and the group's place. So
 //! what an earlier tenant of the block left, bytes of a user's, or a group of another place do not
@@ -73,19 +77,6 @@ pub(super) struct Uniform {
 impl Uniform {
     /// Keys and values that are numbers.
     pub(super) const NUMBERS: Self = Self { key: 8, value: 8 };
-
-    /// Words of a record in the tail.
-    pub(super) fn record_words(self) -> usize {
-        words_of(self.key.into()) + words_of(self.value.into())
-    }
-
-    /// Words that a group is a multiple of, so that small groups do not cross lines.
-    pub(super) fn group_unit(form: Option<Self>) -> usize {
-        match form {
-            Some(uniform) if uniform.record_words() == 2 => 4,
-            _ => 1,
-        }
-    }
 }
 
 /// Whole words of so many bytes.
@@ -109,7 +100,7 @@ pub(super) struct Header {
     pub(super) words: usize,
     /// Entries of the base.
     pub(super) entries: usize,
-    /// Bytes at the start of every key that the base leaves out.
+    /// Bytes at the start of every key that base and tail leave out.
     pub(super) prefix: usize,
     /// Bytes of the low fence, the smallest key that belongs here; `None` if there is no smallest.
     pub(super) low: Option<usize>,
@@ -318,9 +309,9 @@ pub(super) enum Kind {
 impl Kind {
     fn code(self) -> u64 {
         match self {
-            Self::Uniform { padded: false } => 5,
-            Self::Uniform { padded: true } => 6,
-            Self::General => 9,
+            Self::Uniform { padded: false } => 3,
+            Self::Uniform { padded: true } => 12,
+            Self::General => 10,
         }
     }
 
@@ -342,26 +333,35 @@ pub(super) struct Lengths {
     pub(super) removed: bool,
     /// The value is a reference to an outer one.
     pub(super) outer: bool,
+    /// The key is that of this entry of the base, and takes no bytes.
+    pub(super) entry: Option<u16>,
 }
 
 const PRESENT: u64 = 1 << 63;
 const REMOVED: u64 = 1 << 62;
 const OUTER: u64 = 1 << 61;
+const ENTRY: u64 = 1 << 60;
 
 impl Lengths {
     pub(super) fn encode(self) -> u64 {
         let removed = if self.removed { REMOVED } else { 0 };
         let outer = if self.outer { OUTER } else { 0 };
-        PRESENT | removed | outer | (self.value as u64) << 16 | self.key as u64
+        let (entry, key) = match self.entry {
+            Some(entry) => (ENTRY, entry.into()),
+            None => (0, self.key as u64),
+        };
+        PRESENT | removed | outer | entry | (self.value as u64) << 16 | key
     }
 
     /// `None` for padding.
     pub(super) fn decode(word: u64) -> Option<Self> {
+        let entry = (word & ENTRY != 0).then_some(word as u16);
         (word & PRESENT != 0).then_some(Self {
-            key: word as u16 as usize,
+            key: entry.map_or(word as u16 as usize, |_| 0),
             value: (word >> 16) as u32 as usize,
             removed: word & REMOVED != 0,
             outer: word & OUTER != 0,
+            entry,
         })
     }
 
@@ -445,17 +445,19 @@ mod tests {
 
     #[test]
     fn lengths_are_read_as_they_were_written() {
-        for (key, value, removed, outer) in [
-            (0, 0, false, false),
-            (65535, 1 << 20, false, false),
-            (3, 0, true, false),
-            (9, 32, false, true),
+        for (key, value, removed, outer, entry) in [
+            (0, 0, false, false, None),
+            (65535, 1 << 20, false, false, None),
+            (3, 0, true, false, None),
+            (9, 32, false, true, None),
+            (0, 0, true, false, Some(700)),
         ] {
             let lengths = Lengths {
                 key,
                 value,
                 removed,
                 outer,
+                entry,
             };
             assert_eq!(Lengths::decode(lengths.encode()), Some(lengths));
         }

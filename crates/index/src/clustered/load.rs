@@ -11,7 +11,7 @@ use super::layout::{Header, MAX_PAGE, MIN_PAGE, Seed};
 use super::outer;
 use super::page::Page;
 use super::part::Part;
-use super::place::Place;
+use super::place::{Base, Place};
 use super::replace::{NewPage, entries_at};
 use super::stored::{Reference, Stored};
 use super::table::Kind;
@@ -298,9 +298,9 @@ where
         );
         let mut n = 0;
         let mut refused = false;
-        let form = sound.header.form;
+        let base = Base::of(&sound.header);
         let is_value = |place: Place| {
-            let value = sound.page.stored(sound.page.record(form, place).1);
+            let value = sound.page.stored(sound.page.record(&base, place).1);
             place.removed || Self::is_stored(value)
         };
         let counts = |seen: &Seen| self.group_counts(sound.page, &sound.header, seen);

@@ -3,10 +3,12 @@
 //! The newest record of each key is kept with its *rank*, the number of entries of the base below
 //! it. So a walk over the page compares no keys.
 
-use super::page::{Page, key_word, partition};
+use super::page::{Page, partition};
 use super::part::Samples;
 use super::place::{Base, Place, Rank};
+use crate::sorted::key_word;
 use bristlecone_pmem::Media;
+use std::cmp::Ordering as Order;
 use std::ops::{Bound, ControlFlow, Range};
 
 /// A record of the tail: place 16, whether the base has its key 1, entries of the base below it 15.
@@ -30,11 +32,11 @@ impl Ranked {
         }
     }
 
-    /// Whether its key is below `key`, whose rank is `rank`.
-    fn is_below<M: Media>(self, page: Page<'_, M>, base: &Base, key: &[u8], rank: Rank) -> bool {
+    /// Whether its key is below one that has `rest` behind the prefix, and that rank.
+    fn is_below<M: Media>(self, page: Page<'_, M>, base: &Base, rest: &[u8], rank: Rank) -> bool {
         match self.rank().cmp(&rank) {
             // All records of a key that the base has are one.
-            std::cmp::Ordering::Equal if !rank.equal => key_of(page, base, self) < key,
+            Order::Equal if !rank.equal => key_of(page, base, self) < rest,
             order => order.is_lt(),
         }
     }
@@ -58,7 +60,7 @@ pub(super) struct TailOrder {
     fresh: Vec<Fresh>,
 }
 
-/// A record that is being added, and eight bytes of its key, as `key_word` makes them a number.
+/// A record that is being added, and the word of its key.
 #[derive(Clone, Copy, Debug)]
 struct Fresh {
     word: u64,
@@ -84,10 +86,10 @@ impl TailOrder {
         base: &Base,
         places: impl Iterator<Item = Place>,
     ) {
-        let key = |place| page.bytes(page.record(base.form, place).0);
+        let key = |place| page.bytes(page.record(base, place).0);
         self.fresh.clear();
         self.fresh.extend(places.map(|place| Fresh {
-            word: key_word(key(place), base.prefix),
+            word: page.record_word(base, place),
             place,
         }));
         if self.fresh.is_empty() {
@@ -140,15 +142,21 @@ impl TailOrder {
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
     ) -> Walk<'_> {
+        let all = (base.entries, self.records.len());
         // Entries and records before a key, or before what is above it.
         let before = |key: &[u8], with: bool| {
-            let rank = page.rank_near(base, key, |word| {
+            let rest = match page.strip(base, key) {
+                Ok(rest) => rest,
+                Err(Order::Less) => return (0, 0),
+                Err(_) => return all,
+            };
+            let rank = page.rank(base, rest, |word| {
                 near.map_or((0, base.entries), |near| near.near(word, base.entries))
             });
-            let below = |i: usize| self.records[i].is_below(page, base, key, rank);
+            let below = |i: usize| self.records[i].is_below(page, base, rest, rank);
             let at = partition(self.records.len(), below);
             let record = self.records.get(at);
-            let is_there = record.is_some_and(|record| is_key(page, base, *record, key, rank));
+            let is_there = record.is_some_and(|record| is_key(page, base, *record, rest, rank));
             let records = at + usize::from(with && is_there);
             (rank.below + usize::from(with && rank.equal), records)
         };
@@ -157,13 +165,17 @@ impl TailOrder {
             Bound::Included(key) => before(key, false),
             Bound::Excluded(key) => before(key, true),
         };
-        let all = (base.entries, self.records.len());
         // Mostly the range ends behind the page.
-        let is_above_all = |key: &[u8]| {
-            let last = all.0.checked_sub(1);
-            let above_base = last.is_none_or(|last| page.is_below(base, last, key));
-            let last = self.records.last();
-            above_base && last.is_none_or(|last| key_of(page, base, *last) < key)
+        let is_above_all = |key: &[u8]| match page.strip(base, key) {
+            Ok(rest) => {
+                let last = all.0.checked_sub(1);
+                let word = key_word(rest);
+                let above_base =
+                    last.is_none_or(|last| page.is_entry_below(base, last, rest, word));
+                let last = self.records.last();
+                above_base && last.is_none_or(|last| key_of(page, base, *last) < rest)
+            }
+            Err(order) => order == Order::Greater,
         };
         let end = match to {
             Bound::Unbounded => all,
@@ -186,18 +198,19 @@ impl TailOrder {
     }
 }
 
+/// The key of a record, without the prefix.
 fn key_of<'p, M: Media>(page: Page<'p, M>, base: &Base, record: Ranked) -> &'p [u8] {
-    page.bytes(page.record(base.form, record.place()).0)
+    page.bytes(page.record(base, record.place()).0)
 }
 
 fn is_key<M: Media>(
     page: Page<'_, M>,
     base: &Base,
     record: Ranked,
-    key: &[u8],
+    rest: &[u8],
     rank: Rank,
 ) -> bool {
-    record.rank() == rank && (rank.equal || key_of(page, base, record) == key)
+    record.rank() == rank && (rank.equal || key_of(page, base, record) == rest)
 }
 
 /// Where an entry is.

@@ -340,7 +340,7 @@ where
             }
         }
         for place in places.into_iter().filter(|place| place.general) {
-            all.extend(page.reference(page.record(base.form, place).1));
+            all.extend(page.reference(page.record(&base, place).1));
         }
         all
     }
@@ -381,10 +381,10 @@ where
         header: &Header,
         seen: &Seen,
     ) -> Option<Vec<Reference>> {
-        let mut all = Vec::new();
-        let read = page.records(header.form, seen, &mut |place: Place, _: &[u8]| {
+        let (base, mut all) = (Base::of(header), Vec::new());
+        let read = page.records(&base, seen, &mut |place: Place, _: &[u8]| {
             if place.general {
-                all.extend(page.reference(page.record(header.form, place).1));
+                all.extend(page.reference(page.record(&base, place).1));
             }
         });
         read.ok().map(|()| all)

@@ -1,10 +1,9 @@
 //! Reading a page where it lies in the pool.
 
-use super::layout::{
-    DROPPED_WORDS, HEADER, Header, LINE, Lengths, STRIPE, SUM, Seed, Uniform, words_of,
-};
+use super::layout::{DROPPED_WORDS, HEADER, Header, LINE, Lengths, STRIPE, SUM, Seed, Uniform};
 use super::place::{Base, Place, Rank};
 use super::stored::{Reference, Stored};
+use crate::sorted::key_word;
 use bristlecone_pmem::media::cpu;
 use bristlecone_pmem::{Media, PWord};
 use std::cmp::Ordering as Order;
@@ -69,20 +68,6 @@ impl Stripe {
 
 /// Most words of a tail that are asked for at once.
 const MAX_TAIL_PREFETCH: usize = 256;
-
-/// Eight bytes of a key from `prefix` on, as a number: zeros stand for bytes that it does not have.
-#[inline(always)]
-pub(super) fn key_word(key: &[u8], prefix: usize) -> u64 {
-    let rest = key.get(prefix..).unwrap_or(&[]);
-    match rest.first_chunk::<8>() {
-        Some(eight) => u64::from_be_bytes(*eight),
-        None => {
-            let mut eight = [0; 8];
-            eight[..rest.len()].copy_from_slice(rest);
-            u64::from_be_bytes(eight)
-        }
-    }
-}
 
 impl<'p, M: Media> Page<'p, M> {
     /// The block at `off`.
@@ -291,21 +276,59 @@ impl<'p, M: Media> Page<'p, M> {
         })
     }
 
-    /// Key and value of a record of the tail.
+    /// Key, without the prefix, and value of a record of the tail.
     #[inline(always)]
-    pub(super) fn record(self, form: Option<Uniform>, place: Place) -> (Span, ValueSpan) {
-        let at = place.word * 8;
-        match form {
-            Some(form) if !place.general => {
-                let len = usize::from(form.key);
-                let value = Span {
-                    at: at + words_of(len) * 8,
-                    len: form.value.into(),
-                };
-                (Span { at, len }, value.here())
-            }
-            _ => self.general(place.word),
+    pub(super) fn record(self, base: &Base, place: Place) -> (Span, ValueSpan) {
+        match base.form {
+            Some(form) if !place.general => self.uniform(base, form, place.word),
+            _ => match self.removed_entry(place) {
+                Some(entry) => {
+                    let nothing = Span { at: 0, len: 0 };
+                    (self.entry(base, entry).0, nothing.here())
+                }
+                None => self.general(place.word),
+            },
         }
+    }
+
+    /// The entry of the base whose key a record removes, if it names one.
+    #[inline(always)]
+    pub(super) fn removed_entry(self, place: Place) -> Option<usize> {
+        let lengths = place
+            .removed
+            .then(|| Lengths::decode(self.word(place.word)));
+        lengths.flatten()?.entry.map(usize::from)
+    }
+
+    /// The entry of the base that has this value; `None` if it is a record's.
+    pub(super) fn entry_of(self, base: &Base, value: ValueSpan) -> Option<u16> {
+        let is_behind = |i: usize| self.entry(base, i).1.span.at < value.span.at;
+        let entry = partition(base.entries, is_behind);
+        let is_it = entry < base.entries && self.entry(base, entry).1 == value;
+        is_it.then(|| u16::try_from(entry).ok()).flatten()
+    }
+
+    /// The word of the key of a record of the tail.
+    #[inline(always)]
+    pub(super) fn record_word(self, base: &Base, place: Place) -> u64 {
+        match base.word_form() {
+            Some(_) if !place.general => self.number(place.word),
+            _ => key_word(self.bytes(self.record(base, place).0)),
+        }
+    }
+
+    /// Key and value at `word`, of the base's lengths.
+    #[inline(always)]
+    fn uniform(self, base: &Base, form: Uniform, word: usize) -> (Span, ValueSpan) {
+        let key = Span {
+            at: word * 8,
+            len: base.suffix(form),
+        };
+        let value = Span {
+            at: (word + base.suffix_words(form)) * 8,
+            len: form.value.into(),
+        };
+        (key, value.here())
     }
 
     /// Key and value at `word`, where their lengths are.
@@ -344,18 +367,7 @@ impl<'p, M: Media> Page<'p, M> {
     #[inline(always)]
     pub(super) fn entry(self, base: &Base, i: usize) -> (Span, ValueSpan) {
         match base.form {
-            Some(form) => {
-                let at = (base.at + i * base.entry_words(form)) * 8;
-                let key = Span {
-                    at,
-                    len: usize::from(form.key).saturating_sub(base.prefix),
-                };
-                let value = Span {
-                    at: at + base.suffix_words(form) * 8,
-                    len: form.value.into(),
-                };
-                (key, value.here())
-            }
+            Some(form) => self.uniform(base, form, base.at + i * base.entry_words(form)),
             None => self.general((self.word(base.at + i / 4) >> (i % 4 * 16)) as u16 as usize),
         }
     }
@@ -363,13 +375,11 @@ impl<'p, M: Media> Page<'p, M> {
     /// The word of the key of entry `i` of the base.
     #[inline(always)]
     pub(super) fn entry_word(self, base: &Base, i: usize) -> u64 {
-        if let Some(form) = base.form
-            && form.key == 8
-            && base.prefix == 0
-        {
+        if let Some(form) = base.word_form() {
+            // Zeros follow a key that is shorter than that.
             return self.number(base.at + i * base.entry_words(form));
         }
-        key_word(self.bytes(self.entry(base, i).0), 0)
+        key_word(self.bytes(self.entry(base, i).0))
     }
 
     /// The word at `i` as the number whose bytes it has, the highest first.
@@ -378,41 +388,39 @@ impl<'p, M: Media> Page<'p, M> {
         u64::from_be(self.word(i))
     }
 
-    /// Where `key`, any key, is among the entries of the base.
-    pub(super) fn rank(self, base: &Base, key: &[u8]) -> Rank {
-        self.rank_near(base, key, |_| (0, base.entries))
-    }
-
-    /// As [`rank`](Self::rank). `near` returns, from and to, where a key with that word is.
+    /// What `key`, any key, has behind the page's prefix, which it begins with.
+    ///
+    /// # Errors
+    /// Its order against all keys of the page, if it does not.
     #[inline(always)]
-    pub(super) fn rank_near(
-        self,
-        base: &Base,
-        key: &[u8],
-        near: impl FnOnce(u64) -> (usize, usize),
-    ) -> Rank {
+    pub(super) fn strip<'k>(self, base: &Base, key: &'k [u8]) -> Result<&'k [u8], Order> {
         let prefix = self.prefix(base.prefix);
-        let outside = |below| Rank {
-            below,
-            equal: false,
-        };
         match key[..key.len().min(prefix.len())].cmp(prefix) {
-            Order::Less => outside(0),
-            Order::Greater => outside(base.entries),
-            Order::Equal => {
-                let word = key_word(key, base.prefix);
-                let (from, to) = near(word);
-                let below = |i| self.is_entry_below(base, from + i, key, word);
-                let below = from + partition(to.saturating_sub(from), below);
-                self.rank_at(base, key, below)
-            }
+            Order::Equal => Ok(base.rest(key)),
+            order => Err(order),
         }
     }
 
-    /// Where a key of the page with this word is among the entries of the base. There are `from`
-    /// below it, at least, and not many more.
-    pub(super) fn rank_from(self, base: &Base, key: &[u8], word: u64, from: usize) -> Rank {
-        let below = |i| self.is_entry_below(base, i, key, word);
+    /// Where a key that has `rest` behind the prefix is among the entries of the base. `near`
+    /// returns, from and to, where a key with that word is.
+    #[inline(always)]
+    pub(super) fn rank(
+        self,
+        base: &Base,
+        rest: &[u8],
+        near: impl FnOnce(u64) -> (usize, usize),
+    ) -> Rank {
+        let word = key_word(rest);
+        let (from, to) = near(word);
+        let below = |i| self.is_entry_below(base, from + i, rest, word);
+        let below = from + partition(to.saturating_sub(from), below);
+        self.rank_at(base, rest, below)
+    }
+
+    /// Where a key with this word is among the entries of the base. There are `from` below it, at
+    /// least, and not many more.
+    pub(super) fn rank_from(self, base: &Base, rest: &[u8], word: u64, from: usize) -> Rank {
+        let below = |i| self.is_entry_below(base, i, rest, word);
         let (mut from, mut step) = (from, 1);
         while from + step <= base.entries && below(from + step - 1) {
             from += step;
@@ -420,38 +428,23 @@ impl<'p, M: Media> Page<'p, M> {
         }
         let to = (from + step - 1).min(base.entries);
         let more = partition(to - from, |i| below(from + i));
-        self.rank_at(base, key, from + more)
+        self.rank_at(base, rest, from + more)
     }
 
-    fn rank_at(self, base: &Base, key: &[u8], below: usize) -> Rank {
-        let rest = key.get(base.prefix..).unwrap_or(&[]);
-        let equal = below < base.entries && self.bytes(self.entry(base, below).0) == rest;
+    fn rank_at(self, base: &Base, rest: &[u8], below: usize) -> Rank {
+        let is_next = || self.bytes(self.entry(base, below).0) == rest;
+        let equal = below < base.entries && is_next();
         Rank { below, equal }
     }
 
-    /// Whether entry `i` is below `key`, which has the page's prefix, and this word.
+    /// Whether the key of entry `i` is below one that has `rest`, and this word, behind the prefix.
     #[inline(always)]
-    fn is_entry_below(self, base: &Base, i: usize, key: &[u8], word: u64) -> bool {
-        let order = self.entry_word(base, i).cmp(&word);
-        order.then_with(|| self.compare(base, i, key)).is_lt()
-    }
-
-    /// Whether entry `i` is below `key`, any key.
-    #[inline]
-    pub(super) fn is_below(self, base: &Base, i: usize, key: &[u8]) -> bool {
-        let prefix = self.prefix(base.prefix);
-        match key[..key.len().min(prefix.len())].cmp(prefix) {
-            Order::Less => false,
-            Order::Greater => true,
-            Order::Equal => self.is_entry_below(base, i, key, key_word(key, base.prefix)),
+    pub(super) fn is_entry_below(self, base: &Base, i: usize, rest: &[u8], word: u64) -> bool {
+        match self.entry_word(base, i).cmp(&word) {
+            Order::Equal if base.is_word(rest.len()) => false,
+            Order::Equal => self.bytes(self.entry(base, i).0) < rest,
+            order => order.is_lt(),
         }
-    }
-
-    /// Order of the key of entry `i` against `key`, which has the page's prefix.
-    #[inline(always)]
-    pub(super) fn compare(self, base: &Base, i: usize, key: &[u8]) -> Order {
-        let rest = key.get(base.prefix..).unwrap_or(&[]);
-        self.bytes(self.entry(base, i).0).cmp(rest)
     }
 
     /// Flushes the lines of some words.

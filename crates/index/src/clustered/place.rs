@@ -42,13 +42,14 @@ impl Place {
     }
 }
 
-/// The base of a page, as a search needs it.
+/// The base of a page, as a search needs it, and the form of its tail.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Base {
     pub(super) entries: usize,
     /// Word of the offsets (general form) or the first entry.
     pub(super) at: usize,
-    /// Bytes of the prefix.
+    /// Bytes of the prefix, which every key of the page begins with, tail included, and which is
+    /// not kept with it.
     pub(super) prefix: usize,
     pub(super) form: Option<Uniform>,
 }
@@ -64,12 +65,54 @@ impl Base {
         }
     }
 
-    pub(super) fn suffix_words(&self, form: Uniform) -> usize {
-        words_of(usize::from(form.key).saturating_sub(self.prefix))
+    /// What a key of the page has behind the prefix.
+    #[inline(always)]
+    pub(super) fn rest<'k>(&self, key: &'k [u8]) -> &'k [u8] {
+        key.get(self.prefix..).unwrap_or(&[])
     }
 
+    /// Bytes of a key in uniform form, without the prefix.
+    #[inline(always)]
+    pub(super) fn suffix(&self, form: Uniform) -> usize {
+        usize::from(form.key).saturating_sub(self.prefix)
+    }
+
+    pub(super) fn suffix_words(&self, form: Uniform) -> usize {
+        words_of(self.suffix(form))
+    }
+
+    /// Words of an entry of the base, or a record of the tail, in uniform form.
     pub(super) fn entry_words(&self, form: Uniform) -> usize {
         self.suffix_words(form) + words_of(form.value.into())
+    }
+
+    /// The uniform form, if each of its keys is a word: not more, and not nothing.
+    #[inline(always)]
+    pub(super) fn word_form(&self) -> Option<Uniform> {
+        self.form
+            .filter(|form| (1..=8).contains(&self.suffix(*form)))
+    }
+
+    /// Whether so many bytes, behind the prefix, are a key in uniform form that is a word.
+    #[inline(always)]
+    pub(super) fn is_word(&self, rest: usize) -> bool {
+        self.word_form()
+            .is_some_and(|form| self.suffix(form) == rest)
+    }
+
+    /// The word from which on a tail that ends there goes on: small groups do not cross lines.
+    #[inline(always)]
+    pub(super) fn aligned(&self, end: usize) -> usize {
+        end.next_multiple_of(self.group_unit())
+    }
+
+    /// Words that groups are a multiple of.
+    #[inline(always)]
+    pub(super) fn group_unit(&self) -> usize {
+        match self.form {
+            Some(form) if self.entry_words(form) == 2 => 4,
+            _ => 1,
+        }
     }
 }
 

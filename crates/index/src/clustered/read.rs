@@ -9,6 +9,7 @@ use super::versions::Past;
 use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Located;
 use crate::repr::{KeyRepr, Repr};
+use crate::sorted::key_word;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::cpu;
 use crossbeam_epoch::{self as epoch, Guard};
@@ -268,7 +269,7 @@ impl<M: Media> Page<'_, M> {
             self.prefetch(part.place(i).word, 1);
         }
         let base = part.base();
-        let (from, to) = part.near(super::page::key_word(key, base.prefix), base.entries);
+        let (from, to) = part.near(key_word(base.rest(key)), base.entries);
         match base.form {
             Some(form) => {
                 let entry = base.entry_words(form);

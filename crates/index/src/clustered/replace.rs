@@ -10,7 +10,7 @@
 //! fence more than others, and nothing else is appended. The old block is free once readers have
 //! left it.
 
-use super::image::{self, common_prefix};
+use super::image;
 pub(super) use super::image::{Entries, Spec};
 use super::layout::{DROPPED_WORDS, Header, MAX_PAGE};
 use super::order::{Step, TailOrder, Walk};
@@ -20,6 +20,7 @@ use super::stored::{Reference, Stored};
 use super::table::{Kind, Table, Word};
 use super::{ClusteredTree, root};
 use crate::repr::{KeyRepr, Repr};
+use crate::sorted::common_prefix;
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, POff, SpaceError, planted};
 use crossbeam_epoch::Guard;
@@ -154,8 +155,8 @@ pub(super) fn merged<'v, M: Media>(
                     entries.push(prefix, page.bytes(rest), page.stored(value));
                 }
                 Step::Tail(place) => {
-                    let (key, value) = page.record(base.form, place);
-                    entries.push(&[], page.bytes(key), page.stored(value));
+                    let (rest, value) = page.record(&base, place);
+                    entries.push(prefix, page.bytes(rest), page.stored(value));
                 }
             }
         }

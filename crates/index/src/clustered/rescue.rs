@@ -9,7 +9,7 @@
 //! changed any key, so the values before it are uncertain.
 
 use super::image::{Entries, Spec};
-use super::layout::{Header, Lengths, STRIPE, Seed, Uniform};
+use super::layout::{Header, Lengths, STRIPE, Seed};
 use super::load::Sound;
 use super::page::{Page, Span, ValueSpan};
 use super::place::{Base, Place};
@@ -308,8 +308,8 @@ where
             .filter(|sound| sound.header.level == 0)?;
         let mut found = BTreeMap::new();
         let mut rescued = Rescued::default();
-        self.rescue_base(&sound, &mut found, &mut rescued);
-        rescued.has_lost_change = self.rescue_tail(&sound, &mut found);
+        let lost = self.rescue_base(&sound, &mut found, &mut rescued);
+        rescued.has_lost_change = self.rescue_tail(&sound, &mut found, &lost);
         for (key, (value, certain)) in found {
             match value {
                 _ if !certain => rescued.uncertain.push((key, value)),
@@ -320,8 +320,14 @@ where
         Some((sound.page, rescued))
     }
 
-    /// Adds the entries of the base whose stripes are sound, and says where the others are.
-    fn rescue_base(&self, sound: &Sound<'_, M>, found: &mut Found, rescued: &mut Rescued) {
+    /// Adds the entries of the base whose stripes are sound, and says where the others are. Returns
+    /// these.
+    fn rescue_base(
+        &self,
+        sound: &Sound<'_, M>,
+        found: &mut Found,
+        rescued: &mut Rescued,
+    ) -> BTreeSet<usize> {
         let (page, header) = (sound.page, &sound.header);
         let (base, prefix) = (Base::of(header), page.prefix(header.prefix));
         let stripes = page.sound_stripes(header, sound.seed);
@@ -337,6 +343,7 @@ where
                 })
         };
         let (mut last, mut is_gap) = (Bound::Unbounded, false);
+        let mut lost = BTreeSet::new();
         for i in 0..header.entries {
             let leads = match header.form {
                 Some(_) => true,
@@ -345,6 +352,7 @@ where
             let (key, value) = page.entry(&base, i);
             if !leads || !is_sound(key) || !is_sound(value.span) {
                 rescued.lost += 1;
+                lost.insert(i);
                 is_gap = true;
                 continue;
             }
@@ -358,15 +366,17 @@ where
         if is_gap {
             rescued.gaps.push((last, Bound::Unbounded));
         }
+        lost
     }
 
     /// Adds the records of the sound groups of the tail. What was found before a damaged one is
-    /// uncertain. Returns whether there is one.
-    fn rescue_tail(&self, sound: &Sound<'_, M>, found: &mut Found) -> bool {
+    /// uncertain. `lost`: damaged entries of the base. Returns whether there is one.
+    fn rescue_tail(&self, sound: &Sound<'_, M>, found: &mut Found, lost: &BTreeSet<usize>) -> bool {
         let (page, header, seed) = (sound.page, &sound.header, sound.seed);
-        let unit = Uniform::group_unit(header.form);
+        let base = Base::of(header);
+        let unit = base.group_unit();
         let sealed = page.sealed_end(seed);
-        let mut at = header.tail.next_multiple_of(unit);
+        let mut at = base.aligned(header.tail);
         let mut has_lost_change = false;
         while at < page.words() {
             let Some(mut seen) = page.seen(seed, at) else {
@@ -385,13 +395,17 @@ where
                 continue;
             };
             seen.behind_seal = sealed.is_none_or(|sealed| at >= sealed);
-            let next = (at + seen.words()).next_multiple_of(unit);
+            let next = base.aligned(at + seen.words());
             let add = |place: Place, key: &[u8]| {
-                let value = page.record(header.form, place).1;
+                // Nobody knows the key of what a damaged entry was.
+                if page.removed_entry(place).is_some_and(|i| lost.contains(&i)) {
+                    return;
+                }
+                let value = page.record(&base, place).1;
                 found.insert(key.to_vec(), ((!place.removed).then_some(value), true));
             };
             let counts = self.group_counts(page, header, &seen);
-            if !counts || page.records(header.form, &seen, &mut { add }).is_err() {
+            if !counts || page.records(&base, &seen, &mut { add }).is_err() {
                 // The last one was not committed. One that others follow had counted.
                 let mut rest = (next..page.words()).step_by(unit);
                 if rest.any(|at| page.seen(seed, at).is_some()) {

@@ -32,8 +32,11 @@ pub(super) const SEGMENTS: usize = 8;
 /// Segments of the page table that there may be.
 pub(super) const MAX_SEGMENTS: usize = 88;
 
+/// The version of what is in a tree's pages. A tree of another one has no root word that is sound
+/// here.
+const VERSION: u64 = 2;
 /// Places of root words: none of another checked word.
-const PLACES: u64 = 1 << 40;
+const PLACES: u64 = 1 << 40 | VERSION << 48;
 
 /// The root word number `i` with this value.
 pub(super) fn word(i: usize, value: u64) -> u64 {
@@ -51,7 +54,9 @@ pub(super) fn read<M: Media>(root: &Root<M>, i: usize) -> Result<Option<u64>, St
         return Ok(None);
     }
     let value = checked::marked_value(found, PLACES + i as u64);
-    let value = value.ok_or_else(|| format!("root word {i} is {found:#x}, which fails its check"));
+    let value = value.ok_or_else(|| {
+        format!("root word {i} is {found:#x}, which fails its check, or is of another version")
+    });
     value.map(Some)
 }
 

@@ -229,16 +229,10 @@ where
         let mut failed = Ok(());
         let mut one = |step: Step| {
             let (key, value) = match step {
-                Step::Base(i) => {
-                    let (key, value) = page.entry(base, i);
-                    (keys.whole(key), value)
-                }
-                Step::Tail(place) => {
-                    let (key, value) = page.record(base.form, place);
-                    (page.bytes(key), value)
-                }
+                Step::Base(i) => page.entry(base, i),
+                Step::Tail(place) => page.record(base, place),
             };
-            let visited = K::with_value_of(key, |key| visit(key, page.stored(value)));
+            let visited = K::with_value_of(keys.whole(key), |key| visit(key, page.stored(value)));
             match visited {
                 Some(Ok(flow)) => flow,
                 Some(Err(e)) => {
@@ -257,7 +251,7 @@ where
     }
 }
 
-/// The keys of a page's base, made whole.
+/// The keys of a page, made whole.
 struct Keys<'p, M> {
     page: Page<'p, M>,
     prefix: usize,

@@ -147,15 +147,15 @@ where
         if part.latest() < times.start {
             return Ok(false);
         }
-        let form = part.base().form;
+        let base = part.base();
         if page
-            .newest(part, form, (key, hash), count, |_| true)
+            .newest(part, &base, (key, hash), count, |_| true)
             .is_some()
         {
             let stamps = page.stamps(part, self.seed(part.generation()), count);
             let stamps = Self::known(stamps)?;
             let is_earlier = |i: usize| stamps[i] < times.end;
-            let newest = page.newest(part, form, (key, hash), count, is_earlier);
+            let newest = page.newest(part, &base, (key, hash), count, is_earlier);
             if newest.is_some_and(|(i, _)| stamps[i] >= times.start) {
                 return Ok(true);
             }
@@ -219,7 +219,7 @@ where
         }
         let stamps = page.stamps(part, self.seed(part.generation()), count);
         let stamps = Self::known(stamps)?;
-        let form = part.base().form;
+        let base = part.base();
         bounds.within_page(|from, to| {
             if part.latest_of_base() >= times.start {
                 let kept = self.versions.between(times.start, from, to)?;
@@ -227,10 +227,14 @@ where
                     return Ok(Some(key));
                 }
             }
-            let key = |i: usize| page.bytes(page.record(form, part.place(i)).0);
+            let prefix = page.prefix(base.prefix);
+            let key = |i: usize| {
+                let rest = page.bytes(page.record(&base, part.place(i)).0);
+                [prefix, rest].concat()
+            };
             let changed = (0..count).filter(|i| times.contains(&stamps[*i])).map(key);
-            let inside = |key: &&[u8]| (from, to).contains(*key);
-            Ok(changed.into_iter().find(inside).map(<[u8]>::to_vec))
+            let inside = |key: &Vec<u8>| (from, to).contains(&**key);
+            Ok(changed.into_iter().find(inside))
         })
     }
 }

@@ -11,7 +11,7 @@
 use super::find::Found;
 use super::order::{Step, TailOrder};
 use super::page::Page;
-use super::part::Part;
+use super::part::{Part, SEARCHED};
 use super::place::Base;
 use super::replace::Change;
 use super::scan::Bounds;
@@ -21,6 +21,7 @@ use super::versions::{Past, Version, Was};
 use super::{ClusteredTree, Handle, ReadError};
 use crate::contract::{Direction, InsertError};
 use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::media::cpu;
 use bristlecone_pmem::{Media, planted};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::collections::BTreeMap;
@@ -265,33 +266,37 @@ where
         };
         let record = |(i, stamp)| -> (&[u8], Version<'_>) {
             let place = part.place(i);
-            let (key, value) = page.record(base.form, place);
+            let (rest, value) = page.record(&base, place);
             let value = (!place.removed).then(|| page.stored(value));
-            (page.bytes(key), (stamp, value))
+            (page.bytes(rest), (stamp, value))
         };
         let mut records: Vec<_> = stamps.into_iter().enumerate().map(record).collect();
         if let Some((change, stamp)) = &change {
-            records.push((change.key, (*stamp, change.value)));
+            records.push((base.rest(change.key), (*stamp, change.value)));
         }
         // Those of a key stay in their order.
         records.sort_by(|a, b| a.0.cmp(b.0));
         let of_keys = records.chunk_by(|a, b| a.0 == b.0).map(|records| {
-            let key = records[0].0;
-            let rank = page.rank(&base, key);
+            let rest = records[0].0;
+            let rank = page.rank(&base, rest, |_| (0, base.entries));
             let there = rank
                 .equal
                 .then(|| page.stored(page.entry(&base, rank.below).1));
-            (key, there, records)
+            (rest, there, records)
         });
         // All of the page has been read when the lock is taken.
         let of_keys: Vec<_> = of_keys.collect();
         let mut keeping = self.versions.keep();
-        let is_forgotten = |key| (self.observer.as_ref()).is_some_and(|one| one.forgets(key));
-        for (key, there, records) in of_keys {
-            if is_forgotten(key) {
+        let is_forgotten =
+            |key: &[u8]| (self.observer.as_ref()).is_some_and(|one| one.forgets(key));
+        let mut key = page.prefix(base.prefix).to_vec();
+        for (rest, there, records) in of_keys {
+            key.truncate(base.prefix);
+            key.extend_from_slice(rest);
+            if is_forgotten(&key) {
                 continue;
             }
-            keeping.add(key, there, records.iter().map(|(_, version)| *version));
+            keeping.add(&key, there, records.iter().map(|(_, version)| *version));
         }
         keeping.outers()
     }
@@ -313,6 +318,7 @@ where
                 // It was read from a node in the middle of a change.
                 _ => continue,
             };
+            cpu::prefetch(std::ptr::from_ref(part).cast(), SEARCHED);
             self.pm().interleave();
             let version = part.version.try_read();
             if let Some(version) = version.filter(|_| self.inner.validate(&at)) {
@@ -385,9 +391,9 @@ where
             let stamps = page.stamps(part, self.seed(part.generation()), count);
             let stamps = Self::known(stamps)?;
             let is_earlier = |i: usize| stamps[i] < time;
-            let form = part.base().form;
-            if let Some((_, place)) = page.newest(part, form, (key, hash), count, is_earlier) {
-                let (_, value) = page.record(form, place);
+            let base = part.base();
+            if let Some((_, place)) = page.newest(part, &base, (key, hash), count, is_earlier) {
+                let (_, value) = page.record(&base, place);
                 return Ok((!place.removed).then(|| Past::of(page.stored(value))));
             }
         }

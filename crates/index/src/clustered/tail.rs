@@ -1,9 +1,9 @@
 //! Reading the tail of a page where it lies in the pool: its groups, and their records.
 
-use super::layout::{Header, Kind, Lengths, SEAL, Seed, Uniform};
+use super::layout::{Header, Kind, Lengths, SEAL, Seed};
 use super::page::{Page, Span};
 use super::part::Part;
-use super::place::Place;
+use super::place::{Base, Place};
 use super::slots::split_word;
 use bristlecone_pmem::Media;
 
@@ -74,14 +74,14 @@ impl<'p, M: Media> Page<'p, M> {
         header: &Header,
         seed: Seed,
         counts: impl Fn(&Seen) -> bool,
-        mut each: impl FnMut(Place, &'p [u8]),
+        mut each: impl FnMut(Place, &[u8]),
     ) -> Result<SoundTail, String> {
         let sealed = self.sealed_end(seed);
         let sealed = sealed.ok_or_else(|| "the seal fails its check".to_owned())?;
-        let unit = Uniform::group_unit(header.form);
+        let base = Base::of(header);
         let mut rest = Vec::new();
         let mut has_dead = false;
-        let mut end = header.tail.next_multiple_of(unit);
+        let mut end = base.aligned(header.tail);
         while end < self.words() {
             let Some((kind, words)) = self.group(seed, end, &mut rest) else {
                 has_dead = seed.headed(end, self.word(end)).is_some();
@@ -98,8 +98,8 @@ impl<'p, M: Media> Page<'p, M> {
                 has_dead = true;
                 break;
             }
-            self.records(header.form, &seen, &mut each)?;
-            end = (end + words).next_multiple_of(unit);
+            self.records(&base, &seen, &mut each)?;
+            end = base.aligned(end + words);
         }
         if sealed > end {
             return Err(format!(
@@ -109,6 +109,7 @@ impl<'p, M: Media> Page<'p, M> {
             ));
         }
         // A power cut tears the last group only. A sound one further on says that this is damage.
+        let unit = base.group_unit();
         let later = (end + unit..self.words())
             .step_by(unit)
             .find(|at| self.group(seed, *at, &mut rest).is_some());
@@ -128,17 +129,23 @@ impl<'p, M: Media> Page<'p, M> {
     /// A message, if there is less than the group says.
     pub(super) fn records(
         self,
-        form: Option<Uniform>,
+        base: &Base,
         seen: &Seen,
-        each: &mut impl FnMut(Place, &'p [u8]),
+        each: &mut impl FnMut(Place, &[u8]),
     ) -> Result<(), String> {
         let Seen {
             at, kind, words, ..
         } = *seen;
         let mut word = at + 2;
-        match (kind, form) {
+        let mut whole = self.prefix(base.prefix).to_vec();
+        let mut each = |place, rest| {
+            whole.truncate(base.prefix);
+            whole.extend_from_slice(self.bytes(rest));
+            each(place, &whole);
+        };
+        match (kind, base.form) {
             (Kind::Uniform { padded }, Some(form)) => {
-                let record = form.record_words();
+                let record = base.entry_words(form);
                 let n = ((words - 2) / record.max(1)).saturating_sub(padded.into());
                 for _ in 0..n {
                     let place = Place {
@@ -146,8 +153,8 @@ impl<'p, M: Media> Page<'p, M> {
                         general: false,
                         removed: false,
                     };
-                    let len = form.key.into();
-                    each(place, self.bytes(Span { at: word * 8, len }));
+                    let len = base.suffix(form);
+                    each(place, Span { at: word * 8, len });
                     word += record;
                 }
             }
@@ -163,9 +170,13 @@ impl<'p, M: Media> Page<'p, M> {
                         general: true,
                         removed: lengths.removed,
                     };
-                    let len = lengths.key;
-                    let at = (word + 1) * 8;
-                    each(place, self.bytes(Span { at, len }));
+                    let is_there = lengths
+                        .entry
+                        .is_none_or(|entry| lengths.removed && usize::from(entry) < base.entries);
+                    if !is_there {
+                        return Err(format!("the change at byte {} removes nothing", at * 8));
+                    }
+                    each(place, self.record(base, place).0);
                     word += lengths.record_words();
                 }
             }
@@ -179,7 +190,7 @@ impl<'p, M: Media> Page<'p, M> {
     /// Returns the stamps of the first `count` records of the tail, oldest first; `None` if a
     /// group's head is not one, because the page is changing or is damaged.
     pub(super) fn stamps(self, part: &Part, seed: Seed, count: usize) -> Option<Vec<u64>> {
-        let unit = Uniform::group_unit(part.base().form);
+        let base = part.base();
         let mut stamps = Vec::with_capacity(count);
         // A group's head and stamp come before its first record.
         let mut at = part.place(0).word.saturating_sub(2);
@@ -196,7 +207,7 @@ impl<'p, M: Media> Page<'p, M> {
             if stamps.len() == before {
                 return None;
             }
-            at = (at + words).next_multiple_of(unit);
+            at = base.aligned(at + words);
         }
         Some(stamps)
     }

@@ -120,6 +120,15 @@ fn scans_of_strings_agree_with_a_map() {
         let len = rng.random_range(0..12);
         (0..len).map(|_| rng.random_range(b'a'..=b'c')).collect()
     });
+    // Each key begins like all that are longer, so pages of one key have it as their prefix.
+    scans_agree_with_a_map::<[u8]>(512, |rng| vec![1; rng.random_range(0..120)]);
+    // Keys whose rest is a word in most pages, as of a store with keyspaces.
+    scans_agree_with_a_map::<[u8]>(1024, |rng| {
+        let number = rng.random_range(0..4u32).to_be_bytes();
+        let len = if rng.random_bool(0.01) { 5 } else { 8 };
+        let rest = (rng.random_range(0..600u64) << 30).to_be_bytes();
+        [&number[..], &rest[..len]].concat()
+    });
     // Keys of eight bytes, which are compared as numbers, with others between them.
     scans_agree_with_a_map::<[u8]>(4096, |rng| {
         let len = if rng.random_bool(0.01) { 9 } else { 8 };

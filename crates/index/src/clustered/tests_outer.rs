@@ -269,7 +269,7 @@ fn a_damaged_value_of_the_last_change_is_damage() {
         };
         let part = tree.part(slot);
         let page = tree.page_of(part);
-        let (_, value) = page.record(part.base().form, part.place(1));
+        let (_, value) = page.record(&part.base(), part.place(1));
         page.reference(value).unwrap().block
     };
     crash(tree);

@@ -5,7 +5,6 @@
 //! them. They are changed by splits only, under one lock.
 
 use super::image::Entries;
-use super::layout::Uniform;
 use super::order::TailOrder;
 use super::outer::Given;
 use super::page::Page;
@@ -36,7 +35,7 @@ pub(super) struct Known {
     pub(super) block: u64,
     pub(super) words: usize,
     pub(super) generation: u64,
-    pub(super) form: Option<Uniform>,
+    pub(super) base: Base,
     /// Records of the tail.
     pub(super) count: usize,
     /// The word after its last group.
@@ -46,15 +45,15 @@ pub(super) struct Known {
 impl Known {
     /// A page whose tail is empty.
     pub(super) fn of(page: &NewPage) -> Self {
-        let unit = Uniform::group_unit(page.header.form);
+        let base = Base::of(&page.header);
         Self {
             id: page.header.id,
             block: page.block,
             words: page.header.words,
             generation: page.header.generation,
-            form: page.header.form,
+            base,
             count: 0,
-            end: page.header.tail.next_multiple_of(unit),
+            end: base.aligned(page.header.tail),
         }
     }
 }
@@ -142,12 +141,12 @@ where
             end: known.end,
             ascends: false,
         };
-        let about = (known.id, known.generation, known.form);
+        let about = (known.id, known.generation, &known.base);
         // Nobody reads inner pages at a time: no stamp, but a number that none of their groups has
         // had.
         let number = || self.next_generation();
         let value = change.value.map(|value| Given::Here(value.bytes));
-        let record = (change.key, value);
+        let record = (change.key, value, None);
         if let Some(appended) = self.append(page, about, &tail, record, number) {
             known.count += 1;
             known.end = appended.end;

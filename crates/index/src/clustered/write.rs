@@ -6,8 +6,8 @@
 
 use super::ascend::SHORT_ENTRY;
 use super::find::Found;
-use super::group::Group;
-use super::layout::{Header, MAX_GROUP, Uniform};
+use super::group::{Group, Record};
+use super::layout::{Header, MAX_GROUP};
 use super::order::TailOrder;
 use super::outer::{self, Given};
 use super::page::Page;
@@ -92,9 +92,9 @@ where
     pub(super) fn append(
         &self,
         page: Page<'_, M>,
-        (id, generation, form): (u32, u64, Option<Uniform>),
+        (id, generation, base): (u32, u64, &Base),
         tail: &Tail,
-        (key, value): (&[u8], Option<Given<'_>>),
+        (key, value, entry): (&[u8], Option<Given<'_>>, Option<u16>),
         stamp: impl FnOnce() -> u64,
     ) -> Option<Appended> {
         // A page that is larger than others is written anew, lest it stays large by what is gone,
@@ -106,8 +106,12 @@ where
         let mut place = None;
         let mut room = [0; REFERENCE];
         let stored = value.map(|value| value.stored((id, generation, tail.end), &mut room));
-        let record = std::iter::once((key, stored));
-        let mut group = Group::of(form, record, |at| place = Some(at));
+        let record = std::iter::once(Record {
+            key,
+            value: stored,
+            entry,
+        });
+        let mut group = Group::of(base, record, |at| place = Some(at));
         let (at, end) = (tail.end, tail.end + group.words());
         if end > page.words() || group.words() > MAX_GROUP {
             return None;
@@ -345,7 +349,8 @@ where
     ) -> (Result<Changed, ReadError>, u64) {
         let was_there = found != Found::Absent;
         let done = |stamp| Changed::Done { was_there, stamp };
-        let about = (part.id(), part.generation(), part.base().form);
+        let base = part.base();
+        let about = (part.id(), part.generation(), &base);
         let mut tail = Tail {
             count: part.count(),
             end: part.end(),
@@ -353,36 +358,41 @@ where
         };
         let page = self.page_of(part);
         tail.ascends = page.words() > self.page_words
-            && tail.end <= (part.base().entries + tail.count) * SHORT_ENTRY
+            && tail.end <= (base.entries + tail.count) * SHORT_ENTRY
             && Self::is_last(page, part, key);
         let superseded = self.superseded_by(page, found);
-        let show = |appended: Appended| {
+        let show = |appended: &Appended| {
             part.add_superseded(superseded);
-            let stamp = appended.stamp;
             part.add(tail.count, fingerprint, appended.place);
-            part.set_latest(stamp);
+            part.set_latest(appended.stamp);
             part.publish(tail.count + 1, appended.end);
             if let Some(outer) = &appended.outer {
                 self.settle_outer(outer);
             }
             let live = part.live() + usize::from(value.is_some() && !was_there);
             part.set_live(live - usize::from(value.is_none() && was_there));
-            (Ok(done(stamp)), stamp)
         };
+        let entry = match (value, found) {
+            (None, Found::Value(found)) => page.entry_of(&base, found),
+            _ => None,
+        };
+        let record = (key, value, entry);
         let holds_too_much = self.holds_too_much(part, superseded);
         if !holds_too_much {
-            let appended = self.append(page, about, &tail, (key, value), || self.next_stamp());
+            let appended = self.append(page, about, &tail, record, || self.next_stamp());
             if let Some(appended) = appended {
-                return show(appended);
+                show(&appended);
+                return (Ok(done(appended.stamp)), appended.stamp);
             }
         }
         let stamp = self.next_stamp();
         let replaced = self.replace_leaf(part, (key, value), stamp);
         if holds_too_much && matches!(replaced, Err(ReadError::Space(_))) {
             // Without space for another page, it may hold more.
-            let appended = self.append(page, about, &tail, (key, value), || stamp);
+            let appended = self.append(page, about, &tail, record, || stamp);
             if let Some(appended) = appended {
-                return show(appended);
+                show(&appended);
+                return (Ok(done(stamp)), stamp);
             }
         }
         (replaced.map(|()| done(stamp)), stamp)
@@ -581,9 +591,8 @@ where
     pub(super) fn fill(&self, part: &Part, header: &Header, block: u64, latest: u64) {
         let page = self.page(block, header.words);
         let base = Base::of(header);
-        let unit = Uniform::group_unit(header.form);
         part.become_page(header, block, latest, |i| page.entry_word(&base, i));
-        part.publish(0, header.tail.next_multiple_of(unit));
+        part.publish(0, base.aligned(header.tail));
     }
 
     /// As [`SpaceError`], or a damaged page.

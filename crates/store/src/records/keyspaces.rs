@@ -10,12 +10,10 @@ use crate::error::{Damage, StoreError, WriteError};
 use crate::key::{CATALOGUE, IndexKey};
 use crate::records::commit::Committer;
 use crate::records::stripes::LockedStripes;
-use crate::write::Write;
 use bristlecone_index::Direction;
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, planted};
 use crossbeam_epoch as epoch;
-use std::borrow::Cow;
 use std::ops::{Bound, ControlFlow};
 
 impl<M: Media> Committer<M> {
@@ -87,20 +85,22 @@ impl<M: Media> Committer<M> {
     ) -> Result<u64, WriteError> {
         let of = |name: &str| IndexKey::new(CATALOGUE, name.as_bytes());
         let (old, new) = (from.map(of), of(to));
-        let put = Write::Put {
-            value: number.to_le_bytes().into(),
+        let number = number.to_le_bytes();
+        let write = |key, value| KeyWrite {
+            key,
+            value,
             expiry: 0,
         };
-        let old = old.as_deref().map(|key| (key, Write::Delete));
-        let writes = old.into_iter().chain([(&*new, put)]);
-        let mut writes: Vec<KeyWrite<'_>> = writes
-            .map(|(key, write)| (Cow::Borrowed(key), Cow::Owned(write)))
+        let old = old.as_deref().map(|key| write(key, None));
+        let mut writes: Vec<_> = old
+            .into_iter()
+            .chain([write(&*new, Some(&number[..]))])
             .collect();
         if planted!(self.pm(), "store-rename-in-two") && from.is_some() {
             // The mistake: a crash before the commit below leaves no name at all.
             self.commit_many(&writes[..1], None, None, Wait::Applied)?;
         }
-        writes.sort_by(|(a, _), (b, _)| a.cmp(b));
+        writes.sort_by_key(|write| write.key);
         self.commit_many(&writes, None, None, Wait::Applied)
     }
 

@@ -287,7 +287,7 @@ impl<M: Media> Core<M> {
         }
         self.writable()?;
         let modified = self.retry_for_space(|| {
-            let keys = writes.iter().map(|(key, _)| &**key);
+            let keys = writes.iter().map(|write| write.key);
             self.change(keys.clone(), wait, || {
                 if let (Some(reads), Some(ticket)) = (reads, since) {
                     self.check_reads_not_dropped(reads, ticket)?;
@@ -296,7 +296,7 @@ impl<M: Media> Core<M> {
                 let since = since.map(|ticket| time_of(ticket.ts));
                 let set = reads;
                 let reads = reads.map(|reads| self.reads_of(reads)).transpose()?;
-                let values = writes.iter().map(|(_, write)| write.parts());
+                let values = writes.iter().map(|write| (write.value, write.expiry));
                 let stored = self.store_values(places.iter().zip(values))?;
                 let all = places.iter().zip(&stored);
                 let all = all.map(|(place, stored)| {

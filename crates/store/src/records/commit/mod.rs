@@ -35,7 +35,7 @@ mod steps;
 
 use crate::catalogue::Catalogue;
 use crate::dropped::DroppedAt;
-use crate::engine::{Ticket, Wait};
+use crate::engine::{KeyWrite, Ticket, Wait};
 use crate::error::{ConflictError, WriteError};
 use crate::feed::Feed;
 use crate::key::{PREFIX, split};
@@ -44,12 +44,11 @@ use crate::records::newest::{Current, Newest};
 use crate::records::record::{self, Meta, Prepared, Stamp};
 use crate::records::stripes::{LockedStripes, Obsolete, Stripe};
 use crate::records::vacuum::Vacuum;
-use crate::write::{Write, check_key, check_value, retry_for_space};
+use crate::write::{check_key, check_value, retry_for_space};
 use bristlecone_index::Hint;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::deferring_commits;
 use crossbeam_epoch::{self as epoch, Guard};
-use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -269,16 +268,15 @@ impl<M: Media> Committer<M> {
     /// [`WriteError`]; nothing has changed then, except for [`WriteError::Commit`].
     pub fn commit_many(
         &self,
-        writes: &[(Cow<'_, [u8]>, Cow<'_, Write>)],
+        writes: &[KeyWrite<'_>],
         since: Option<Ticket>,
         reads: Option<&ReadSet>,
         wait: Wait,
     ) -> Result<u64, WriteError> {
         match (writes, reads) {
             ([], _) => Ok(0),
-            ([(key, write)], None) => self.retry_for_space(|| {
-                let (value, expiry) = write.parts();
-                let record = self.prepare(key, value, expiry)?;
+            ([KeyWrite { key, value, expiry }], None) => self.retry_for_space(|| {
+                let record = self.prepare(key, *value, *expiry)?;
                 let (_, ts) = self.modify(key, since, wait, |_| Ok((Some(record), ())))?;
                 Ok(ts)
             }),
@@ -289,28 +287,28 @@ impl<M: Media> Committer<M> {
     /// As [`commit_many`](Self::commit_many), without a second attempt for want of space.
     fn try_commit_many(
         &self,
-        writes: &[(Cow<'_, [u8]>, Cow<'_, Write>)],
+        writes: &[KeyWrite<'_>],
         since: Option<Ticket>,
         reads: Option<&ReadSet>,
         wait: Wait,
     ) -> Result<u64, WriteError> {
         let mut records = Vec::with_capacity(writes.len());
-        for (key, write) in writes {
-            let (value, expiry) = write.parts();
-            records.push(Some(self.prepare(key, value, expiry)?));
+        for write in writes {
+            records.push(Some(self.prepare(write.key, write.value, write.expiry)?));
         }
-        let stripes = writes.iter().map(|(key, _)| self.stripes.of(key));
+        let stripes = writes.iter().map(|write| self.stripes.of(write.key));
         let stripes: Vec<usize> = stripes.collect();
         let mut held = LockedStripes::lock(&self.stripes, stripes.iter().copied());
         let guard = epoch::pin();
         let mut changes = Vec::with_capacity(writes.len());
         let mut latest = 0;
-        let check_not_dropped = |(key, _): &(Cow<'_, [u8]>, _)| self.check_not_dropped(key, &guard);
+        let check_not_dropped = |write: &KeyWrite<'_>| self.check_not_dropped(write.key, &guard);
         if let Err(dropped) = writes.iter().try_for_each(check_not_dropped) {
             drop((held, guard));
             return Err(self.dropped_error(dropped, wait));
         }
-        for (((key, _), stripe), record) in writes.iter().zip(stripes).zip(&mut records) {
+        for ((KeyWrite { key, .. }, stripe), record) in writes.iter().zip(stripes).zip(&mut records)
+        {
             let before = self.newest(key, &guard);
             if since.is_some_and(|ticket| before.ts() > ticket.ts) {
                 return Err(self.conflict(key, false).into());
