@@ -3,9 +3,10 @@
 use crate::error::OrError;
 use crate::iter::Bounds;
 use crate::{Database, Iter, Result, Slice, Value};
+use bristlecone_index::Direction;
 use bristlecone_pmem::media::Auto;
-use bristlecone_store::{Keyspace as Handle, Snapshot as StoreSnapshot};
-use std::ops::{Bound, RangeBounds};
+use bristlecone_store::{Entry, Keyspace as Handle, Snapshot as StoreSnapshot};
+use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 
 /// A database as it was at one durable commit, for as long as it is kept:
@@ -111,6 +112,53 @@ impl KeyspaceAt<'_> {
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Iter {
         let range = owned(&range);
         Iter::new(self.snapshot.0.clone(), self.handle.clone(), range)
+    }
+
+    /// Visits the entries of a range of keys then, as [`Keyspace::scan`](crate::Keyspace::scan)
+    /// does.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// orders.insert("17", "packed")?;
+    /// let snapshot = db.snapshot();
+    /// orders.remove("17")?;
+    /// let mut seen = 0;
+    /// orders.at(&snapshot)?.scan("1".., |_, _| {
+    ///     seen += 1;
+    ///     std::ops::ControlFlow::Continue(())
+    /// })?;
+    /// assert_eq!(seen, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn scan<K: AsRef<[u8]>>(
+        &self,
+        range: impl RangeBounds<K>,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let snapshot = &self.snapshot.0;
+        visited(snapshot, &self.handle, &range, Direction::Up, visit)
+    }
+
+    /// As [`scan`](Self::scan), from the largest key down.
+    ///
+    /// # Errors
+    /// As [`scan`](Self::scan).
+    ///
+    /// # Examples
+    /// As of [`Keyspace::scan_reverse`](crate::Keyspace::scan_reverse).
+    pub fn scan_reverse<K: AsRef<[u8]>>(
+        &self,
+        range: impl RangeBounds<K>,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let snapshot = &self.snapshot.0;
+        visited(snapshot, &self.handle, &range, Direction::Down, visit)
     }
 
     /// Returns whether there was such a key then.
@@ -223,6 +271,26 @@ impl IntoIterator for &KeyspaceAt<'_> {
     fn into_iter(self) -> Iter {
         self.iter()
     }
+}
+
+/// Visits the entries of a range in a snapshot.
+pub(crate) fn visited<K: AsRef<[u8]>>(
+    snapshot: &StoreSnapshot<Auto>,
+    handle: &Handle,
+    range: &impl RangeBounds<K>,
+    direction: Direction,
+    mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+) -> Result<()> {
+    let bounds = (
+        range.start_bound().map(AsRef::as_ref),
+        range.end_bound().map(AsRef::as_ref),
+    );
+    let visit = |key: &[u8], entry: Entry<'_>| visit(key, entry.value);
+    let visited = match direction {
+        Direction::Up => snapshot.scan::<&[u8]>(handle, bounds, visit),
+        Direction::Down => snapshot.scan_reverse::<&[u8]>(handle, bounds, visit),
+    };
+    visited.or_error()
 }
 
 /// A range with keys that are owned.

@@ -143,7 +143,7 @@ impl<M: Media> HostedTree<M> {
     pub fn salvage(
         &self,
         range: KeyRange<'_>,
-        visit: impl FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
+        visit: impl FnMut(&[u8], &Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
         damaged: impl FnMut(KeyRange<'_>, &ReadError),
     ) -> Result<(), ReadError> {
         self.salvage_at(NOW, range, visit, damaged)
@@ -157,10 +157,10 @@ impl<M: Media> HostedTree<M> {
         &self,
         time: u64,
         range: KeyRange<'_>,
-        mut visit: impl FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
+        mut visit: impl FnMut(&[u8], &Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
         mut damaged: impl FnMut(KeyRange<'_>, &ReadError),
     ) -> Result<(), ReadError> {
-        let visit = |key: &[u8], stored: Stored<'_>| visit(key, Current::new(&self.0, stored));
+        let visit = |key: &[u8], stored: Stored<'_>| visit(key, &Current::new(&self.0, stored));
         let damaged = |at: &Ranged<[u8]>, e| {
             damaged(bounds_of(at), &e);
             Ok(ControlFlow::Continue(()))
@@ -177,11 +177,11 @@ impl<M: Media> HostedTree<M> {
     pub fn rescue(
         &self,
         range: KeyRange<'_>,
-        mut visit: impl FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
+        mut visit: impl FnMut(&[u8], &Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
         mut lost: impl FnMut(Lost<'_>, &str),
     ) -> Result<(), ReadError> {
         let visit = RefCell::new(|key: &[u8], stored: Stored<'_>| {
-            visit(key, Current::new(&self.0, stored))
+            visit(key, &Current::new(&self.0, stored))
         });
         let one = |key: &[u8], stored: Stored<'_>| (visit.borrow_mut())(key, stored);
         let damaged = |at: &Ranged<[u8]>, e: ReadError| {

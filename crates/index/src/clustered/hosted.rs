@@ -160,11 +160,11 @@ struct Rescuing<'s, M: Media, F> {
 impl<M, F> Visitor<[u8]> for Rescuing<'_, M, F>
 where
     M: Media,
-    F: FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
+    F: FnMut(&[u8], &Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
 {
     #[inline(always)]
     fn entry(&mut self, key: &[u8], stored: Stored<'_>) -> Result<ControlFlow<()>, ReadError> {
-        (self.visit)(key, Current::new(&self.tree.0, stored))
+        (self.visit)(key, &Current::new(&self.tree.0, stored))
     }
 
     #[cold]
@@ -372,7 +372,7 @@ impl<M: Media> HostedTree<M> {
         time: u64,
         range: KeyRange<'_>,
         direction: Direction,
-        visit: impl FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
+        visit: impl FnMut(&[u8], &Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
     ) -> Result<(), ReadError> {
         let mut visitor = Rescuing {
             tree: self,
@@ -390,7 +390,7 @@ impl<M: Media> HostedTree<M> {
     pub fn scan_present(
         &self,
         range: KeyRange<'_>,
-        visit: impl FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
+        visit: impl FnMut(&[u8], &Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
     ) -> Result<(), ReadError> {
         let time = self.begin(false);
         let scanned = self.scan(time, range, Direction::Up, visit);

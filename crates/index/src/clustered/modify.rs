@@ -56,6 +56,13 @@ where
         Self { tree, stored }
     }
 
+    /// Returns its value, if the page has it: one that is not long.
+    #[inline(always)]
+    #[must_use]
+    pub fn short_value(&self) -> Option<&'v [u8]> {
+        (!self.stored.outer).then_some(self.stored.bytes)
+    }
+
     /// Returns its value, once its sum has been compared if it is long.
     ///
     /// # Errors

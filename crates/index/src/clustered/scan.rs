@@ -12,6 +12,7 @@ use super::{ClusteredTree, Handle, ReadError};
 use crate::contract::Direction;
 use crate::inner::Ranged;
 use crate::repr::{KeyRepr, Repr};
+use crate::sorted::key_word;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::cpu;
 use crossbeam_epoch::{self as epoch, Guard};
@@ -20,6 +21,9 @@ use std::ops::{Bound, ControlFlow, RangeBounds};
 
 /// Later than all stamps.
 pub(super) const NOW: u64 = u64::MAX;
+
+/// Words of a base that a scan asks for before it comes to them.
+const PREFETCHED: usize = 64;
 
 /// Pages that a scan visits before it lets memory be reclaimed.
 const PAGES_PER_PIN: u32 = 16;
@@ -124,11 +128,12 @@ where
                 let base = part.base();
                 let near = part.samples();
                 page.prefetch_tail(&base, part.end());
+                let bounds = Bounds::of(range, direction, &at, reached.as_ref());
+                bounds.prefetch(page, &base, &near, direction);
                 let Some(latest) = part.order(page, version, &mut order) else {
                     continue;
                 };
                 self.pm().interleave();
-                let bounds = Bounds::of(range, direction, &at, reached.as_ref());
                 let mut visit = |key: &K, stored: Stored<'_>| visitor.entry(key, stored);
                 let visited = if latest < time {
                     let walk = bounds.walk(page, &base, Some(&near), &order);
@@ -374,6 +379,38 @@ impl<'k, K: KeyRepr + ?Sized> Bounds<'k, K> {
         with_bytes_of(self.from, |from| {
             with_bytes_of(self.to, |to| order.between((page, base, near), from, to))
         })
+    }
+
+    /// Asks for the entries of the base that a scan comes to first: the processor finds out about
+    /// those behind them.
+    #[inline(always)]
+    fn prefetch<M: Media>(
+        &self,
+        page: Page<'_, M>,
+        base: &Base,
+        near: &Samples,
+        direction: Direction,
+    ) {
+        let Some(form) = base.form else {
+            return;
+        };
+        let is_up = direction == Direction::Up;
+        let bound = if is_up { self.from } else { self.to };
+        let entry = match bound {
+            Bound::Included(key) | Bound::Excluded(key) => key.with_bytes(|key| {
+                let (from, to) = near.near(key_word(base.rest(key)), base.entries);
+                if is_up { from } else { to }
+            }),
+            Bound::Unbounded if is_up => 0,
+            Bound::Unbounded => base.entries,
+        };
+        let word = base.at + entry * base.entry_words(form);
+        let word = if is_up {
+            word
+        } else {
+            word.saturating_sub(PREFETCHED)
+        };
+        page.prefetch(word, PREFETCHED);
     }
 
     /// Calls `f` with the bounds, and never beyond the page.

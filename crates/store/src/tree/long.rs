@@ -32,7 +32,7 @@ const SPACE_PREFIX: usize = 16;
 
 /// Visits keys with what they have.
 type Visit<'v, M> =
-    dyn FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, clustered::ReadError> + 'v;
+    dyn FnMut(&[u8], &Current<'_, M>) -> Result<ControlFlow<()>, clustered::ReadError> + 'v;
 
 /// Longest index key that the tree has as it is.
 const fn longest<M: Media>() -> usize {
@@ -202,7 +202,7 @@ impl<M: Media> Core<M> {
         visit: &mut V,
     ) -> Result<ControlFlow<()>, clustered::ReadError>
     where
-        V: FnMut(&[u8], Current<'_, M>) -> Result<ControlFlow<()>, clustered::ReadError> + ?Sized,
+        V: FnMut(&[u8], &Current<'_, M>) -> Result<ControlFlow<()>, clustered::ReadError> + ?Sized,
     {
         let markers = (marker_of_bound::<M>(range.0), marker_of_bound::<M>(range.1));
         let outer = (
@@ -211,29 +211,32 @@ impl<M: Media> Core<M> {
         );
         let mut flow = ControlFlow::Continue(());
         self.tree.scan(time, outer, direction, |key, current| {
-            flow = if is_marker::<M>(key) {
-                let id = Marker::decode(current.value()?).map_err(super::damaged)?;
-                let beginning = &key[..longest::<M>()];
-                let visit: &mut Visit<'_, M> = &mut |key, current| visit(key, current);
-                self.scan_space(time, (beginning, id), range, direction, visit)?
-            } else {
-                visit(key, current)?
-            };
+            if !is_marker::<M>(key) {
+                let visited = visit(key, current)?;
+                if visited.is_break() {
+                    flow = visited;
+                }
+                return Ok(visited);
+            }
+            let visit: &mut Visit<'_, M> = &mut |key, current| visit(key, current);
+            flow = self.scan_space(time, (key, current), range, direction, visit)?;
             Ok(flow)
         })?;
         Ok(flow)
     }
 
-    /// Visits the keys of a space that are in a range.
+    /// Visits the keys of a marker's space that are in a range.
     #[cold]
     fn scan_space(
         &self,
         time: u64,
-        (beginning, id): (&[u8], u64),
+        (marker, current): (&[u8], &Current<'_, M>),
         range: Range<'_>,
         direction: Direction,
         visit: &mut Visit<'_, M>,
     ) -> Result<ControlFlow<()>, clustered::ReadError> {
+        let id = Marker::decode(current.value()?).map_err(super::damaged)?;
+        let beginning = &marker[..longest::<M>()];
         let prefix = space(beginning, id);
         let after = space(beginning, id + 1);
         let inside = |bound: Bound<&[u8]>, all: Bound<Vec<u8>>| match bound {

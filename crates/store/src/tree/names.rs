@@ -148,7 +148,7 @@ impl Names {
         // Nothing in it fails.
         let _ = tree.rescue(
             bounds.range(),
-            |key, current: Current<'_, M>| {
+            |key, current: &Current<'_, M>| {
                 if is_ledger(key) {
                     return Ok(ControlFlow::Continue(()));
                 }

@@ -1,7 +1,7 @@
 //! Reading keys.
 
 use super::long::Place;
-use super::value::{Found, Head, glimpsed};
+use super::value::{Found, Head, glimpsed, plain};
 use super::{Core, damaged, read_error, time_of, when};
 use crate::engine::{At, Ticket, Wait};
 use crate::entries::Entries;
@@ -247,24 +247,34 @@ impl<M: Media> Core<M> {
     ) -> Result<(), ReadError> {
         let mut reached: Option<Vec<u8>> = None;
         self.visit(at, range, direction, |key, current| {
-            let read = current.value();
-            let read = read.and_then(|stored| Found::of(stored).map_err(damaged));
-            let found = read.inspect_err(|_| reached = Some(key.to_vec()))?;
-            let (value, expiry) = match found {
-                Found::Here(value, expiry) => (value, expiry),
-                Found::Apart(head) => {
-                    let whole =
-                        self.scan_apart(at, key, &head, &mut |key, entry| visit(key, entry));
-                    return whole.inspect_err(|_| reached = Some(key.to_vec()));
-                }
-            };
-            if !is_live(expiry, || at.now) {
-                return Ok(ControlFlow::Continue(()));
+            if let Some(value) = current.short_value().and_then(plain) {
+                let expires_at = None;
+                return Ok(visit(key, Entry { value, expires_at }));
             }
-            let expires_at = expires_at(expiry);
-            Ok(visit(key, Entry { value, expires_at }))
+            let read = self.scan_other(at, key, current, &mut |key, entry| visit(key, entry));
+            read.inspect_err(|_| reached = Some(key.to_vec()))
         })
         .map_err(|e| read_error(reached.as_deref(), e))
+    }
+
+    /// Visits a key whose value is long, expires, or has parts.
+    #[inline(never)]
+    fn scan_other(
+        &self,
+        at: Ticket,
+        key: &[u8],
+        current: &clustered::Current<'_, M>,
+        visit: &mut dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, clustered::ReadError> {
+        let (value, expiry) = match Found::of(current.value()?).map_err(damaged)? {
+            Found::Here(value, expiry) => (value, expiry),
+            Found::Apart(head) => return self.scan_apart(at, key, &head, visit),
+        };
+        if !is_live(expiry, || at.now) {
+            return Ok(ControlFlow::Continue(()));
+        }
+        let expires_at = expires_at(expiry);
+        Ok(visit(key, Entry { value, expires_at }))
     }
 
     /// Visits a key whose value has parts.
@@ -317,7 +327,7 @@ impl<M: Media> Core<M> {
         direction: Direction,
         mut visit: impl FnMut(
             &[u8],
-            clustered::Current<'_, M>,
+            &clustered::Current<'_, M>,
         ) -> Result<ControlFlow<()>, clustered::ReadError>,
     ) -> Result<(), clustered::ReadError> {
         if let Bound::Included(first) | Bound::Excluded(first) = range.0

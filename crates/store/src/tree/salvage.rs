@@ -109,7 +109,7 @@ impl<M: Media> Walk<'_, M> {
     /// Visits everything, with each page that cannot be read where it is.
     fn visit(
         &mut self,
-        mut each: impl FnMut(&mut Self, &[u8], Result<Current<'_, M>, &str>) -> ControlFlow<()>,
+        mut each: impl FnMut(&mut Self, &[u8], Result<&Current<'_, M>, &str>) -> ControlFlow<()>,
     ) {
         let walk = RefCell::new((self, Vec::<Wrong>::new()));
         let tree = walk.borrow().0.tree;
@@ -154,7 +154,7 @@ impl<M: Media> Walk<'_, M> {
     fn whole_key<'k>(
         &mut self,
         key: &'k [u8],
-        current: &Result<Current<'_, M>, &str>,
+        current: &Result<&Current<'_, M>, &str>,
     ) -> Option<Cow<'k, [u8]>> {
         let whole = long::whole(key, |space| self.beginnings.get(space).cloned());
         let Ok(current) = current else {
@@ -233,7 +233,7 @@ impl<M: Media> Walk<'_, M> {
 
 /// Calls `f` with a value, if it can be read.
 fn read<M: Media, R>(
-    current: Result<Current<'_, M>, &str>,
+    current: Result<&Current<'_, M>, &str>,
     f: impl FnOnce(&[u8]) -> Result<R, Damage>,
 ) -> Result<R, Damage> {
     let current = current.map_err(Damage::new)?;

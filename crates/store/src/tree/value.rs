@@ -39,6 +39,16 @@ fn head(kind: u8, word: u64, room: usize) -> Vec<u8> {
     head
 }
 
+/// Returns the value, if it is as it is: nothing more is said about it.
+#[inline(always)]
+pub(super) fn plain(stored: &[u8]) -> Option<&[u8]> {
+    // As one number: a value is hardly ever compared further.
+    match stored.first_chunk() {
+        Some(first) if u32::from_le_bytes(*first) == u32::from_le_bytes(MARK) => None,
+        _ => Some(stored),
+    }
+}
+
 /// Returns the value and its expiry, 0 for none.
 ///
 /// # Errors
@@ -63,12 +73,9 @@ impl<'s> Found<'s> {
     /// [`Damage`]: no commit has written that.
     #[inline]
     pub fn of(stored: &'s [u8]) -> Result<Self, Damage> {
-        // As one number: a value is hardly ever compared further.
-        match stored.first_chunk() {
-            Some(first) if u32::from_le_bytes(*first) == u32::from_le_bytes(MARK) => {
-                Self::of_head(stored)
-            }
-            _ => Ok(Self::Here(stored, 0)),
+        match plain(stored) {
+            Some(value) => Ok(Self::Here(value, 0)),
+            None => Self::of_head(stored),
         }
     }
 

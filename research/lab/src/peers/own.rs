@@ -72,14 +72,17 @@ impl Store for Product {
         limit: usize,
         visit: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<(), PeerError> {
-        for entry in self.pairs.range(from.to_be_bytes()..).take(limit) {
-            let (key, value) = entry.map_err(failed("scan"))?;
-            visit(
-                key.as_ref().try_into().map_or(0, u64::from_be_bytes),
-                &value,
-            );
-        }
-        Ok(())
+        let mut left = limit;
+        let scanned = self.pairs.scan(from.to_be_bytes().., |key, value| {
+            visit(key.try_into().map_or(0, u64::from_be_bytes), value);
+            left -= 1;
+            if left == 0 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        scanned.map_err(failed("scan"))
     }
 
     fn remove(&self, key: u64) -> Result<(), PeerError> {
