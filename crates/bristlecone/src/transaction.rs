@@ -521,7 +521,7 @@ impl Batch {
     /// batch.insert(&orders, "17", "new");
     /// batch.insert(&orders, "17", "packed");
     /// batch.remove(&orders, "16");
-    /// assert_eq!(batch.len(), 2);
+    /// assert_eq!(batch.len(), 3);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

@@ -111,7 +111,6 @@ impl Batch {
             catalogue.number(keyspace)?;
         }
         let mut writes: Vec<_> = self.changes.iter().map(|one| self.write(*one)).collect();
-        checked(&writes)?;
         if let Some(order) = order_of(writes.len(), |i| writes[i].key) {
             writes = order.into_iter().map(|i| writes[i as usize]).collect();
         }
@@ -119,6 +118,7 @@ impl Batch {
         writes.reverse();
         writes.dedup_by_key(|write| write.key);
         writes.reverse();
+        checked(&writes)?;
         Ok(writes)
     }
 }

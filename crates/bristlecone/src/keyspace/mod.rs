@@ -200,6 +200,33 @@ impl Keyspace {
         Ok(found.or_error()?.map(Value))
     }
 
+    /// Calls `f` with the value of a key where it lies, and returns what `f` does; `None` if there is
+    /// no such key. The quickest way to look at a value once: [`get`](Self::get) returns one that
+    /// may be held on to. No memory of this process is reclaimed meanwhile, so `f` is to be quick.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// let orders = db.keyspace("orders")?;
+    /// orders.insert("17", "packed")?;
+    /// assert_eq!(orders.get_with("17", |value| value.len())?, Some(6));
+    /// assert_eq!(orders.get_with("18", |value| value.len())?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn get_with<R>(
+        &self,
+        key: impl AsRef<[u8]>,
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>> {
+        let store = self.db.store();
+        let found = store.get_with(&self.handle, key.as_ref(), |entry| f(entry.value));
+        found.or_error()
+    }
+
     /// Returns the values of several keys, in the order of `keys`, all as they are at one time.
     /// Searches overlap their waits for memory, so this is several times as fast as one
     /// [`get`](Self::get) after the other.

@@ -13,6 +13,7 @@ use super::find::Found;
 use super::group::{self, Group};
 use super::layout::{MAX_GROUP, MAX_PAGE};
 use super::modify::{Current, Each};
+use super::page::Page;
 use super::part::Part;
 use super::place::{Base, Place};
 use super::read::TOGETHER;
@@ -32,6 +33,20 @@ use std::ops::Range;
 
 /// Entries of a page from which on it is split rather than made larger.
 const SPLIT_FROM: usize = 4;
+
+/// The entry of the base that a change removes, whose key was found like that.
+#[inline(always)]
+fn entry_to_remove<M: Media>(
+    page: Page<'_, M>,
+    part: &Part,
+    change: &Change,
+    found: Found,
+) -> Option<u16> {
+    match found {
+        Found::Value(found) if change.removes() => page.entry_of(&part.base(), found),
+        _ => None,
+    }
+}
 
 /// A page that a batch has locked, and its changes there.
 struct Run<'t> {
@@ -308,10 +323,7 @@ where
         let key = &batch.bytes[change.key()];
         let found = page.find(part, key, change.hash);
         change.was_there = found != Found::Absent;
-        change.entry = match found {
-            Found::Value(found) if change.removes() => page.entry_of(&part.base(), found),
-            _ => None,
-        };
+        change.entry = entry_to_remove(page, part, change, found);
         change.superseded = self.superseded_by(page, found);
         change.was = self.weigh(part, found);
         if let Some(time) = batch.unchanged_since
@@ -427,10 +439,8 @@ where
         let page = self.page_of(run.part);
         for change in &mut batch.changes[run.changes.clone()] {
             let key = &batch.bytes[change.key()];
-            change.entry = match page.find(run.part, key, change.hash) {
-                Found::Value(found) if change.removes() => page.entry_of(&run.part.base(), found),
-                _ => None,
-            };
+            let found = page.find(run.part, key, change.hash);
+            change.entry = entry_to_remove(page, run.part, change, found);
         }
     }
 

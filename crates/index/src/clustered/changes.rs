@@ -24,7 +24,7 @@ pub(super) struct Change {
     pub(super) was_there: bool,
     pub(super) expected: Expected,
     pub(super) hash: u32,
-    /// The entry of the base whose key it removes.
+    /// The entry of the base whose value it removes.
     pub(super) entry: Option<u16>,
     /// Its place in the batch as it was given.
     pub(super) given: u32,

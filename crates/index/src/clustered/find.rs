@@ -75,8 +75,18 @@ impl<M: Media> Page<'_, M> {
     /// Whether a record is of a key that has `rest`, and this word, behind the prefix.
     #[inline(always)]
     fn is_key(self, base: &Base, place: Place, rest: &[u8], word: u64) -> bool {
-        if !place.general && base.is_word(rest.len()) {
-            return self.number(place.word) == word;
+        // Words where that can be: who reads numbers is not pinned.
+        if base.is_word(rest.len()) {
+            if !place.general {
+                return self.number(place.word) == word;
+            }
+            if let Some(entry) = self.removed_entry(place) {
+                return self.entry_word(base, entry) == word;
+            }
+            if rest.len() == 8 {
+                let is_long = self.record(base, place).0.len == 8;
+                return is_long && self.number(place.word + 1) == word;
+            }
         }
         self.bytes(self.record(base, place).0) == rest
     }

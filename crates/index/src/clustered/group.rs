@@ -1,6 +1,6 @@
 //! Building the group that a change appends to a page.
 
-use super::image::{self};
+use super::image;
 use super::layout::{Kind, Lengths, Seed, Uniform};
 use super::place::{Base, Place};
 use super::stored::Stored;
@@ -11,7 +11,7 @@ pub(super) struct Record<'r> {
     pub(super) key: &'r [u8],
     /// The new value; `None` if the key goes.
     pub(super) value: Option<Stored<'r>>,
-    /// The entry of the base that has the key, if it goes and is there.
+    /// The entry of the base that has the key's newest value, if that goes.
     pub(super) entry: Option<u16>,
 }
 

@@ -33,7 +33,7 @@
 //! lengths     present 1 removed 1 outer 1 entry 1 spare 12 | value 32 | key 16
 //! ```
 //!
-//! A removed key that the base has is named by its entry there: that is all of its record.
+//! A removed key whose newest value is the base's is named by its entry there, in one word.
 //!
 //! Tag and CRC are seeded with the tree's salt, the page's generation and the group's place. So
 //! what an earlier tenant of the block left, bytes of a user's, or a group of another place do not

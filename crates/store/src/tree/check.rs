@@ -71,7 +71,7 @@ impl<M: Media> Core<M> {
         let scanned = self.tree.salvage(
             ALL,
             |key, current| {
-                count_in(&mut found, key, &current);
+                count_in(&mut found, key, current);
                 Ok(ControlFlow::Continue(()))
             },
             |_, _| {},

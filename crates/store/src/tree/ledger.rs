@@ -135,7 +135,7 @@ impl<M: Media> Core<M> {
         let mut counts: BTreeMap<u32, Count> = BTreeMap::new();
         let (mut looks, mut stopped) = (0_u64, false);
         let visit = |key: &[u8], current: &clustered::Current<'_, M>| {
-            count_in(&mut counts, key, &current);
+            count_in(&mut counts, key, current);
             looks += 1;
             stopped = looks % LOOKS == 0 && self.control.is_stopped();
             Ok(if stopped {

@@ -62,8 +62,8 @@ impl Store for Product {
     }
 
     fn get(&self, key: u64, visit: &mut dyn FnMut(&[u8])) -> Result<bool, PeerError> {
-        let found = self.pairs.get(key.to_be_bytes()).map_err(failed("get"))?;
-        Ok(found.map(|value| visit(&value)).is_some())
+        let found = self.pairs.get_with(key.to_be_bytes(), visit);
+        Ok(found.map_err(failed("get"))?.is_some())
     }
 
     fn scan(
