@@ -200,8 +200,8 @@ impl Keyspace {
         Ok(found.or_error()?.map(Value))
     }
 
-    /// Calls `f` with the value of a key where it lies, and returns what `f` does; `None` if there is
-    /// no such key. The quickest way to look at a value once: [`get`](Self::get) returns one that
+    /// Calls `f` with the value of a key where it lies, and returns what `f` does; `None` if there
+    /// is no such key. The quickest way to look at a value once: [`get`](Self::get) returns one that
     /// may be held on to. No memory of this process is reclaimed meanwhile, so `f` is to be quick.
     ///
     /// # Errors
