@@ -201,9 +201,8 @@ impl Keyspace {
     }
 
     /// Calls `f` with the value of a key where it lies, and returns what `f` does; `None` if there
-    /// is no such key. This is the quickest way to look at a value once: [`get`](Self::get) returns
-    /// one that may be held on to. No memory of this process is reclaimed meanwhile, so `f` is to
-    /// be quick.
+    /// is no such key. [`get`](Self::get) returns a value that may be held on to. No memory of this
+    /// process is reclaimed meanwhile, so `f` is to be quick.
     ///
     /// # Errors
     /// As [`get`](Self::get).

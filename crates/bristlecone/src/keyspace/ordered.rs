@@ -69,7 +69,7 @@ impl Keyspace {
     /// Visits the entries of a range where they lie, in the order of their keys, as they are now,
     /// until `visit` breaks. Values are not copied, but for those of several parts, so a short scan
     /// takes less than half of the time that one by [`range`](Self::range) takes. Memory of this
-    /// process is reclaimed only between one few pages and the next, so `visit` is to be quick.
+    /// process is reclaimed after every few pages only, so `visit` is to be quick.
     ///
     /// # Errors
     /// As [`get`](Self::get), after the entries before what is damaged.

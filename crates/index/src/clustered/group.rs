@@ -5,7 +5,7 @@ use super::layout::{Kind, Lengths, Seed, Uniform};
 use super::place::{Base, Place};
 use super::stored::Stored;
 
-/// What a change adds to a page.
+/// A record of a group: a key with its new value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'r> {
     pub(super) key: &'r [u8],

@@ -65,7 +65,7 @@ impl Base {
         }
     }
 
-    /// What a key of the page has behind the prefix.
+    /// The bytes of a key of the page after the prefix.
     #[inline(always)]
     pub(super) fn rest<'k>(&self, key: &'k [u8]) -> &'k [u8] {
         key.get(self.prefix..).unwrap_or(&[])

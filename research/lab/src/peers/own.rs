@@ -34,6 +34,23 @@ impl Product {
     }
 }
 
+/// Shows `visit` the first `limit` entries, at least one.
+fn first(
+    limit: usize,
+    visit: &mut dyn FnMut(u64, &[u8]),
+) -> impl FnMut(&[u8], &[u8]) -> ControlFlow<()> {
+    let mut seen = 0;
+    move |key, value| {
+        visit(key.try_into().map_or(0, u64::from_be_bytes), value);
+        seen += 1;
+        if seen >= limit {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+}
+
 impl Store for Product {
     fn name(&self) -> &'static str {
         Engine::Store.name()
@@ -72,16 +89,8 @@ impl Store for Product {
         limit: usize,
         visit: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<(), PeerError> {
-        let mut left = limit;
-        let scanned = self.pairs.scan(from.to_be_bytes().., |key, value| {
-            visit(key.try_into().map_or(0, u64::from_be_bytes), value);
-            left -= 1;
-            if left == 0 {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
-        });
+        let visit = first(limit, visit);
+        let scanned = self.pairs.scan(from.to_be_bytes().., visit);
         scanned.map_err(failed("scan"))
     }
 
@@ -149,17 +158,8 @@ impl Store for Tree {
     ) -> Result<(), PeerError> {
         let from = from.to_be_bytes();
         let range = (Bound::Included(&from[..]), Bound::Unbounded);
-        let mut left = limit;
         self.0
-            .scan::<(Bound<&[u8]>, Bound<&[u8]>)>(range, |key, value| {
-                visit(key.try_into().map_or(0, u64::from_be_bytes), value);
-                left -= 1;
-                if left == 0 {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            });
+            .scan::<(Bound<&[u8]>, Bound<&[u8]>)>(range, first(limit, visit));
         Ok(())
     }
 
