@@ -53,7 +53,7 @@ pub fn run(args: &[String]) -> Outcome {
     tools::run(
         tools::cargo()
             .env("RUSTC", &rustc)
-            .env("CARGO_TARGET_DIR", tools::target_dir().join("arm"))
+            .env("CARGO_TARGET_DIR", tools::target_dir()?.join("arm"))
             .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER)
             .env(
                 "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER",

@@ -41,7 +41,7 @@ pub fn run(args: &[String]) -> Outcome {
             .env("RUSTFLAGS", "-Zsanitizer=address")
             // Inner nodes live as long as the process that recovered them may need them.
             .env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1")
-            .env("CARGO_TARGET_DIR", tools::target_dir().join("asan"))
+            .env("CARGO_TARGET_DIR", tools::target_dir()?.join("asan"))
             .args(["test", "--target", TARGET])
             .args(selected),
     )

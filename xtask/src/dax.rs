@@ -57,7 +57,7 @@ pub fn run(options: &Options) -> Outcome {
     };
     let programs = build(options)?;
     let image = initramfs(&modules, &programs)?;
-    let file = tools::target_dir().join("xtask").join("initramfs.cpio");
+    let file = tools::target_dir()?.join("xtask").join("initramfs.cpio");
     std::fs::write(&file, image).map_err(|e| format!("{}: {e}", file.display()))?;
     boot(&kernel, &file, options)
 }
@@ -83,7 +83,7 @@ fn install_missing() -> Outcome {
 
 /// Debian's cloud kernel: small, and it has the drivers. Unpacked, not installed.
 fn debian_kernel() -> Outcome<(PathBuf, PathBuf)> {
-    let folder = tools::target_dir().join("xtask").join("kernel");
+    let folder = tools::target_dir()?.join("xtask").join("kernel");
     if let Some(found) = kernel_in(&folder) {
         return Ok(found);
     }
@@ -148,7 +148,7 @@ fn files_under(folder: &Path, want: impl Fn(&Path) -> bool + Copy) -> Vec<PathBu
 
 /// The programs to run in the machine, each with its name there.
 fn build(options: &Options) -> Outcome<Vec<(&'static str, PathBuf)>> {
-    let folder = tools::target_dir().join("static");
+    let folder = tools::target_dir()?.join("static");
     let cargo = |args: &[&str]| {
         tools::run(
             tools::cargo()

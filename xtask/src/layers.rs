@@ -4,8 +4,8 @@
 //! free. Products, the crates below `crates/`, depend on `bristlecone-pmem` without its feature for
 //! tools ([`TOOLS`]).
 
+use crate::tools::metadata;
 use serde_json::Value;
-use std::process::Command;
 
 /// Each crate with the crates of the project that it may use.
 const LAYERS: [(&str, &[&str]); 15] = [
@@ -81,21 +81,7 @@ const TOOLS: &str = "explore";
 /// # Errors
 /// The arrows that must not be, one a line.
 pub fn run() -> Result<(), String> {
-    let told = Command::new("cargo")
-        .args([
-            "metadata",
-            "--no-deps",
-            "--offline",
-            "--format-version",
-            "1",
-        ])
-        .output()
-        .map_err(|e| format!("cargo metadata: {e}"))?;
-    if !told.status.success() {
-        return Err(String::from_utf8_lossy(&told.stderr).into_owned());
-    }
-    let workspace: Value =
-        serde_json::from_slice(&told.stdout).map_err(|e| format!("cargo metadata: {e}"))?;
+    let workspace = metadata()?;
     let wrong = wrong_arrows(&workspace)?;
     if wrong.is_empty() {
         println!("{} crates: every arrow points down", LAYERS.len());

@@ -52,7 +52,7 @@ pub fn run(args: &[String]) -> Outcome {
         let mut cargo = Command::new("rustup");
         tools::as_from_a_shell(&mut cargo)
             .current_dir(tools::root())
-            .env("CARGO_TARGET_DIR", tools::target_dir().join("miri"))
+            .env("CARGO_TARGET_DIR", tools::target_dir()?.join("miri"))
             // The cargo that runs this chore is another toolchain's.
             .env_remove("CARGO")
             .env_remove("RUSTUP_TOOLCHAIN")

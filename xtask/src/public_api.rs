@@ -61,7 +61,7 @@ pub fn compare(update: bool) -> Outcome {
 
 /// Has rustdoc describe the crate, with all features. Returns its JSON.
 fn describe() -> Outcome<String> {
-    let target = target_dir();
+    let target = target_dir()?;
     let wrapper = target.join("rustdoc-with-json");
     let written = std::fs::create_dir_all(&target)
         .and_then(|()| {

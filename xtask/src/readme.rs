@@ -150,7 +150,7 @@ pub fn run(list: bool, named: &[String]) -> Outcome {
         }
     }
     tools::run(&mut build)?;
-    let path = std::env::join_paths(std::iter::once(tools::target_dir().join("release")).chain(
+    let path = std::env::join_paths(std::iter::once(tools::target_dir()?.join("release")).chain(
         std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()),
     ))
     .map_err(|e| format!("PATH: {e}"))?;

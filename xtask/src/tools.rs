@@ -13,13 +13,25 @@ pub fn root() -> PathBuf {
     here.parent().unwrap_or(here).to_path_buf()
 }
 
-/// The folder that builds go to: the caller's, or `target` in the repository.
-pub fn target_dir() -> PathBuf {
-    match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(dir) if Path::new(&dir).is_absolute() => dir.into(),
-        Some(dir) => root().join(dir),
-        None => root().join("target"),
-    }
+/// What cargo says of the workspace, without its dependencies.
+pub fn metadata() -> Outcome<serde_json::Value> {
+    let words = [
+        "metadata",
+        "--no-deps",
+        "--offline",
+        "--format-version",
+        "1",
+    ];
+    let told = output(cargo().args(words))?;
+    serde_json::from_str(&told).map_err(|e| format!("cargo metadata: {e}"))
+}
+
+/// The folder that builds go to, as cargo's configuration and environment have it.
+pub fn target_dir() -> Outcome<PathBuf> {
+    let told = metadata()?;
+    let folder = told["target_directory"].as_str();
+    let folder = folder.ok_or("cargo metadata names no target_directory")?;
+    Ok(folder.into())
 }
 
 /// The cargo that runs this chore.

@@ -76,7 +76,7 @@ pub fn run(args: &[String]) -> Outcome {
                 "RUSTFLAGS",
                 "-Zsanitizer=thread --cfg crossbeam_sanitize_thread --cfg rustix_use_libc",
             )
-            .env("CARGO_TARGET_DIR", tools::target_dir().join("tsan"))
+            .env("CARGO_TARGET_DIR", tools::target_dir()?.join("tsan"))
             .args(["test", "-Zbuild-std", "--target", TARGET])
             .args(selected),
     )
