@@ -294,6 +294,12 @@ pub(crate) trait StorageEngine<M: Media>: Send + Sync {
     /// As of [`vacuum`](Self::vacuum).
     fn vacuum_all(&self) -> Result<VacuumReport, WriteError>;
 
+    /// Moves what is live, so that the pool can become smaller.
+    ///
+    /// # Errors
+    /// [`WriteError`]: something is damaged; the rest was moved.
+    fn compact(&self) -> Result<(), WriteError>;
+
     /// Returns the error of the thread that vacuums, and forgets it.
     fn take_failure(&self) -> Option<WriteError>;
 

@@ -18,7 +18,7 @@ use crate::snapshot::Snapshot;
 use crate::transaction::{Transaction, TransactionOptions};
 use crate::tree::TreeEngine;
 use bristlecone_index::engine::{EngineKind, LbEngine};
-use bristlecone_pmem::pool::RootError;
+use bristlecone_pmem::pool::{CompactReport, RootError};
 use bristlecone_pmem::{Media, Pool};
 use std::fmt;
 use std::sync::Arc;
@@ -459,5 +459,41 @@ impl<M: Media> Store<M> {
     /// As [`vacuum`](Self::vacuum).
     pub fn vacuum_all(&self) -> Result<VacuumReport, WriteError> {
         self.shared.engine.vacuum_all()
+    }
+
+    /// Frees all versions that no snapshot can read any more, moves what is live together, and
+    /// gives the space that becomes free back to the file system. Others may go on meanwhile. A
+    /// store of records does not move anything.
+    ///
+    /// A thread of the store does so by itself where more than half of the space is free.
+    ///
+    /// # Errors
+    /// The first [`WriteError`]; what could be given back all the same is.
+    ///
+    /// # Examples
+    /// ```
+    /// # use bristlecone_pmem::media::Dram;
+    /// # use bristlecone_pmem::{Pool, PoolOptions};
+    /// # use bristlecone_store::{Store, StoreOptions};
+    /// let pool = Pool::<Dram>::create("example".as_ref(), &PoolOptions::default())?;
+    /// let store = Store::create(&pool, "store", &StoreOptions::default())?;
+    /// let all = store.keyspace("all")?;
+    /// for i in 0..10_000_u32 {
+    ///     store.put(&all, &i.to_be_bytes(), &[1; 200])?;
+    /// }
+    /// for i in (0..10_000_u32).filter(|i| i % 10 != 0) {
+    ///     store.delete(&all, &i.to_be_bytes())?;
+    /// }
+    /// let report = store.compact()?;
+    /// assert!(report.after_bytes * 2 < report.before_bytes);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn compact(&self) -> Result<CompactReport, WriteError> {
+        let vacuumed = self.vacuum_all();
+        let moved = self.shared.engine.compact();
+        let report = self.pool().compact()?;
+        vacuumed?;
+        moved?;
+        Ok(report)
     }
 }

@@ -100,10 +100,12 @@ impl Database {
         report.map_err(|violation| Error::damaged(violation.to_string()))
     }
 
-    /// Frees what nobody can read any more, and gives free space back to the file system.
+    /// Frees what nobody can read any more, moves what is left together, and gives free space back
+    /// to the file system. Others may go on meanwhile. The database does so by itself where more
+    /// than half of its space is free.
     ///
     /// # Errors
-    /// Those of every write; what was freed stays free.
+    /// Those of every write; what could be given back all the same is.
     ///
     /// # Examples
     /// ```
@@ -117,8 +119,7 @@ impl Database {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn compact(&self) -> Result<CompactReport> {
-        self.store().vacuum_all().or_error()?;
-        self.pool().compact().or_error()
+        self.store().compact().or_error()
     }
 
     /// Returns counts of keys, versions and bytes, and of the work done since the database was

@@ -14,7 +14,8 @@ use super::stored::Stored;
 use super::versions::Past;
 use super::write::{Changed, Expected};
 use super::{
-    ClusteredOptions, ClusteredTree, LazyTree, MAX_KEY, MAX_VALUE, Modification, ReadError,
+    ClusteredOptions, ClusteredTree, Compacted, LazyTree, MAX_KEY, MAX_VALUE, Modification,
+    ReadError,
 };
 use crate::contract::{Direction, IndexStats, RecoveryReport, TreeError, VerifyReport, Violation};
 use crate::contract::{DurableIndex, InsertError, OrderedIndex};
@@ -564,6 +565,14 @@ impl<M: Media> HostedTree<M> {
         self.0.renew_all();
         self.0.sweep_history();
         durable
+    }
+
+    /// As [`ClusteredTree::compact`]. Looks before each page whether to stop.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn compact(&self, stops: &dyn Fn() -> bool) -> Result<Compacted, ReadError> {
+        self.0.shrink(stops)
     }
 
     /// Returns how much of the pool the tree has.

@@ -39,10 +39,27 @@ use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
 use std::ops::Bound;
 
-/// Percent of a page that its entries may take to join another.
+/// Which neighbours become one page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Joins {
+    /// After removals: where one is sparse, and there would be room for many more keys.
+    Sparse,
+    /// All that fit, to make the tree smaller.
+    Packing,
+}
+
+/// Percent of a page that its entries may take to be sparse.
 const FEW: usize = 30;
-/// Percent of a page that two pages may take to become one.
-const TOGETHER: usize = 55;
+
+impl Joins {
+    /// Percent of a page that two pages may take to become one.
+    fn together(self) -> usize {
+        match self {
+            Self::Sparse => 55,
+            Self::Packing => 80,
+        }
+    }
+}
 
 /// Words of a redo record.
 pub(super) const RECORD: usize = 4;
@@ -106,19 +123,24 @@ where
         if let Some(low) = &at.low {
             let low: &K = low.borrow();
             let left = self.inner.find_below(low, &guard);
-            if self.merge_two(&left, low)? {
+            if self.merge_two(&left, low, Joins::Sparse)? {
                 return Ok(true);
             }
         }
         match &at.high {
-            Some(high) => self.merge_two(&at, high.borrow()),
+            Some(high) => self.merge_two(&at, high.borrow(), Joins::Sparse),
             None => Ok(false),
         }
     }
 
     /// Merges the page at `left` with the one to its right, whose low fence is `boundary`. Returns
     /// whether it did.
-    fn merge_two(&self, left: &Ranged<K>, boundary: &K) -> Result<bool, ReadError> {
+    pub(super) fn merge_two(
+        &self,
+        left: &Ranged<K>,
+        boundary: &K,
+        joins: Joins,
+    ) -> Result<bool, ReadError> {
         let guard = epoch::pin();
         let Handle::Part(left_slot) = Handle::decode(left.located.leaf) else {
             return Ok(false);
@@ -131,7 +153,7 @@ where
             left_part.writer.unlock_unchanged();
             return Ok(false);
         };
-        let merged = self.merge_locked(left_part, (right_slot, right_part), boundary);
+        let merged = self.merge_locked(left_part, (right_slot, right_part), boundary, joins);
         right_part.writer.unlock();
         left_part.writer.unlock();
         if let Ok(true) = merged {
@@ -167,12 +189,14 @@ where
         left_part: &Part,
         (right_slot, right_part): (u32, &Part),
         boundary: &K,
+        joins: Joins,
     ) -> Result<bool, ReadError> {
-        if !self.is_sparse(left_part) && !self.is_sparse(right_part) {
+        let packs = joins == Joins::Packing;
+        if !packs && !self.is_sparse(left_part) && !self.is_sparse(right_part) {
             return Ok(false);
         }
         let together = Self::live_words(left_part) + Self::live_words(right_part);
-        if together * 100 > self.page_words * TOGETHER && !self.pm().tiny() {
+        if together * 100 > self.page_words * joins.together() && !self.pm().tiny() {
             return Ok(false);
         }
         let places = |part: &Part| {
@@ -181,7 +205,7 @@ where
         };
         let pages = (self.page_of(left_part), self.page_of(right_part));
         let blocks = (left_part.block(), right_part.block());
-        let joined = self.joined(pages, places(left_part), places(right_part))?;
+        let joined = self.joined(pages, places(left_part), places(right_part), joins)?;
         let separator = boundary.with_bytes(<[u8]>::to_vec);
         let joined = joined.filter(|joined| joined.right.low == Some(&separator));
         let Some(joined) = joined else {
@@ -224,6 +248,7 @@ where
         (left, right): (Page<'p, M>, Page<'p, M>),
         left_tail: Vec<super::place::Place>,
         right_tail: Vec<super::place::Place>,
+        joins: Joins,
     ) -> Result<Option<Joined<'p>>, ReadError> {
         let old = |page: Page<'p, M>| {
             let (header, _) = page.header(self.salt).map_err(ReadError::Damaged)?;
@@ -253,7 +278,11 @@ where
         let header = self
             .joined_spec(&joined)
             .header(joined.entries.part(0, joined.entries.len()));
-        let most = if self.pm().tiny() { 100 } else { TOGETHER };
+        let most = if self.pm().tiny() {
+            100
+        } else {
+            joins.together()
+        };
         let fits = header.tail * 100 <= self.page_words * most
             && !(self.pm().tiny() && joined.entries.len() > super::replace::TINY_ENTRIES);
         Ok(fits.then_some(joined))
@@ -385,7 +414,8 @@ where
         };
         let (left_page, left_tail) = page_and_tail(&left).map_err(ReadError::Damaged)?;
         let (right_page, right_tail) = page_and_tail(&right).map_err(ReadError::Damaged)?;
-        let Some(joined) = self.joined((left_page, right_page), left_tail, right_tail)? else {
+        let pages = (left_page, right_page);
+        let Some(joined) = self.joined(pages, left_tail, right_tail, Joins::Sparse)? else {
             return Ok(());
         };
         if !self.unpost(upper, level + 1, low)? {
@@ -418,7 +448,7 @@ where
             let Some(high) = &at.high else {
                 return Ok(());
             };
-            if !self.merge_two(&at, high.borrow())? {
+            if !self.merge_two(&at, high.borrow(), Joins::Sparse)? {
                 return Ok(());
             }
         }

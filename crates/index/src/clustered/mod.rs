@@ -84,6 +84,7 @@ mod batch;
 mod bulk;
 mod changes;
 mod checked;
+mod compact;
 mod counter;
 mod damaged;
 mod evict;
@@ -122,6 +123,8 @@ mod tail;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_compact;
+#[cfg(test)]
 mod tests_evict;
 #[cfg(test)]
 mod tests_hosted;
@@ -151,6 +154,7 @@ use bristlecone_pmem::log::Logs;
 use bristlecone_pmem::media::Instrument;
 use bristlecone_pmem::pool::{DataKind, Root};
 use bristlecone_pmem::{CommitError, Heap, Media, Pool, SpaceError, planted};
+pub use compact::Compacted;
 use counter::Counter;
 pub use damaged::Lost;
 pub use hosted::{ChangeError, Current, HostedTree, KeyRange, Pinned, Step, When};

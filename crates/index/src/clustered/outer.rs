@@ -83,6 +83,11 @@ pub(super) struct Outer {
 }
 
 impl Outer {
+    /// The offset of its block.
+    pub(super) fn block(&self) -> u64 {
+        self.block
+    }
+
     /// The reference to it, born in that page and generation at that place.
     pub(super) fn reference(&self, born_in: u32, generation: u64, place: usize) -> Reference {
         let first = [

@@ -118,8 +118,8 @@ pub(super) struct Change<'c> {
 pub(super) struct Turnover {
     /// Of the pages.
     pub(super) generation: u64,
-    /// An outer value that is new.
-    pub(super) born: Option<Reference>,
+    /// Outer values that are new.
+    pub(super) born: Vec<Reference>,
     /// Outer values that no record leads to any more.
     pub(super) dropped: Vec<Reference>,
 }
@@ -129,7 +129,7 @@ impl Turnover {
     pub(super) fn of(generation: u64) -> Self {
         Self {
             generation,
-            born: None,
+            born: Vec::new(),
             dropped: Vec::new(),
         }
     }
@@ -311,12 +311,10 @@ where
         replaced.inspect_err(|_| self.release(ids))
     }
 
-    /// Makes `page` count, durably, and with it the pages and the value that are born in it.
+    /// Makes `page` count, durably, and with it the pages and the values that are born in it.
     pub(super) fn install(&self, page: &NewPage, newborn: &[&NewPage], turnover: &Turnover) {
         newborn.iter().for_each(|page| self.bear(page));
-        if let Some(born) = &turnover.born {
-            self.bear_outer(born);
-        }
+        turnover.born.iter().for_each(|born| self.bear_outer(born));
         if planted!(self.pm(), "clustered-outer-dropped-first") {
             for one in &turnover.dropped {
                 self.table.clear(self.pm(), one.id());
@@ -328,9 +326,10 @@ where
         self.fence_pages();
         self.name(page);
         newborn.iter().for_each(|page| self.settle(page));
-        if let Some(born) = &turnover.born {
-            self.settle_outer(born);
-        }
+        turnover
+            .born
+            .iter()
+            .for_each(|born| self.settle_outer(born));
     }
 
     /// Returns the header of the page that replaces `old` by itself.
@@ -600,7 +599,7 @@ where
     }
 
     pub(super) fn fence_pages(&self) {
-        // PERSIST: new pages, a new value, and newborn words, before the word that makes them
+        // PERSIST: new pages, new values, and newborn words, before the word that makes them
         // count.
         self.pm().fence();
     }

@@ -8,10 +8,10 @@ use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 
-type Tree = ClusteredTree<[u8], [u8], Medium>;
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(super) type Tree = ClusteredTree<[u8], [u8], Medium>;
+pub(super) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-const OPTIONS: ClusteredOptions = ClusteredOptions { page_bytes: 1024 };
+pub(super) const OPTIONS: ClusteredOptions = ClusteredOptions { page_bytes: 1024 };
 
 /// A value of that length; most differ from each other.
 fn value(rng: &mut StdRng, len: usize) -> Vec<u8> {
@@ -29,7 +29,7 @@ fn any_value(rng: &mut StdRng) -> Vec<u8> {
     value(rng, len)
 }
 
-fn key(n: u32) -> Vec<u8> {
+pub(super) fn key(n: u32) -> Vec<u8> {
     format!("key/{n:05}").into_bytes()
 }
 
@@ -42,7 +42,7 @@ fn all(tree: &Tree) -> Vec<(Vec<u8>, Vec<u8>)> {
     all
 }
 
-fn assert_has(tree: &Tree, model: &Model) {
+pub(super) fn assert_has(tree: &Tree, model: &Model) {
     tree.verify().unwrap();
     let expected: Vec<_> = model.clone().into_iter().collect();
     assert!(all(tree) == expected, "what a scan finds");
@@ -65,7 +65,7 @@ fn assert_has(tree: &Tree, model: &Model) {
 }
 
 /// One change of one key or of several.
-fn change(rng: &mut StdRng, tree: &Tree, model: &mut Model) {
+pub(super) fn change(rng: &mut StdRng, tree: &Tree, model: &mut Model) {
     let k = key(rng.random_range(0..300));
     match rng.random_range(0..10) {
         0..3 => {

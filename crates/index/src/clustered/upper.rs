@@ -153,16 +153,20 @@ where
             return Ok(());
         }
         let (low, known) = (low.clone(), *known);
-        self.replace_upper(upper, level, low, &known, change)
+        self.replace_upper(upper, level, low, &known, Some(change))
     }
 
-    fn replace_upper(
+    /// Replaces an inner page, with `change` if there is one, durably.
+    ///
+    /// # Errors
+    /// As of [`post`](Self::post).
+    pub(super) fn replace_upper(
         &self,
         upper: &mut Upper,
         level: u8,
         low: Vec<u8>,
         known: &Known,
-        change: Change<'_>,
+        change: Option<Change<'_>>,
     ) -> Result<(), ReadError> {
         let page = self.page(known.block, known.words);
         let (header, seed) = page.header(self.salt).map_err(ReadError::Damaged)?;
@@ -172,8 +176,8 @@ where
         page.tail(&header, seed, by_itself, |place, _| places.push(place))
             .map_err(ReadError::Damaged)?;
         let order = TailOrder::of(page, &Base::of(&header), places.into_iter());
-        let entries = merged(page, &header, &order, Some(change));
-        let course = match change.value {
+        let entries = merged(page, &header, &order, change);
+        let course = match change.and_then(|change| change.value) {
             Some(_) => Course::Any,
             None => Course::Removing,
         };

@@ -417,7 +417,10 @@ where
         let (old, entries, dropped) = self.content(part, Some(change))?;
         let turnover = Turnover {
             generation,
-            born: value.and_then(|value| value.reference()),
+            born: value
+                .and_then(|value| value.reference())
+                .into_iter()
+                .collect(),
             dropped,
         };
         let course = match change.value {

@@ -22,12 +22,14 @@
 
 pub mod activated;
 mod recycle;
+mod vacate;
 
 #[doc(hidden)]
 pub use crate::damage_is_expected;
 pub use crate::format::classes::CLASSES;
 pub use crate::pool::HeapStats;
 pub use recycle::Recycle;
+pub use vacate::Vacating;
 
 use crate::error::SpaceError;
 use crate::format::classes::class_of;

@@ -224,3 +224,86 @@ fn exiting_threads_recycle_on_a_small_stack() {
     assert_eq!(heap.stats().live_bytes, 0);
     assert!(all_chunks_come_back(&root));
 }
+
+#[test]
+fn chunks_that_are_vacated_go_back_and_the_pool_becomes_smaller() {
+    let root = root(1 << 30);
+    let (heap, pool) = (root.heap(), root.pool());
+    let mut blocks: Vec<_> = (0..4096).map(|_| heap.alloc(4096).unwrap()).collect();
+    let mut runs: Vec<_> = (0..8).map(|_| heap.alloc(200_000).unwrap()).collect();
+    // One block of each chunk is left, and half of the runs.
+    let gone = |i: &usize| i % 16 != 5;
+    let left: Vec<_> = (0..blocks.len()).filter(|i| !gone(i)).collect();
+    (0..blocks.len())
+        .filter(gone)
+        .for_each(|i| heap.free(blocks[i]));
+    runs.drain(..4).for_each(|run| heap.free(run));
+    let before = pool.compact().unwrap().after_bytes;
+    {
+        let vacating = heap.vacate();
+        let mut moved = 0;
+        for &i in &left {
+            let old = blocks[i];
+            if !vacating.is_leaving(old.get()) {
+                continue;
+            }
+            let new = heap.alloc(4096).unwrap();
+            assert!(
+                !vacating.is_leaving(new.get()),
+                "{new:?} would be moved again"
+            );
+            assert!(new.get() < old.get(), "{new:?} is above {old:?}");
+            heap.free(old);
+            blocks[i] = new;
+            moved += 1;
+        }
+        assert_eq!(moved, 256 - 16, "sixteen chunks have room for all");
+        for run in &mut runs {
+            assert!(vacating.is_leaving(run.get()), "there is room below");
+            let new = heap.alloc(200_000).unwrap();
+            heap.free(std::mem::replace(run, new));
+        }
+    }
+    let live = heap.stats();
+    assert_eq!(
+        live.live_bytes,
+        256 * 4096 + 4 * 4 * CHUNK,
+        "nothing is lost"
+    );
+    assert_eq!(live.chunk_bytes, live.live_bytes, "and nothing is free");
+    let after = pool.compact().unwrap();
+    assert!(before > 16 << 20, "{before}");
+    assert_eq!(after.after_bytes, 4 << 20, "{after:?}");
+    // All chunks are in use again.
+    left.iter().for_each(|i| heap.free(blocks[*i]));
+    runs.iter().for_each(|run| heap.free(*run));
+    assert!(all_chunks_come_back(&root));
+}
+
+#[test]
+fn chunks_that_stay_occupied_are_in_use_again_afterwards() {
+    let root = root(1 << 30);
+    let heap = root.heap();
+    let blocks: Vec<_> = (0..64).map(|_| heap.alloc(4096).unwrap()).collect();
+    blocks.iter().skip(1).for_each(|block| heap.free(*block));
+    let more: Vec<_> = (0..20).map(|_| heap.alloc(4096).unwrap()).collect();
+    // Of two chunks, the upper one has five blocks.
+    more[..11].iter().for_each(|block| heap.free(*block));
+    let vacating = heap.vacate();
+    let stays: Vec<_> = (more[11..].iter())
+        .filter(|block| vacating.is_leaving(block.get()))
+        .collect();
+    assert!(!stays.is_empty());
+    drop(vacating);
+    let held = heap.stats().chunk_bytes;
+    let again: Vec<_> = (0..16).map(|_| heap.alloc(4096).unwrap()).collect();
+    assert_eq!(
+        heap.stats().chunk_bytes,
+        held,
+        "its free blocks are handed out"
+    );
+    for block in again.iter().chain(&more[11..]).chain(&blocks[..1]) {
+        heap.free(*block);
+    }
+    assert!(all_chunks_come_back(&root));
+}

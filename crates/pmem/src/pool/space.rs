@@ -11,7 +11,7 @@
 //!    always starts as zeros.
 //! 3. The superblock shrunk but the file not yet: as 2.
 
-use super::Pool;
+use super::{Held, Pool};
 use crate::cell::PWord;
 use crate::error::SpaceError;
 use crate::format::activated;
@@ -137,6 +137,22 @@ impl<M: Media> Pool<M> {
             u64::from(bits.count_ones())
         });
         CHUNK.saturating_sub(active.sum::<u64>() * activated::block_bytes(class))
+    }
+
+    /// Returns the first chunk number such that so many chunks below it are free, or among `held`.
+    pub(crate) fn end_of(&self, held: &[Held], chunks: u32) -> u32 {
+        let mut usable = lock(&self.space).free.clone();
+        usable.extend(
+            held.iter()
+                .flat_map(|one| one.first..one.first + one.chunks),
+        );
+        match chunks.checked_sub(1) {
+            None => 0,
+            Some(last) => usable
+                .into_iter()
+                .nth(last as usize)
+                .map_or(u32::MAX, |chunk| chunk + 1),
+        }
     }
 
     /// Gives back the chunks that begin at `first`. Nothing durable may lead there.

@@ -183,6 +183,11 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
         self.core.vacuum_all()
     }
 
+    fn compact(&self) -> Result<(), WriteError> {
+        let _held = self.control.hold();
+        self.core.compact(&|| false)
+    }
+
     fn take_failure(&self) -> Option<WriteError> {
         self.control.take_failure()
     }

@@ -27,6 +27,7 @@
 //! keyspace is one change of the catalogue, which says so until the sweep has removed all keys.
 
 mod check;
+mod compact;
 mod counts;
 mod engine;
 mod gate;
@@ -53,6 +54,7 @@ use crate::wall::WallClock;
 use bristlecone_index::clustered::{self, ChangeError, HostedTree, When};
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::{CommitError, Media};
+use compact::Compaction;
 use counts::Counts;
 use crossbeam_epoch as epoch;
 use gate::Gate;
@@ -84,6 +86,7 @@ pub(crate) struct Core<M: Media> {
     ledger: Ledger,
     gate: Gate,
     sweep: Sweep,
+    compaction: Compaction,
     control: Control,
     catalogue: Arc<Catalogue>,
     feed: Arc<Feed>,

@@ -1,5 +1,6 @@
 //! Making, opening and closing a store on a tree.
 
+use super::compact::Compaction;
 use super::counts::Counts;
 use super::gate::Gate;
 use super::ledger::Ledger;
@@ -141,6 +142,7 @@ impl<M: Media> TreeEngine<M> {
             ledger: Ledger::default(),
             gate: Gate::new(),
             sweep: Sweep::default(),
+            compaction: Compaction::default(),
             control: Control::default(),
             catalogue: shares.catalogue,
             feed: shares.feed,

@@ -325,6 +325,11 @@ pub(super) fn spawn<M: Media>(
                     }
                     std::thread::yield_now();
                 }
+                {
+                    let _at_work = core.control.hold();
+                    let compacted = core.compact_if_worth_it();
+                    failed = failed.or(compacted.err());
+                }
                 core.control.note(failed);
             }
         })

@@ -3,7 +3,7 @@
 use crate::format::classes::CLASSES;
 use crate::format::layout::CHUNK;
 use crossbeam_epoch::Guard;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// Class number of a run: one block that takes whole chunks.
 pub(crate) const RUN: u8 = u8::MAX;
@@ -25,6 +25,8 @@ pub(crate) struct ChunkState {
     taken: Box<[AtomicU64]>,
     /// Blocks not taken. Changed under the class lock only.
     pub untaken: AtomicU32,
+    /// It is being emptied. Changed under the class lock only.
+    closed: AtomicBool,
 }
 
 impl ChunkState {
@@ -48,7 +50,19 @@ impl ChunkState {
             live: zeros(),
             taken: zeros(),
             untaken: AtomicU32::new(blocks),
+            closed: AtomicBool::new(false),
         }
+    }
+
+    /// Returns true if none of its blocks may be handed out.
+    pub(crate) fn is_closed(&self) -> bool {
+        // ORDERING: Relaxed; a hint where the class lock is not held.
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_closed(&self, closed: bool) {
+        // ORDERING: Relaxed; as above.
+        self.closed.store(closed, Ordering::Relaxed);
     }
 
     /// Marks `block` live. Returns false if it was live.

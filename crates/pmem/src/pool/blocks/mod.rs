@@ -10,6 +10,7 @@
 
 mod chunk;
 mod recovery;
+mod vacate;
 
 use crate::damage_is_expected;
 use crate::error::SpaceError;
@@ -22,6 +23,8 @@ use crossbeam_utils::CachePadded;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
+
+pub(crate) use vacate::{Held, choose};
 
 const SHARDS: usize = 32;
 
@@ -80,6 +83,8 @@ pub(crate) struct Blocks {
     /// Chunks and runs without a taken block, which will go back to the pool.
     empty: Mutex<Vec<u32>>,
     empty_count: AtomicUsize,
+    /// Whose turn it is to empty chunks.
+    turn: Mutex<()>,
 }
 
 /// Sizes of a root's allocator.
@@ -104,6 +109,7 @@ impl Blocks {
             owned: Mutex::default(),
             empty: Mutex::default(),
             empty_count: AtomicUsize::new(0),
+            turn: Mutex::default(),
         }
     }
 
@@ -149,6 +155,10 @@ impl Blocks {
                 self.queue_empty(chunk);
                 continue;
             }
+            if state.is_closed() {
+                spilt.push((class, vec![off]));
+                continue;
+            }
             let cache = &mut caches.0[usize::from(class)];
             cache.push(off);
             let most = max_cached(class);
@@ -172,6 +182,12 @@ impl Blocks {
                 continue;
             };
             let untaken = state.give_back(block);
+            if state.is_closed() {
+                if untaken == state.blocks {
+                    self.queue_empty(chunk);
+                }
+                continue;
+            }
             if untaken == 1 && state.blocks > 1 || state.blocks == untaken && state.blocks == 1 {
                 partial.push(chunk);
             }

@@ -1,0 +1,188 @@
+//! Emptying chunks, so that they can go back to the pool: no block of a *closed* chunk is handed
+//! out, and its owner moves those that are live.
+
+use super::Blocks;
+use super::chunk::RUN;
+use crate::sync::lock;
+use crossbeam_epoch as epoch;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+/// A chunk of a root, or a run, and what it holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub(crate) first: u32,
+    pub(crate) chunks: u32,
+    class: u8,
+    live: u32,
+    blocks: u32,
+}
+
+/// Which of the root's chunks to empty, such that the others take what these hold, and all are as
+/// low in the pool as they can be. `end_of`: the first chunk number such that so many chunks below
+/// it are the root's or free.
+pub(crate) fn choose(held: &[Held], end_of: impl FnOnce(u32) -> u32) -> Vec<u32> {
+    let mut classes: BTreeMap<u8, Vec<Held>> = BTreeMap::new();
+    for one in held {
+        classes.entry(one.class).or_default().push(*one);
+    }
+    let needed = |class: u8, of_class: &[Held]| match class {
+        RUN => of_class.len(),
+        _ => {
+            let live: u64 = of_class.iter().map(|one| u64::from(one.live)).sum();
+            let blocks = of_class.first().map_or(1, |one| u64::from(one.blocks));
+            live.div_ceil(blocks) as usize
+        }
+    };
+    let chunks: u32 = classes
+        .iter()
+        .map(|(class, of_class)| match *class {
+            RUN => of_class.iter().map(|one| one.chunks).sum(),
+            class => needed(class, of_class) as u32,
+        })
+        .sum();
+    let end = end_of(chunks);
+    let mut chosen = Vec::new();
+    for (class, mut of_class) in classes {
+        of_class.sort_unstable_by_key(|one| one.first);
+        let kept = needed(class, &of_class);
+        let leaves = |(i, one): &(usize, Held)| *i >= kept || one.first + one.chunks > end;
+        let leaving = of_class.into_iter().enumerate().filter(leaves);
+        chosen.extend(leaving.map(|(_, one)| one.first));
+    }
+    chosen.sort_unstable();
+    chosen
+}
+
+impl Blocks {
+    /// The lock of whoever empties chunks.
+    pub(crate) fn turn(&self) -> &Mutex<()> {
+        &self.turn
+    }
+
+    /// Returns the root's chunks and runs that hold live blocks, or could.
+    pub(crate) fn held(&self) -> Vec<Held> {
+        let guard = epoch::pin();
+        let owned = lock(&self.owned);
+        let states = owned.iter().filter_map(|chunk| {
+            let state = self.chunks.get(*chunk, &guard)?;
+            Some(Held {
+                first: *chunk,
+                chunks: state.chunks,
+                class: state.class,
+                live: state.live_blocks(),
+                blocks: state.blocks,
+            })
+        });
+        states.collect()
+    }
+
+    /// Closes chunks: none of their blocks is handed out until [`reopen`](Self::reopen). One
+    /// without live blocks waits to go back to the pool as soon as none of them is in a cache, or
+    /// still read.
+    pub(crate) fn close(&self, chosen: &[u32]) {
+        let guard = epoch::pin();
+        for &chunk in chosen {
+            let Some(state) = self.chunks.get(chunk, &guard) else {
+                continue;
+            };
+            if state.class == RUN {
+                state.set_closed(true);
+                continue;
+            }
+            let mut partial = lock(&self.partial[usize::from(state.class)]);
+            let listed = partial.len();
+            partial.retain(|other| *other != chunk);
+            // ORDERING: Relaxed; under the class lock.
+            let untaken = state.untaken.load(Ordering::Relaxed);
+            if untaken == state.blocks {
+                // It waits already, unless it was the one that is kept.
+                if partial.len() < listed {
+                    self.queue_empty(chunk);
+                }
+            } else {
+                state.set_closed(true);
+            }
+        }
+        // What comes back from now on does not go to a cache, nor what is there.
+        self.empty_caches();
+    }
+
+    /// Takes all closed chunks into use again.
+    pub(crate) fn reopen(&self) {
+        let guard = epoch::pin();
+        let owned = lock(&self.owned).clone();
+        for chunk in owned {
+            let Some(state) = self.chunks.get(chunk, &guard).filter(|s| s.is_closed()) else {
+                continue;
+            };
+            if state.class == RUN {
+                state.set_closed(false);
+                continue;
+            }
+            let mut partial = lock(&self.partial[usize::from(state.class)]);
+            state.set_closed(false);
+            // ORDERING: Relaxed; under the class lock.
+            let untaken = state.untaken.load(Ordering::Relaxed);
+            // One without a taken block waits already.
+            if untaken > 0 && untaken < state.blocks {
+                partial.push(chunk);
+            }
+        }
+    }
+
+    /// Returns whether the block at `off` is in a closed chunk.
+    pub(crate) fn is_closed(&self, off: u64) -> bool {
+        let guard = epoch::pin();
+        self.block(off, &guard)
+            .is_some_and(|(_, state, _)| state.is_closed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(first: u32, class: u8, live: u32) -> Held {
+        Held {
+            first,
+            chunks: 1,
+            class,
+            live,
+            blocks: 16,
+        }
+    }
+
+    #[test]
+    fn the_lowest_chunks_that_hold_all_stay() {
+        // Ten chunks that are a tenth full each fit into one.
+        let sparse: Vec<Held> = (1..11).map(|i| held(i, 3, 2)).collect();
+        assert_eq!(
+            choose(&sparse, |chunks| 1 + chunks),
+            [3, 4, 5, 6, 7, 8, 9, 10]
+        );
+        // Full ones stay, unless there are free ones below.
+        let full: Vec<Held> = (5..8).map(|i| held(i, 3, 16)).collect();
+        assert_eq!(choose(&full, |_| 8), []);
+        assert_eq!(choose(&full, |_| 6), [6, 7]);
+        assert_eq!(choose(&[], |_| 1), []);
+    }
+
+    #[test]
+    fn classes_do_not_mix_and_runs_are_as_long_as_they_are() {
+        let run = Held {
+            first: 20,
+            chunks: 4,
+            class: RUN,
+            live: 1,
+            blocks: 1,
+        };
+        let all = [held(1, 3, 16), held(2, 4, 1), held(3, 4, 1), run];
+        let chosen = choose(&all, |chunks| {
+            assert_eq!(chunks, 1 + 1 + 4);
+            7
+        });
+        assert_eq!(chosen, [3, 20]);
+    }
+}
