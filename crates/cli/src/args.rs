@@ -66,7 +66,7 @@ pub enum Command {
     Info(Inspect),
     /// Verify every invariant and checksum of a database
     Check(Inspect),
-    /// Give unused space back to the file system
+    /// Move data together and give unused space back to the file system
     Compact(Compact),
     /// Copy a database to a new file, consistently
     Backup(Backup),

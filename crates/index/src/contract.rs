@@ -596,6 +596,15 @@ where
     /// Returns the pool.
     fn pool(&self) -> &Arc<Pool<M>>;
 
+    /// Moves what is live together, so that [`Pool::compact`] gives back more. Designs that move
+    /// nothing do nothing. Others may go on reading and writing.
+    ///
+    /// # Errors
+    /// [`SpaceError`]; the index is whole, and part of it was moved.
+    fn compact(&self) -> Result<(), SpaceError> {
+        Ok(())
+    }
+
     /// Closes the index and saves its volatile part, so that the next opening need not recover it.
     /// Dropping the index does the same and ignores an error.
     ///

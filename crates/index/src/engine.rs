@@ -12,7 +12,7 @@ use crate::contract::{
 };
 use crate::lbtree::{LbOptions, LbTree};
 use crate::repr::{Stored, StoredKey};
-use bristlecone_pmem::{CommitError, Media, Pool};
+use bristlecone_pmem::{CommitError, Media, Pool, SpaceError};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::ops::{Bound, ControlFlow, RangeBounds};
@@ -116,6 +116,12 @@ where
     /// # Errors
     /// As there.
     fn verify(&self) -> Result<VerifyReport, Violation>;
+
+    /// [`DurableIndex::compact`]
+    ///
+    /// # Errors
+    /// As there.
+    fn compact(&self) -> Result<(), SpaceError>;
 
     /// [`DurableIndex::recovery`]
     fn recovery(&self) -> &RecoveryReport;
@@ -266,6 +272,10 @@ where
 
     fn verify(&self) -> Result<VerifyReport, Violation> {
         self.0.verify()
+    }
+
+    fn compact(&self) -> Result<(), SpaceError> {
+        self.0.compact()
     }
 
     fn recovery(&self) -> &RecoveryReport {

@@ -11,7 +11,7 @@ use crate::contract::{
 };
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::pool::DataKind;
-use bristlecone_pmem::{CommitError, Media, Pool};
+use bristlecone_pmem::{CommitError, Media, Pool, SpaceError};
 use std::borrow::Borrow;
 use std::ops::{ControlFlow, RangeBounds};
 use std::sync::Arc;
@@ -49,6 +49,10 @@ where
 
     fn pool(&self) -> &Arc<Pool<M>> {
         &self.pool
+    }
+
+    fn compact(&self) -> Result<(), SpaceError> {
+        Self::compact(self).map(|_| ()).map_err(Self::space_of)
     }
 
     fn close(mut self) -> Result<(), CommitError> {

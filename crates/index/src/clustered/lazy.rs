@@ -1,7 +1,7 @@
 //! A tree whose pages are loaded as they are touched.
 
 use super::open::Loading;
-use super::{ClusteredOptions, ClusteredTree, Modification, ReadError, Snapshot};
+use super::{ClusteredOptions, ClusteredTree, Compacted, Modification, ReadError, Snapshot};
 use crate::contract::{
     Direction, DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError,
     UpdateError, VerifyReport, Violation,
@@ -172,6 +172,14 @@ where
         V: 'c,
     {
         self.0.write_batch(changes)
+    }
+
+    /// As [`ClusteredTree::compact`]. Loads all pages.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn compact(&self) -> Result<Compacted, ReadError> {
+        self.0.compact()
     }
 
     /// Loads all pages that are not, and returns the number of entries. Entries of ended

@@ -259,10 +259,13 @@ impl<K: Numbered + KeyRepr + ?Sized> Live for LiveBatches<K> {
                 }
                 Ok(Some(absent))
             }),
-            Op::Compact => match self.tree.pool().compact() {
-                Ok(_) => Ok(Reply::Done),
-                Err(e) => Err(progress(op, &e)),
-            },
+            Op::Compact => {
+                self.tree.compact().map_err(|e| progress(op, &e))?;
+                match self.tree.pool().compact() {
+                    Ok(_) => Ok(Reply::Done),
+                    Err(e) => Err(progress(op, &e)),
+                }
+            }
             Op::Reopen => Err(progress(op, &"the explorer closes and opens")),
         }
     }

@@ -438,10 +438,13 @@ impl<K: Numbered + ?Sized> Live for LiveIndex<K> {
                 count,
                 value,
             } => self.batch(op, super::batch_keys(first, step, count), value),
-            Op::Compact => match self.pool.compact() {
-                Ok(_) => Ok(Reply::Done),
-                Err(e) => Err(failed(op, &e)),
-            },
+            Op::Compact => {
+                self.index.compact().map_err(|e| failed(op, &e))?;
+                match self.pool.compact() {
+                    Ok(_) => Ok(Reply::Done),
+                    Err(e) => Err(failed(op, &e)),
+                }
+            }
             Op::Reopen => Err(failed(op, &"the explorer closes and opens")),
         }
     }

@@ -459,11 +459,7 @@ impl Live for LiveStore {
                 Ok(true)
             }
             Op::Compact => {
-                self.store.vacuum_all().map_err(failed)?;
-                self.store
-                    .pool()
-                    .compact()
-                    .map_err(|e| progress(format!("{op:?}: {e}")))?;
+                self.store.compact().map_err(failed)?;
                 Ok(true)
             }
             Op::Reopen => {

@@ -11,7 +11,7 @@
 //! ```
 
 use super::commit::{Core, Keeper, Progress, Stop, wait};
-use super::format::{DATA_AT, Header, MAX_SEGMENTS, Position, SLOT_AT};
+use super::format::{DATA_AT, FIRST_SEGMENTS, Header, MAX_SEGMENTS, Position, SLOT_AT};
 use super::image::PAGE_LINES;
 use super::log::Log;
 use super::stats::count;
@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 const BATCH: usize = 2048;
 /// A journal that needs a checkpoint sooner than this after the last one is made longer.
 const TOO_OFTEN: Duration = Duration::from_secs(1);
+/// A closed pool is so many times as long as its journal, or more.
+const KEPT: u64 = 4;
 /// Maximum by which the journal grows at a time.
 const GROW_BYTES: u64 = 64 << 20;
 
@@ -235,7 +237,7 @@ impl Core {
         Ok(())
     }
 
-    /// Zeroes and syncs `add` more segments and records them in the header.
+    /// Adds `add` more segments of zeros and records them in the header.
     fn extend_journal(&self, keeper: &mut Keeper, add: u32) -> Result<(), CommitError> {
         let Some(segments) = keeper
             .header
@@ -252,9 +254,9 @@ impl Core {
         let error = |e| write_error("extending the journal", e);
         let from = keeper.header.file_offset(keeper.header.segments, 0);
         let to = keeper.header.file_offset(segments, 0);
+        // Zeros that nobody writes: a journal becomes longer where much is written.
         self.aside().allocate(from, to).map_err(error)?;
-        zero(self.aside(), from, to).map_err(error)?;
-        // PERSIST: the zeros and the file's length, before a frame is put there.
+        // PERSIST: the file's length and space, before a frame is put there.
         self.aside().sync().map_err(|source| CommitError::Failed {
             doing: "syncing the journal",
             source,
@@ -273,15 +275,14 @@ impl Core {
         log.segments = segments;
     }
 
-    /// Makes the last checkpoint, for closing: the pool file is whole by itself, and the journal is
-    /// cut back to `least` segments.
-    pub fn close(
-        &self,
-        keeper: &mut MutexGuard<'_, Keeper>,
-        least: u32,
-    ) -> Result<(), CommitError> {
+    /// Makes the last checkpoint, for closing: the pool file is whole by itself. The journal is cut
+    /// back to a quarter of the pool's length, so that the next session has a journal as long as it
+    /// needs, and a small pool has a small one.
+    pub fn close(&self, keeper: &mut MutexGuard<'_, Keeper>) -> Result<(), CommitError> {
         self.checkpoint_all(keeper)?;
-        let segments = keeper.header.segments.min(least);
+        let kept = self.image.len().min(self.journal_max * KEPT) / KEPT;
+        let kept = kept / u64::from(keeper.header.segment_bytes);
+        let segments = keeper.header.segments.min(kept as u32).max(FIRST_SEGMENTS);
         let next = lock(&self.log).next_seq;
         // Nothing is live, so the head may go anywhere: to the front, with a number never used.
         let head = Position {

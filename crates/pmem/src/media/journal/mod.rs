@@ -23,7 +23,7 @@
 //! 0      header slot 0, one sector     | magic "BRSTLJNL" | version:4 sum:4 | uuid:16
 //! 4096   header slot 1, the same       | generation:8 epoch:8 | head: seq:8 segment:4 offset:4
 //!                                      | segment_bytes:4 segments:4 | required:8 | floor:8 | zeros
-//! 8192   segment 0 | segment 1 | ...   zeroed and synced before use, then only overwritten
+//! 8192   segment 0 | segment 1 | ...   zeros at first, then only overwritten
 //!
 //! segment | frame | frame | ...        each starts at a 512-byte sector
 //! frame   | magic "JFRM" sum:4 | seq:8 | epoch:8 | durable:8 | pool_len:8 | payload:4 | zeros to 64
@@ -112,7 +112,6 @@ use super::{
 use crate::error::{CommitError, OpenError, SpaceError};
 use crate::sync::lock;
 use commit::{Core, Keeper, Stop};
-use format::FIRST_SEGMENTS;
 use image::Image;
 use recover::Source;
 use std::ops::Range;
@@ -499,7 +498,7 @@ impl Drop for Journal {
             let mut keeper = lock(&self.core.keeper);
             // A caller that must know whether closing worked calls `sync` first. If it did not, the
             // journal stays and is replayed.
-            let _ = self.core.close(&mut keeper, FIRST_SEGMENTS);
+            let _ = self.core.close(&mut keeper);
         }
     }
 }
