@@ -324,6 +324,7 @@ fn kind_of_write(e: &WriteError) -> ErrorKind {
         WriteError::Conflict(_) => ErrorKind::Conflict,
         WriteError::Dropped { .. } => ErrorKind::Dropped,
         WriteError::Exists { .. } => ErrorKind::AlreadyExists,
+        WriteError::Source(_) => ErrorKind::Io,
         WriteError::Space(e) => kind_of_space(e),
         WriteError::Commit(e) => kind_of_commit(e),
         WriteError::ReadOnly => ErrorKind::ReadOnly,

@@ -21,7 +21,7 @@ mod watch;
 pub use database::Database;
 pub use error::{Error, ErrorKind, Result};
 pub use iter::Iter;
-pub use keyspace::Keyspace;
+pub use keyspace::{Keyspace, ValueReader};
 pub use options::Options;
 pub use slice::{Slice, Value};
 pub use snapshot::{KeyspaceAt, Snapshot};

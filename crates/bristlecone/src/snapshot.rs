@@ -2,7 +2,7 @@
 
 use crate::error::OrError;
 use crate::iter::Bounds;
-use crate::{Database, Iter, Result, Slice, Value};
+use crate::{Database, Iter, Result, Slice, Value, ValueReader};
 use bristlecone_index::Direction;
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Entry, Keyspace as Handle, Snapshot as StoreSnapshot};
@@ -92,6 +92,57 @@ impl KeyspaceAt<'_> {
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value<'_>>> {
         let found = (self.snapshot.0).get_pinned(&self.handle, key.as_ref());
         Ok(found.or_error()?.map(Value))
+    }
+
+    /// Returns the bytes of a range of the value that a key had then, as
+    /// [`Keyspace::get_range`](crate::Keyspace::get_range) does.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("files.db"))?;
+    /// let files = db.keyspace("files")?;
+    /// files.insert("readme", "a durable database")?;
+    /// let snapshot = db.snapshot();
+    /// files.remove("readme")?;
+    /// let some = files.at(&snapshot)?.get_range("readme", 2..9)?;
+    /// assert_eq!(some.as_deref(), Some(&b"durable"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn get_range(
+        &self,
+        key: impl AsRef<[u8]>,
+        range: impl RangeBounds<u64>,
+    ) -> Result<Option<Vec<u8>>> {
+        let mut bytes = Vec::new();
+        let snapshot = &self.snapshot.0;
+        let len = snapshot.get_range(&self.handle, key.as_ref(), range, &mut bytes);
+        Ok(len.or_error()?.map(|_| bytes))
+    }
+
+    /// Returns the value that a key had then as a stream, as
+    /// [`Keyspace::reader`](crate::Keyspace::reader) does.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("files.db"))?;
+    /// let files = db.keyspace("files")?;
+    /// files.insert("readme", "a durable database")?;
+    /// let snapshot = db.snapshot();
+    /// files.remove("readme")?;
+    /// let reader = files.at(&snapshot)?.reader("readme")?;
+    /// assert_eq!(reader.expect("it was there").len(), 18);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reader(&self, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>> {
+        ValueReader::new(self.snapshot.0.clone(), &self.handle, key.as_ref())
     }
 
     /// Returns the entries of a range of keys then.

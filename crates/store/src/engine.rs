@@ -132,6 +132,19 @@ pub(crate) trait StorageEngine<M: Media>: Send + Sync {
     /// [`ReadError`]
     fn get(&self, at: At, key: &[u8], f: &mut dyn FnMut(Entry<'_>)) -> Result<(), ReadError>;
 
+    /// Adds the bytes of a range of a value to `into`, as far as it has them. Returns the value's
+    /// length, if there is one.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    fn get_range(
+        &self,
+        at: At,
+        key: &[u8],
+        range: std::ops::Range<u64>,
+        into: &mut Vec<u8>,
+    ) -> Result<Option<u64>, ReadError>;
+
     /// Returns the value of a key, in place: it stays readable while what is returned exists.
     ///
     /// # Errors
@@ -202,6 +215,18 @@ pub(crate) trait StorageEngine<M: Media>: Send + Sync {
     /// [`WriteError`]; nothing has changed then, except for [`WriteError::Commit`]: the change is
     /// applied, and may become durable.
     fn put(&self, key: &[u8], value: &[u8], expiry: u64, wait: Wait) -> Result<(), WriteError>;
+
+    /// As [`put`](Self::put), of the value that a stream gives. Returns its length.
+    ///
+    /// # Errors
+    /// As of [`put`](Self::put), and [`WriteError::Source`]; nothing has changed then.
+    fn put_from(
+        &self,
+        key: &[u8],
+        from: &mut dyn std::io::Read,
+        expiry: u64,
+        wait: Wait,
+    ) -> Result<u64, WriteError>;
 
     /// Deletes a key. Returns whether it had a value.
     ///

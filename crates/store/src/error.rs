@@ -256,6 +256,8 @@ pub enum WriteError {
         /// The name.
         name: String,
     },
+    /// The stream that was to give the value failed.
+    Source(io::Error),
     /// There is no space.
     Space(SpaceError),
     /// The change is not durable, and readers at the durable timestamp do not see it.
@@ -304,6 +306,7 @@ impl fmt::Display for WriteError {
                 "keyspace name {name:?}: must have 1 to {} bytes",
                 MAX_KEYSPACE_NAME_BYTES
             ),
+            Self::Source(e) => write!(f, "reading the value failed: {e}"),
             Self::Space(e) => write!(f, "{e}"),
             Self::Commit(e) => write!(f, "{e}"),
             Self::ReadOnly => write!(f, "the pool is open for reading only"),
@@ -316,6 +319,7 @@ impl std::error::Error for WriteError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Conflict(e) => Some(e),
+            Self::Source(e) => Some(e),
             Self::Space(e) => Some(e),
             Self::Commit(e) => Some(e),
             Self::Damaged(e) => Some(e),

@@ -75,6 +75,7 @@ mod root;
 mod shared;
 mod snapshot;
 mod store;
+mod streams;
 mod sync;
 mod transaction;
 mod tree;

@@ -9,6 +9,7 @@ use crate::error::{OtherStore, ReadError};
 use crate::key::{CATALOGUE, PREFIX};
 use crate::pinned::PinnedValue;
 use crate::shared::Shared;
+use crate::streams::positions;
 use crate::write::check_key;
 use bristlecone_index::Direction;
 use bristlecone_index::engine::Range;
@@ -148,6 +149,27 @@ impl<M: Media> Snapshot<M> {
         self.get_index_key(&self.shared.catalogue.index_key(keyspace, key)?, f)
     }
 
+    /// As [`Store::get_range`](crate::Store::get_range), of the value in the snapshot.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn get_range(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        range: impl RangeBounds<u64>,
+        into: &mut Vec<u8>,
+    ) -> Result<Option<u64>, ReadError> {
+        if check_key(key).is_err() {
+            return Ok(None);
+        }
+        let key = self.shared.catalogue.index_key(keyspace, key)?;
+        let at = At::Snapshot(self.ticket);
+        self.shared
+            .engine
+            .get_range(at, &key, positions(range), into)
+    }
+
     /// Returns the value of `key` in the snapshot, in place.
     ///
     /// # Errors
@@ -256,6 +278,23 @@ impl<M: Media> Snapshot<M> {
             .scan(self.ticket, range, direction, visit)
     }
 
+    /// Visits the keys of `range` without their values, in ascending order, until `visit` breaks.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn scan_keys<K: Borrow<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        range: impl RangeBounds<K>,
+        mut visit: impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        let bounds = self.bounds_of(keyspace, &range)?;
+        let engine = &self.shared.engine;
+        engine.scan_keys(self.ticket, bounds.range(), &mut |key| {
+            visit(&key[PREFIX..])
+        })
+    }
+
     /// Counts the keys of `range`. Visits all of them.
     ///
     /// # Errors
@@ -266,9 +305,7 @@ impl<M: Media> Snapshot<M> {
         range: impl RangeBounds<K>,
     ) -> Result<u64, ReadError> {
         let mut count = 0;
-        let bounds = self.bounds_of(keyspace, &range)?;
-        let range = bounds.range();
-        self.shared.engine.scan_keys(self.ticket, range, &mut |_| {
+        self.scan_keys(keyspace, range, |_| {
             count += 1;
             ControlFlow::Continue(())
         })?;

@@ -2,6 +2,9 @@
 //! `keyspace/ordered.rs`.
 
 mod ordered;
+mod streams;
+
+pub use streams::ValueReader;
 
 use crate::error::OrError;
 use crate::snapshot::KeyspaceAt;

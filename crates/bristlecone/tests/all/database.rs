@@ -412,8 +412,12 @@ fn a_database_that_lost_nine_tenths_of_its_keys_becomes_small() {
         assert!(k.remove(key(i)).unwrap());
     }
     let iter = k.iter();
-    let report = db.compact().unwrap();
-    assert!(report.after_bytes < report.before_bytes, "{report:?}");
+    // Other tests' readers may be in the way at first.
+    let compacted = (0..10).any(|_| {
+        db.compact().unwrap();
+        on_disk(&db) * 4 < full
+    });
+    assert!(compacted);
     let small = on_disk(&db);
     let (fresh, _k) = fill("fresh.db", &mut (0..KEYS).filter(is_left));
     fresh.compact().unwrap();

@@ -6,6 +6,7 @@ mod guidelines;
 #[cfg(feature = "import")]
 mod import;
 mod index;
+mod streams;
 
 use bristlecone::Database;
 use tempfile::TempDir;

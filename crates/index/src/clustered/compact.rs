@@ -31,8 +31,8 @@ use std::ops::ControlFlow;
 
 /// Values that a page's replacement moves at most: it names the ones before.
 const TOGETHER: usize = 16;
-/// Attempts to let readers leave what was merged, before chunks are chosen.
-const WAITS: usize = 4;
+/// Attempts to let readers leave what was merged or moved: for a second or so.
+const WAITS: usize = 16;
 
 /// What making a tree smaller has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -54,6 +54,7 @@ use crate::feed::{Watch, WatchLimits};
 use crate::pinned::PinnedValue;
 use crate::reads::ReadSet;
 use crate::report::{CheckReport, StoreRecovery, StoreStats, VacuumReport};
+use crate::streams;
 use crate::write::Step;
 use bristlecone_index::engine::Range;
 use bristlecone_index::{Direction, IndexStats, Violation};
@@ -64,6 +65,7 @@ use crossbeam_epoch as epoch;
 use newest::Current;
 use read::Found;
 use record::Prepared;
+use std::io::Read;
 use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -201,6 +203,21 @@ impl<M: Media> StorageEngine<M> for Records<M> {
         Ok(())
     }
 
+    fn get_range(
+        &self,
+        at: At,
+        key: &[u8],
+        range: std::ops::Range<u64>,
+        into: &mut Vec<u8>,
+    ) -> Result<Option<u64>, ReadError> {
+        let mut len = None;
+        self.get(at, key, &mut |entry| {
+            into.extend_from_slice(streams::slice(entry.value, &range));
+            len = Some(entry.value.len() as u64);
+        })?;
+        Ok(len)
+    }
+
     fn get_pinned(&self, at: At, key: &[u8]) -> Result<Option<PinnedValue<'_>>, ReadError> {
         // Before the record is found.
         let guard = epoch::pin();
@@ -254,6 +271,18 @@ impl<M: Media> StorageEngine<M> for Records<M> {
             self.modify(key, None, wait, |_| Ok((Some(record), ())))?;
             Ok(())
         })
+    }
+
+    fn put_from(
+        &self,
+        key: &[u8],
+        from: &mut dyn Read,
+        expiry: u64,
+        wait: Wait,
+    ) -> Result<u64, WriteError> {
+        let value = streams::whole(from)?;
+        self.put(key, &value, expiry, wait)?;
+        Ok(value.len() as u64)
     }
 
     fn delete(&self, key: &[u8], wait: Wait) -> Result<bool, WriteError> {

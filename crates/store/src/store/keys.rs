@@ -7,9 +7,11 @@ use crate::entry::{Entry, Update, expiry};
 use crate::error::{ReadError, WriteError};
 use crate::key::PREFIX;
 use crate::pinned::PinnedValue;
+use crate::streams::positions;
 use crate::write::{Step, check_key};
 use bristlecone_pmem::Media;
-use std::ops::ControlFlow;
+use std::io::Read;
+use std::ops::{ControlFlow, RangeBounds};
 
 impl<M: Media> Store<M> {
     /// Returns a copy of the value of `key`.
@@ -41,6 +43,29 @@ impl<M: Media> Store<M> {
             answer = f.take().map(|f| f(entry));
         })?;
         Ok(answer)
+    }
+
+    /// Adds the bytes of a range of the value of `key` to `into`, as far as the value has them, and
+    /// returns the value's length; `None` if there is no value. In the clustered layout only what is
+    /// asked for of a long value is read: 8 MiB at a time.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn get_range(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        range: impl RangeBounds<u64>,
+        into: &mut Vec<u8>,
+    ) -> Result<Option<u64>, ReadError> {
+        if check_key(key).is_err() {
+            return Ok(None);
+        }
+        let key = self.shared.catalogue.index_key(keyspace, key)?;
+        let at = At::Latest(self.wait);
+        self.shared
+            .engine
+            .get_range(at, &key, positions(range), into)
     }
 
     /// Returns the value of `key`, in place.
@@ -119,6 +144,25 @@ impl<M: Media> Store<M> {
         let key = self.shared.catalogue.index_key(keyspace, key)?;
         let expiry = expiry(expires_at);
         self.shared.engine.put(&key, value, expiry, self.wait)
+    }
+
+    /// Puts the value that a stream gives up to its end, and returns its length. Others see the
+    /// value once all of it is there. In the clustered layout no more than 8 MiB of it are in
+    /// memory, and nobody waits while the stream is slow.
+    ///
+    /// # Errors
+    /// [`WriteError`]; [`WriteError::Source`] if the stream fails. The key has what it had then.
+    pub fn put_from(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        mut from: impl Read,
+        expires_at: Option<u64>,
+    ) -> Result<u64, WriteError> {
+        check_key(key)?;
+        let key = self.shared.catalogue.index_key(keyspace, key)?;
+        let (expiry, engine) = (expiry(expires_at), &self.shared.engine);
+        engine.put_from(&key, &mut from, expiry, self.wait)
     }
 
     /// Puts a prefix of `puts` under one timestamp, and returns its length. Readers see all of them

@@ -63,6 +63,16 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
         self.core.get(at, key, f)
     }
 
+    fn get_range(
+        &self,
+        at: At,
+        key: &[u8],
+        range: std::ops::Range<u64>,
+        into: &mut Vec<u8>,
+    ) -> Result<Option<u64>, ReadError> {
+        self.core.get_range(at, key, range, into)
+    }
+
     fn get_pinned(&self, at: At, key: &[u8]) -> Result<Option<PinnedValue<'_>>, ReadError> {
         self.core.get_pinned(at, key)
     }
@@ -111,6 +121,16 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
 
     fn put(&self, key: &[u8], value: &[u8], expiry: u64, wait: Wait) -> Result<(), WriteError> {
         self.core.put(key, value, expiry, wait)
+    }
+
+    fn put_from(
+        &self,
+        key: &[u8],
+        from: &mut dyn std::io::Read,
+        expiry: u64,
+        wait: Wait,
+    ) -> Result<u64, WriteError> {
+        self.core.put_from(key, from, expiry, wait)
     }
 
     fn delete(&self, key: &[u8], wait: Wait) -> Result<bool, WriteError> {

@@ -39,6 +39,7 @@ mod open;
 mod parts;
 mod reads;
 mod salvage;
+mod streams;
 mod sweep;
 mod value;
 mod writes;

@@ -16,21 +16,22 @@ use super::value::{Head, decode, encode};
 use super::{Core, damaged, read_error, write_error};
 use crate::error::{Damage, WriteError};
 use crate::key::split;
+use crate::streams::within;
 use crate::write::check_value;
 use bristlecone_index::clustered::{self, HostedTree, KeyRange, When};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
 use std::borrow::Cow;
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, Range};
 
 /// The keyspace number of parts.
 pub(super) const PARTS: u32 = u32::MAX - 1;
 /// Bytes of PARTS, keyspace and number.
 const PREFIX: usize = 16;
-/// Bytes of a part.
-const PART: usize = 8 << 20;
+/// Bytes of a part, unless it is the last.
+pub(super) const PART: usize = 8 << 20;
 /// The part that says where the key is.
-const OWNER: u32 = u32::MAX;
+pub(super) const OWNER: u32 = u32::MAX;
 
 /// A value in parts: its keyspace and number.
 pub(super) type Apart = (u32, u64);
@@ -44,6 +45,15 @@ pub(super) struct Stored<'c, 'v> {
 }
 
 impl<'c> Stored<'c, '_> {
+    /// A value that is in parts, or is to be.
+    pub fn apart(apart: Apart, head: &Head, counts: &'c Counts) -> Self {
+        Self {
+            bytes: Cow::Owned(head.encode()),
+            apart: Some(apart),
+            counts,
+        }
+    }
+
     /// A key has it now.
     pub fn keep(mut self) {
         self.apart = None;
@@ -92,7 +102,8 @@ pub(super) fn parts_of(number: u32) -> [Vec<u8>; 2] {
     [first, after]
 }
 
-/// Returns the value of a head, which somebody reads at that time or keeps where it is.
+/// Returns the bytes of a range of the value of a head, which somebody reads at that time or keeps
+/// where it is. The range is inside the value.
 ///
 /// # Errors
 /// [`ReadError`](clustered::ReadError)
@@ -101,22 +112,34 @@ pub(super) fn assembled<M: Media>(
     when: When,
     place: &[u8],
     head: &Head,
+    range: Range<u64>,
 ) -> Result<Vec<u8>, clustered::ReadError> {
     let (number, _) = super::long::owner::<M>(place).unwrap_or((0, 0));
-    let len = usize::try_from(head.len).unwrap_or(usize::MAX);
     let mut value = Vec::new();
-    for i in (0..).take(len.div_ceil(PART)) {
+    if range.is_empty() {
+        return Ok(value);
+    }
+    for i in range.start / PART as u64..range.end.div_ceil(PART as u64) {
+        let from = i * PART as u64;
+        let expected = within(&(from..from + PART as u64), head.len);
+        let wanted = within(&range, expected.end);
+        let wanted = (wanted.start.max(from) - from) as usize..(wanted.end - from) as usize;
+        let i = u32::try_from(i).unwrap_or(OWNER);
         let part = tree.get(when, &part_key((number, head.id), i), |stored| {
             let (part, _) = decode(stored)?;
-            value.extend_from_slice(part);
-            Ok::<_, Damage>(())
+            if part.len() as u64 != expected.end - from {
+                let expected = expected.end - from;
+                let what = format!(
+                    "part {i} of its value has {} bytes of {expected}",
+                    part.len()
+                );
+                return Err(Damage::new(what));
+            }
+            value.extend_from_slice(&part[wanted.clone()]);
+            Ok(())
         })?;
         let what = || Damage::new(format!("part {i} of its value is not there"));
         part.unwrap_or_else(|| Err(what())).map_err(damaged)?;
-    }
-    if value.len() != len {
-        let what = format!("its parts have {} bytes, and it has {len}", value.len());
-        return Err(clustered::ReadError::Value(what));
     }
     Ok(value)
 }
@@ -150,10 +173,6 @@ impl<M: Media> Core<M> {
         let (number, _) = super::long::owner::<M>(place).unwrap_or((0, 0));
         let id = self.tree.new_number();
         let apart = (number, id);
-        let put = |i, part: &[u8]| {
-            let put = self.tree.put(&part_key(apart, i), &encode(part, 0));
-            put.map_err(|e| write_error(None, e))
-        };
         let all = (0..).zip(value.chunks(PART));
         let mut parts = std::iter::once((OWNER, place)).chain(all);
         let head = Head {
@@ -161,16 +180,21 @@ impl<M: Media> Core<M> {
             id,
             len: value.len() as u64,
         };
-        let stored = Stored {
-            bytes: Cow::Owned(head.encode()),
-            apart: Some(apart),
-            counts,
-        };
-        parts.try_for_each(|(i, part)| put(i, part).map(|_| ()))?;
+        let stored = Stored::apart(apart, &head, counts);
+        parts.try_for_each(|(i, part)| self.put_part(apart, i, part).map(|_| ()))?;
         Ok(stored)
     }
 
-    /// As [`assembled`].
+    /// Puts part `i` of a value. The caller is inside the gate.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub(super) fn put_part(&self, apart: Apart, i: u32, part: &[u8]) -> Result<u64, WriteError> {
+        let put = self.tree.put(&part_key(apart, i), &encode(part, 0));
+        put.map_err(|e| write_error(None, e))
+    }
+
+    /// As [`assembled`], all of it.
     ///
     /// # Errors
     /// As there.
@@ -180,7 +204,7 @@ impl<M: Media> Core<M> {
         place: &[u8],
         head: &Head,
     ) -> Result<Vec<u8>, clustered::ReadError> {
-        assembled(&self.tree, when, place, head)
+        assembled(&self.tree, when, place, head, 0..head.len)
     }
 
     /// Finds the parts that no head leads to, which a crash has left, for the sweep. Those whose

@@ -18,18 +18,18 @@ use std::borrow::Cow;
 use std::ops::{Bound, ControlFlow};
 
 /// Whether a value with that expiry is there.
-fn is_live(expiry: u64, now: impl FnOnce() -> u64) -> bool {
+pub(super) fn is_live(expiry: u64, now: impl FnOnce() -> u64) -> bool {
     expiry == 0 || expiry > now()
 }
 
 /// A snapshot for as long as it takes to read, whatever becomes of the reader.
-struct Reading<'c, M: Media> {
+pub(super) struct Reading<'c, M: Media> {
     core: &'c Core<M>,
-    ticket: Ticket,
+    pub(super) ticket: Ticket,
 }
 
 impl<'c, M: Media> Reading<'c, M> {
-    fn begin(core: &'c Core<M>, wait: Wait) -> Self {
+    pub(super) fn begin(core: &'c Core<M>, wait: Wait) -> Self {
         let ticket = core.enter(wait);
         Self { core, ticket }
     }
@@ -46,14 +46,14 @@ type Whole = (Vec<u8>, Option<u64>);
 
 /// A read at a snapshot or now.
 #[derive(Clone, Copy)]
-struct Moment {
+pub(super) struct Moment {
     when: When,
     /// The time in ms that expiries are compared with; `None` for the wall clock's.
     now: Option<u64>,
 }
 
 impl Moment {
-    fn of(at: At) -> Self {
+    pub(super) fn of(at: At) -> Self {
         match at {
             At::Latest(wait) => Self {
                 when: when(wait),
@@ -77,7 +77,7 @@ impl<M: Media> Core<M> {
         }
     }
 
-    fn is_visible(&self, key: &[u8], moment: Moment) -> bool {
+    pub(super) fn is_visible(&self, key: &[u8], moment: Moment) -> bool {
         !self.is_dropped_by(key, || self.ts_of(moment))
     }
 

@@ -202,7 +202,7 @@ impl<M: Media> Walk<'_, M> {
                 let (value, expiry) = match Found::of(stored)? {
                     Found::Here(value, expiry) => (value, expiry),
                     Found::Apart(head) => {
-                        let whole = parts::assembled(tree, When::Now, place, &head);
+                        let whole = parts::assembled(tree, When::Now, place, &head, 0..head.len);
                         parts = whole.map_err(|e| Damage::new(e.to_string()))?;
                         (&parts[..], head.expiry)
                     }
