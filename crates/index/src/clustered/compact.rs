@@ -71,7 +71,7 @@ where
     /// # Examples
     /// ```
     /// use bristlecone_index::clustered::{ClusteredOptions, ClusteredTree};
-    /// use bristlecone_index::OrderedIndex;
+    /// use bristlecone_index::{DurableIndex, OrderedIndex};
     /// use bristlecone_pmem::media::Dram;
     /// use bristlecone_pmem::{Pool, PoolOptions};
     ///
