@@ -78,10 +78,10 @@ where
     /// let pool = Pool::<Dram>::create("example".as_ref(), &PoolOptions::default())?;
     /// let options = ClusteredOptions::default();
     /// let tree = ClusteredTree::<u64, u64, Dram>::create(&pool, "index", &options)?;
-    /// for key in 0..100_000 {
+    /// for key in 0..400_000 {
     ///     tree.insert(&key, &key)?;
     /// }
-    /// for key in (0..100_000).filter(|key| key % 10 != 0) {
+    /// for key in (0..400_000).filter(|key| key % 10 != 0) {
     ///     tree.remove(&key)?;
     /// }
     /// tree.compact()?;
