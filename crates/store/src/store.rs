@@ -478,14 +478,15 @@ impl<M: Media> Store<M> {
     /// let pool = Pool::<Dram>::create("example".as_ref(), &PoolOptions::default())?;
     /// let store = Store::create(&pool, "store", &StoreOptions::default())?;
     /// let all = store.keyspace("all")?;
-    /// for i in 0..10_000_u32 {
+    /// for i in 0..40_000_u32 {
     ///     store.put(&all, &i.to_be_bytes(), &[1; 200])?;
     /// }
-    /// for i in (0..10_000_u32).filter(|i| i % 10 != 0) {
+    /// for i in (0..40_000_u32).filter(|i| i % 10 != 0) {
     ///     store.delete(&all, &i.to_be_bytes())?;
     /// }
     /// let report = store.compact()?;
-    /// assert!(report.after_bytes * 2 < report.before_bytes);
+    /// let left = report.after_bytes - report.punched_bytes;
+    /// assert!(left * 2 < report.before_bytes);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn compact(&self) -> Result<CompactReport, WriteError> {
