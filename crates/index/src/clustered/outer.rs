@@ -171,11 +171,9 @@ where
         // SAFETY: 1. the block has room for the head and the value, in whole words, and is
         // word-aligned; 2. it was just allocated: nobody else uses it.
         unsafe { write_bytes(pm, at.wrapping_add(HEAD), value) };
-        if let Some(rest) = bytes.checked_sub(LINE) {
-            // PERSIST: the content, with the group or the page that leads to it. The first line is
-            // flushed with the head.
-            pm.flush(at.wrapping_add(LINE), rest);
-        }
+        // PERSIST: the content, with the group or the page that leads to it. The first line is
+        // flushed with the head.
+        pm.flush_fresh(at, bytes, LINE);
         Ok(Outer {
             id,
             block,

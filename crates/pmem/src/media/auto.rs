@@ -161,6 +161,12 @@ unsafe impl Media for Auto {
 
     #[inline]
     #[track_caller]
+    fn flush_fresh(&self, addr: *const u8, len: usize, head: usize) {
+        each!(self, pm => pm.flush_fresh(addr, len, head));
+    }
+
+    #[inline]
+    #[track_caller]
     fn fence(&self) {
         each!(self, pm => pm.fence());
     }

@@ -86,6 +86,15 @@ unsafe impl<M: Media, const PERSISTENT: bool> Media for Counting<M, PERSISTENT> 
 
     #[inline]
     #[track_caller]
+    fn flush_fresh(&self, addr: *const u8, len: usize, head: usize) {
+        let lines = len.saturating_sub(head).div_ceil(LINE);
+        // ORDERING: Relaxed; plain statistics.
+        self.lines.fetch_add(lines as u64, Ordering::Relaxed);
+        self.inner.flush_fresh(addr, len, head);
+    }
+
+    #[inline]
+    #[track_caller]
     fn fence(&self) {
         // ORDERING: Relaxed; plain statistics.
         self.fences.fetch_add(1, Ordering::Relaxed);

@@ -217,6 +217,16 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
     #[track_caller]
     fn flush(&self, addr: *const u8, len: usize);
 
+    /// As [`flush`](Self::flush), of a block whose first `head` bytes will be flushed once more. They
+    /// need not be written back now, but may: a journal writes long runs of lines to the file.
+    #[inline]
+    #[track_caller]
+    fn flush_fresh(&self, addr: *const u8, len: usize, head: usize) {
+        if let Some(rest) = len.checked_sub(head) {
+            self.flush(addr.wrapping_add(head), rest);
+        }
+    }
+
     /// Makes this thread's earlier flushes durable before its later stores.
     #[track_caller]
     fn fence(&self);

@@ -382,9 +382,11 @@ impl Core {
             // Together: a line is in the stage, or its page is marked.
             let mut behind = lock(&self.behind);
             self.stage.take(&mut chunks);
+            let direct = self.write_direct(&mut chunks, &behind, log.durable_lines);
             for chunk in &chunks {
                 behind.dirty.mark_frame(&chunk.bytes[FRAME_HEAD..]);
             }
+            direct?;
         }
         for chunk in chunks {
             log.seal(chunk, self.image.len());
@@ -580,6 +582,7 @@ impl Core {
             syncs: get(&self.stats.syncs),
             checkpoints: get(&self.stats.checkpoints),
             pages: get(&self.stats.pages),
+            direct_bytes: get(&self.stats.direct_bytes),
             used_bytes: used,
             journal_bytes: total,
         }

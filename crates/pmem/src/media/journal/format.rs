@@ -19,8 +19,9 @@ pub(super) const SEGMENT_BYTES: std::ops::RangeInclusive<u32> = 64 << 10..=16 <<
 pub(super) const FIRST_SEGMENTS: u32 = 4;
 /// Maximum number of segments that a header may name.
 pub(super) const MAX_SEGMENTS: u32 = 1 << 16;
-/// The layout that this build writes and reads.
-pub(super) const VERSION: u32 = 1;
+/// The layout that this build writes. It also reads the one before, which has no direct runs.
+pub(super) const VERSION: u32 = 2;
+const FIRST_VERSION: u32 = 1;
 
 const HEADER_MAGIC: [u8; 8] = *b"BRSTLJNL";
 const FRAME_MAGIC: [u8; 4] = *b"JFRM";
@@ -138,7 +139,7 @@ impl Header {
             return Slot::Bad;
         }
         let version = half(bytes, 8);
-        if version != VERSION {
+        if !(FIRST_VERSION..=VERSION).contains(&version) {
             return Slot::Newer(version);
         }
         let mut uuid = [0; 16];
@@ -256,11 +257,28 @@ pub(super) fn run_word(line: u64, count: u64) -> u64 {
     line << (u64::BITS - LINE_BITS) | count
 }
 
-/// A run of consecutive lines and their bytes.
+/// Returns the words of a direct run: lines that are in the pool file.
+pub(super) fn direct_run(line: u64, count: u64) -> [u8; 16] {
+    debug_assert!(line >> LINE_BITS == 0, "fits its bits");
+    let mut words = [0; 16];
+    put(&mut words, 0, line << (u64::BITS - LINE_BITS));
+    put(&mut words, 8, count);
+    words
+}
+
+/// A run of consecutive lines and their bytes. Those of a direct one are in the pool file: `bytes`
+/// is empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run<'a> {
     pub line: u64,
+    pub count: u64,
     pub bytes: &'a [u8],
+}
+
+impl Run<'_> {
+    pub fn is_direct(&self) -> bool {
+        self.bytes.is_empty()
+    }
 }
 
 /// A payload that contradicts itself although its sum is right.
@@ -289,12 +307,17 @@ pub(super) fn runs(payload: &[u8], pool_len: u64) -> impl Iterator<Item = Result
             return None;
         }
         let lead = word(rest, 0);
-        let (line, count) = (lead >> (u64::BITS - LINE_BITS), lead & MAX_RUN);
-        let bytes = rest.get(8..8 + count as usize * LINE);
+        let line = lead >> (u64::BITS - LINE_BITS);
+        let (count, bytes) = match lead & MAX_RUN {
+            0 => (word(rest, 8), rest.get(16..16)),
+            count => (count, rest.get(8..8 + count as usize * LINE)),
+        };
+        let end = line.saturating_add(count).saturating_mul(LINE as u64);
         match bytes {
-            Some(bytes) if count > 0 && (line + count) * LINE as u64 <= pool_len => {
-                rest = &rest[8 + bytes.len()..];
-                Some(Ok(Run { line, bytes }))
+            Some(bytes) if count > 0 && end <= pool_len => {
+                let words = if bytes.is_empty() { 16 } else { 8 };
+                rest = &rest[words + bytes.len()..];
+                Some(Ok(Run { line, count, bytes }))
             }
             _ => {
                 rest = &[];
@@ -391,6 +414,30 @@ mod tests {
             bad[bit / 8] ^= 1 << (bit % 8);
             assert!(Frame::open(77, &bad).is_none(), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn direct_runs_have_no_bytes() {
+        let mut payload = direct_run(3, 70_000).to_vec();
+        payload.extend(run_word(9, 1).to_le_bytes());
+        payload.extend([7; LINE]);
+        let all: Vec<_> = runs(&payload, 1 << 30)
+            .map(|run| run.expect("sound"))
+            .collect();
+        assert_eq!(
+            (all[0].line, all[0].count, all[0].is_direct()),
+            (3, 70_000, true)
+        );
+        assert_eq!(
+            (all[1].line, all[1].count, all[1].is_direct()),
+            (9, 1, false)
+        );
+        assert!(
+            runs(&payload, 4096).next().expect("one").is_err(),
+            "outside"
+        );
+        let far = direct_run(3, u64::MAX);
+        assert!(runs(&far, u64::MAX - 1).next().expect("one").is_err());
     }
 
     #[test]

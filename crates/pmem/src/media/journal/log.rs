@@ -44,10 +44,13 @@ pub(super) struct Log {
     pub pending: VecDeque<Sealed>,
 }
 
-/// Calls `f` with the lines of a frame's payload: first line, number.
+/// Calls `f` with the lines that a frame's payload has: first line, number.
 pub(super) fn lines_of(payload: &[u8], f: &mut impl FnMut(u64, u64)) {
-    for run in runs(payload, u64::MAX).flatten() {
-        f(run.line, (run.bytes.len() / LINE) as u64);
+    for run in runs(payload, u64::MAX)
+        .flatten()
+        .filter(|run| !run.is_direct())
+    {
+        f(run.line, run.count);
     }
 }
 

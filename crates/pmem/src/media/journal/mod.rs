@@ -88,6 +88,7 @@
 
 mod checkpoint;
 mod commit;
+mod direct;
 mod evict;
 pub mod fault;
 mod format;
@@ -316,6 +317,12 @@ unsafe impl Media for Journal {
         self.recorder.note(pool, addr, len);
         core.stage
             .note(start as u64 / LINE as u64, end.div_ceil(LINE as u64));
+    }
+
+    fn flush_fresh(&self, addr: *const u8, len: usize, head: usize) {
+        // With the heads, neighbours are one run, which need not go into the journal.
+        let _ = head;
+        self.flush(addr, len);
     }
 
     #[inline]

@@ -257,7 +257,8 @@ fn replay(
     let read_only = options.access == Access::ReadOnly;
     let mut to = ToImage {
         image,
-        pool: (!read_only).then_some(pool),
+        pool,
+        extends: !read_only,
         path,
         dirty,
     };

@@ -17,7 +17,7 @@
 use super::format::{
     DATA_AT, FRAME_HEAD, Frame, Header, Position, SECTOR, SLOT_AT, Slot, runs, salt,
 };
-use super::image::{DirtyPages, Image};
+use super::image::{DirtyPages, Image, PAGE_LINES};
 use super::storage::Storage;
 use crate::error::OpenError;
 use crate::media::{LINE, MediaRecovery};
@@ -47,6 +47,8 @@ pub(super) trait Apply {
     fn extend(&mut self, pool_len: u64) -> Result<(), OpenError>;
     /// Lines from `line` on become `bytes`.
     fn lines(&mut self, line: u64, bytes: &[u8]);
+    /// `count` lines from `line` on become what the pool file has.
+    fn direct(&mut self, line: u64, count: u64) -> Result<(), OpenError>;
 }
 
 /// A receiver that only counts.
@@ -58,13 +60,18 @@ impl Apply for Discard {
     }
 
     fn lines(&mut self, _line: u64, _bytes: &[u8]) {}
+
+    fn direct(&mut self, _line: u64, _count: u64) -> Result<(), OpenError> {
+        Ok(())
+    }
 }
 
 /// A receiver that applies frames to an image that no other thread has yet.
 pub(super) struct ToImage<'a> {
     pub image: &'a Image,
-    /// The pool file, to be extended with the image; `None` leaves it alone.
-    pub pool: Option<&'a dyn Storage>,
+    pub pool: &'a dyn Storage,
+    /// The pool file is extended with the image.
+    pub extends: bool,
     pub path: &'a Path,
     pub dirty: &'a mut DirtyPages,
 }
@@ -84,13 +91,13 @@ impl Apply for ToImage<'_> {
                 ),
             });
         }
-        match self.pool {
-            Some(pool) => {
-                pool.allocate(from, pool_len)
-                    .map_err(|e| OpenError::io(self.path, "extend", e))?;
-                self.image.extend(pool_len)?;
-            }
-            None => self.image.extend_anonymous(pool_len)?,
+        if self.extends {
+            self.pool
+                .allocate(from, pool_len)
+                .map_err(|e| OpenError::io(self.path, "extend", e))?;
+            self.image.extend(pool_len)?;
+        } else {
+            self.image.extend_anonymous(pool_len)?;
         }
         Ok(())
     }
@@ -98,6 +105,24 @@ impl Apply for ToImage<'_> {
     fn lines(&mut self, line: u64, bytes: &[u8]) {
         self.image.restore(line, bytes);
         self.dirty.mark_lines(line, (bytes.len() / LINE) as u64);
+    }
+
+    /// Memory differs from the file in pages that earlier frames have changed.
+    fn direct(&mut self, line: u64, count: u64) -> Result<(), OpenError> {
+        let mut bytes = vec![0; PAGE_LINES as usize * LINE];
+        let (mut at, end) = (line, line + count);
+        while at < end {
+            let next = ((at / PAGE_LINES + 1) * PAGE_LINES).min(end);
+            if self.dirty.has(at / PAGE_LINES) {
+                let here = &mut bytes[..(next - at) as usize * LINE];
+                here.fill(0);
+                let read = self.pool.read_full(at * LINE as u64, here);
+                read.map_err(|e| OpenError::io(self.path, "read", e))?;
+                self.image.restore(at, here);
+            }
+            at = next;
+        }
+        Ok(())
     }
 }
 
@@ -230,11 +255,15 @@ impl Source<'_> {
                     frame.seq
                 ))
             })?;
-            lines += (run.bytes.len() / LINE) as u64;
+            lines += run.count;
         }
         to.extend(frame.pool_len)?;
         for run in runs(payload, frame.pool_len).flatten() {
-            to.lines(run.line, run.bytes);
+            if run.is_direct() {
+                to.direct(run.line, run.count)?;
+            } else {
+                to.lines(run.line, run.bytes);
+            }
         }
         report.batches_replayed += 1;
         report.lines_replayed += lines;

@@ -13,6 +13,7 @@
 //!    another thread of the same slot finds its lines in the journal too.
 //! 3. Chunks leave in the order in which they were filled.
 
+use super::direct;
 use super::format::{FRAME_HEAD, MAX_RUN, run_word};
 use super::image::Image;
 use super::log::lines_of;
@@ -44,6 +45,16 @@ struct Lines {
     end: u64,
 }
 
+/// A long run of a chunk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Long {
+    /// Where its word is, in the chunk's bytes.
+    pub at: usize,
+    pub lines: u64,
+    /// Number of lines that had been appended before its fence.
+    pub since: u64,
+}
+
 /// Lines that one thread (or a few) flushed and has not fenced.
 #[derive(Debug, Default)]
 struct Slot {
@@ -61,6 +72,8 @@ pub(super) struct Chunk {
     pub end: u64,
     /// One more than the highest line number in it.
     pub top: u64,
+    /// Its long runs, in order.
+    pub long: Vec<Long>,
 }
 
 /// The chunks being filled.
@@ -93,6 +106,7 @@ impl Stage {
                     bytes: fresh(chunk_bytes),
                     end: 0,
                     top: 0,
+                    long: Vec::new(),
                 },
                 spare: Vec::new(),
                 chunk_bytes,
@@ -130,10 +144,10 @@ impl Stage {
         {
             let mut active = lock(&self.active);
             let before = active.full.len();
-            let lines = image.lines();
+            let (lines, since) = (image.lines(), active.end);
             for run in &slot.noted {
                 // A line past the end was cut off meanwhile, and is no longer the pool's.
-                active.append(image, run.first, run.end.min(lines));
+                active.append(image, (run.first, run.end.min(lines)), since);
             }
             filled = active.full.len() > before;
             slot.last = active.end;
@@ -191,13 +205,14 @@ impl Stage {
         let mut active = lock(&self.active);
         active.full.clear();
         active.open.bytes.truncate(FRAME_HEAD);
+        active.open.long.clear();
     }
 }
 
 impl Active {
-    /// Appends lines `first..end`.
+    /// Appends lines `first..end`. `since`: how many lines there were before their fence.
     #[inline]
-    fn append(&mut self, image: &Image, first: u64, end: u64) {
+    fn append(&mut self, image: &Image, (first, end): (u64, u64), since: u64) {
         let mut line = first;
         while line < end {
             let room = self.chunk_bytes.saturating_sub(self.open.bytes.len() + 8) / LINE;
@@ -207,6 +222,13 @@ impl Active {
                 continue;
             }
             let count = (end - line).min(room as u64).min(MAX_RUN);
+            if count >= direct::SHORTEST {
+                self.open.long.push(Long {
+                    at: self.open.bytes.len(),
+                    lines: count,
+                    since,
+                });
+            }
             self.open
                 .bytes
                 .extend_from_slice(&run_word(line, count).to_le_bytes());
@@ -233,6 +255,7 @@ impl Active {
                 bytes,
                 end: self.end,
                 top: 0,
+                long: Vec::new(),
             },
         )
     }

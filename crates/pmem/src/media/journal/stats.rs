@@ -15,6 +15,8 @@ pub struct JournalStats {
     pub checkpoints: u64,
     /// Pages that checkpoints wrote.
     pub pages: u64,
+    /// Bytes of long runs that went to the pool file and not into the journal.
+    pub direct_bytes: u64,
     /// Bytes of the journal that are in use now.
     pub used_bytes: u64,
     /// Bytes of the journal's segments.
@@ -29,6 +31,7 @@ pub(super) struct Stats {
     pub syncs: AtomicU64,
     pub checkpoints: AtomicU64,
     pub pages: AtomicU64,
+    pub direct_bytes: AtomicU64,
 }
 
 /// Adds to a counter.

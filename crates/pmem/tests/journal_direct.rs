@@ -1,0 +1,244 @@
+//! Long runs of lines, which the journal writes to the pool file itself: after any power cut, each
+//! block that is led to has what was written to it.
+
+mod journal_support;
+
+use bristlecone_pmem::cell::PWord;
+use bristlecone_pmem::media::journal::fault::FaultDisk;
+use bristlecone_pmem::media::{Access, Durability, Journal, LINE, Media};
+use journal_support::{create, open, options};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Each thread has keys, and blocks that these lead to in turn.
+const KEYS: u64 = 3;
+const BLOCKS: u64 = 6;
+const BLOCK_LINES: u64 = 1_500;
+/// What the threads have begins here, behind the superblocks.
+const AT: u64 = 128 << 10;
+const THREADS: u64 = 2;
+const POOL: u64 = 2 << 20;
+
+fn cell(pm: &Journal, offset: u64) -> &PWord {
+    assert!(offset.is_multiple_of(8) && offset < pm.len());
+    // SAFETY: 1. in bounds and aligned (just checked); 2. a `PWord` is an atomic, so shared
+    // references are all that is ever made; 3. the mapping outlives the borrow of `pm`.
+    unsafe { &*pm.base().add(offset as usize).cast::<PWord>() }
+}
+
+fn pointer(pm: &Journal, thread: u64, key: u64) -> &PWord {
+    cell(pm, 64 << 10 | (thread * KEYS + key) * LINE as u64)
+}
+
+fn block(thread: u64, i: u64) -> u64 {
+    AT + (thread * BLOCKS + i) * BLOCK_LINES * LINE as u64
+}
+
+/// A pointer: which content, in which block, and its lines.
+fn encode(id: u64, block: u64, lines: u64) -> u64 {
+    id << 32 | block << 16 | lines
+}
+
+fn decode(word: u64) -> (u64, u64, u64) {
+    (word >> 32, word >> 16 & 0xFFFF, word & 0xFFFF)
+}
+
+fn content(id: u64, word: u64) -> u64 {
+    (id << 20 | word).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+/// Puts new values until a commit fails, or so many are there. Notes what was acknowledged.
+fn put(pm: &Journal, thread: u64, puts: u64, acknowledged: &[AtomicU64], rng: &mut StdRng) {
+    let durable = pm.durability() == Durability::Immediate;
+    let load = |key| pointer(pm, thread, key).load(pm, Ordering::Relaxed);
+    let mut id = (0..KEYS).map(|key| decode(load(key)).0).max().unwrap_or(0);
+    for _ in 0..puts {
+        id += 1;
+        let live: Vec<u64> = (0..KEYS).map(load).filter(|word| *word != 0).collect();
+        let live: Vec<u64> = live.into_iter().map(|word| decode(word).1).collect();
+        let free: Vec<u64> = (0..BLOCKS).filter(|block| !live.contains(block)).collect();
+        let i = free[rng.random_range(0..free.len())];
+        let key = rng.random_range(0..KEYS);
+        let lines = match rng.random_range(0..4) {
+            0 => rng.random_range(1..20),
+            _ => rng.random_range(100..=BLOCK_LINES),
+        };
+        let start = block(thread, i);
+        for word in 8..lines * 8 {
+            cell(pm, start + word * 8).store(pm, content(id, word), Ordering::Relaxed);
+        }
+        let at = cell(pm, start).addr();
+        pm.flush_fresh(at, lines as usize * LINE, LINE);
+        if rng.random_bool(0.3) {
+            pm.fence();
+        }
+        cell(pm, start).store(pm, id, Ordering::Relaxed);
+        pm.flush_of(cell(pm, start));
+        pm.fence();
+        pointer(pm, thread, key).publish(pm, encode(id, i, lines));
+        if rng.random_bool(0.6) {
+            if pm.commit().is_err() {
+                return;
+            }
+            if durable {
+                let slot = &acknowledged[(thread * KEYS + key) as usize];
+                slot.store(id, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+fn verify(pm: &Journal, acknowledged: &[AtomicU64], what: &str) {
+    for thread in 0..THREADS {
+        for key in 0..KEYS {
+            let (id, i, lines) = decode(pointer(pm, thread, key).load(pm, Ordering::Relaxed));
+            let promised = acknowledged[(thread * KEYS + key) as usize].load(Ordering::SeqCst);
+            assert!(
+                id >= promised,
+                "{what}: {thread}/{key} has {id}, {promised} was durable"
+            );
+            if id == 0 {
+                continue;
+            }
+            let start = block(thread, i);
+            let head = cell(pm, start).load(pm, Ordering::Relaxed);
+            assert_eq!(head, id, "{what}: the head of {thread}/{key}");
+            for word in 8..lines * 8 {
+                let found = cell(pm, start + word * 8).load(pm, Ordering::Relaxed);
+                assert_eq!(
+                    found,
+                    content(id, word),
+                    "{what}: word {word} of {thread}/{key}, id {id}"
+                );
+            }
+        }
+    }
+}
+
+/// One pool's life of several cuts. Returns the bytes that were written directly.
+fn life(seed: u64) -> u64 {
+    let rng = &mut StdRng::seed_from_u64(seed);
+    let durability = match rng.random_range(0..5) {
+        0 => Durability::None,
+        1 => Durability::Interval(Duration::from_millis(1)),
+        _ => Durability::Immediate,
+    };
+    let o = options(Access::ReadWrite, durability);
+    let acknowledged: Vec<_> = (0..THREADS * KEYS).map(|_| AtomicU64::new(0)).collect();
+    let mut disk = FaultDisk::new(seed);
+    let pm = create(&disk, &o).expect("creates");
+    pm.grow(POOL).expect("grows");
+    // A frame says so.
+    cell(&pm, POOL - 8).publish(&pm, 1);
+    pm.sync().expect("syncs");
+    drop(pm);
+    let mut direct = 0;
+    for cut in 0..8 {
+        let what = format!("seed {seed}, cut {cut}");
+        if rng.random_bool(0.3) {
+            disk.cut_after(rng.random_range(1..12));
+        }
+        if let Ok(pm) = open(&disk, &o) {
+            verify(&pm, &acknowledged, &what);
+            if !disk.is_cut() {
+                disk.cut_after(rng.random_range(1..200));
+            }
+            let threads = rng.random_range(1..=THREADS);
+            let checkpoints = rng.random_bool(0.5);
+            let working = AtomicBool::new(true);
+            std::thread::scope(|scope| {
+                if checkpoints {
+                    scope.spawn(|| {
+                        while working.load(Ordering::SeqCst) && pm.sync().is_ok() {
+                            std::thread::yield_now();
+                        }
+                    });
+                }
+                scopeguard::defer!(working.store(false, Ordering::SeqCst));
+                let all: Vec<_> = (0..threads)
+                    .map(|thread| {
+                        let (pm, acknowledged) = (&pm, &acknowledged);
+                        let mut rng = StdRng::seed_from_u64(rng.random());
+                        scope.spawn(move || put(pm, thread, 60, acknowledged, &mut rng))
+                    })
+                    .collect();
+                all.into_iter()
+                    .for_each(|one| one.join().expect("no panics"));
+            });
+            direct += pm.stats().direct_bytes;
+        }
+        if !disk.is_cut() {
+            disk.cut_now();
+        }
+        if rng.random_bool(0.2) {
+            disk = disk.after_kill(rng.random());
+            if let Ok(pm) = open(&disk, &o) {
+                verify(&pm, &acknowledged, &format!("{what}, killed"));
+                disk.cut_after(rng.random_range(1..40));
+                put(&pm, 0, 20, &acknowledged, rng);
+            }
+            disk.cut_now();
+        }
+        disk = disk.restart(rng.random());
+    }
+    let pm = open(&disk, &o).expect("opens after the last cut");
+    verify(&pm, &acknowledged, &format!("seed {seed}, at the end"));
+    direct
+}
+
+#[test]
+fn what_is_led_to_after_a_cut_is_whole() {
+    let lives = 60;
+    let direct: u64 = std::thread::scope(|scope| {
+        let halves: Vec<_> = (0..2)
+            .map(|half| scope.spawn(move || (0..lives).map(|i| life(i * 2 + half)).sum::<u64>()))
+            .collect();
+        let done = halves
+            .into_iter()
+            .map(|half| half.join().expect("no violation"));
+        done.sum()
+    });
+    assert!(direct > 50 << 20, "{direct} bytes were written directly");
+}
+
+#[test]
+fn long_blocks_are_written_once_and_short_ones_are_in_the_journal() {
+    let disk = FaultDisk::new(1);
+    let o = options(Access::ReadWrite, Durability::Immediate);
+    let pm = create(&disk, &o).expect("creates");
+    pm.grow(POOL).expect("grows");
+    // A frame says so.
+    cell(&pm, POOL - 8).publish(&pm, 1);
+    pm.sync().expect("syncs");
+    let before = pm.stats();
+    let bytes = 90_000 / LINE * LINE;
+    let write = |len: usize| {
+        for at in (AT..AT + len as u64).step_by(8) {
+            cell(&pm, at).store(&pm, at, Ordering::Relaxed);
+        }
+        pm.flush_fresh(cell(&pm, AT).addr(), len, LINE);
+        pm.fence();
+        pm.commit().expect("commits");
+    };
+    write(bytes);
+    let after = pm.stats();
+    assert_eq!(after.direct_bytes - before.direct_bytes, bytes as u64);
+    assert!(
+        after.frame_bytes - before.frame_bytes < 8 << 10,
+        "{after:?}"
+    );
+    write(20_000);
+    let short = pm.stats();
+    assert_eq!(short.direct_bytes, after.direct_bytes, "not worth a sync");
+    assert!(
+        short.frame_bytes - after.frame_bytes > 20_000 - LINE as u64,
+        "{short:?}"
+    );
+    // The checkpoint has nothing more to write of the long one.
+    let pages = pm.stats().pages;
+    write(bytes);
+    pm.sync().expect("syncs");
+    assert!(pm.stats().pages - pages < 12, "{:?}", pm.stats());
+}
