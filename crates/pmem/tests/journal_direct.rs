@@ -52,6 +52,8 @@ fn content(id: u64, word: u64) -> u64 {
 /// Puts new values until a commit fails, or so many are there. Notes what was acknowledged.
 fn put(pm: &Journal, thread: u64, puts: u64, acknowledged: &[AtomicU64], rng: &mut StdRng) {
     let durable = pm.durability() == Durability::Immediate;
+    // What was captured when each block was freed.
+    let mut freed = [0; BLOCKS as usize];
     let load = |key| pointer(pm, thread, key).load(pm, Ordering::Relaxed);
     let mut id = (0..KEYS).map(|key| decode(load(key)).0).max().unwrap_or(0);
     for _ in 0..puts {
@@ -70,14 +72,14 @@ fn put(pm: &Journal, thread: u64, puts: u64, acknowledged: &[AtomicU64], rng: &m
             cell(pm, start + word * 8).store(pm, content(id, word), Ordering::Relaxed);
         }
         let at = cell(pm, start).addr();
-        pm.flush_fresh(at, lines as usize * LINE, LINE);
-        if rng.random_bool(0.3) {
-            pm.fence();
-        }
         cell(pm, start).store(pm, id, Ordering::Relaxed);
-        pm.flush_of(cell(pm, start));
+        pm.flush_fresh(at, lines as usize * LINE, freed[i as usize]);
         pm.fence();
+        let (before, old, _) = decode(load(key));
         pointer(pm, thread, key).publish(pm, encode(id, i, lines));
+        if before != 0 {
+            freed[old as usize] = pm.captured();
+        }
         if rng.random_bool(0.6) {
             if pm.commit().is_err() {
                 return;
@@ -218,7 +220,7 @@ fn long_blocks_are_written_once_and_short_ones_are_in_the_journal() {
         for at in (AT..AT + len as u64).step_by(8) {
             cell(&pm, at).store(&pm, at, Ordering::Relaxed);
         }
-        pm.flush_fresh(cell(&pm, AT).addr(), len, LINE);
+        pm.flush_fresh(cell(&pm, AT).addr(), len, 0);
         pm.fence();
         pm.commit().expect("commits");
     };

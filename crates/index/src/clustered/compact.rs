@@ -31,6 +31,10 @@ use std::ops::ControlFlow;
 
 /// Values that a page's replacement moves at most: it names the ones before.
 const TOGETHER: usize = 16;
+/// Their bytes, but for the first one's: the page's lock is held while they are copied.
+const TOGETHER_BYTES: usize = 1 << 20;
+/// Bytes after which what was moved is committed: until then, a journal has it in memory.
+const COMMITTED: u64 = 8 << 20;
 /// Attempts to let readers leave what was merged or moved: for a second or so.
 const WAITS: usize = 16;
 
@@ -44,6 +48,8 @@ pub struct Compacted {
     pub pages: u64,
     /// Long values that were moved.
     pub values: u64,
+    /// Bytes of pages and values that were written.
+    pub bytes: u64,
 }
 
 /// A long value on its way into another block.
@@ -104,16 +110,21 @@ where
             return Err(SpaceError::ReadOnly.into());
         }
         let (mut done, mut failed) = (Compacted::default(), None);
-        self.each_leaf(stops, &mut failed, |at| self.pack(at, &mut done));
+        self.each_leaf(stops, (&mut done, &mut failed), |at, done| {
+            self.pack(at, done)
+        });
         let _ = (0..WAITS).any(|_| wait_for_readers());
         let vacating = self.heap.vacate();
-        // The reserve leaves these chunks, too.
-        self.empty_spare();
-        self.fill_spare();
+        {
+            // The reserve leaves these chunks, too.
+            let _storing = self.storing();
+            self.empty_spare();
+            self.fill_spare();
+        }
         // Rare paths are to be taken often.
         let is_leaving = |block| self.pm().tiny() || vacating.is_leaving(block);
-        self.each_leaf(stops, &mut failed, |at| {
-            self.move_leaf(at, &is_leaving, &mut done)
+        self.each_leaf(stops, (&mut done, &mut failed), |at, done| {
+            self.move_leaf(at, &is_leaving, done)
         });
         self.move_upper(stops, &mut failed, &is_leaving, &mut done);
         let _ = (0..WAITS).any(|_| wait_for_readers());
@@ -127,15 +138,16 @@ where
     fn each_leaf(
         &self,
         stops: &dyn Fn() -> bool,
-        failed: &mut Option<ReadError>,
-        mut each: impl FnMut(&Ranged<K>) -> Result<(), ReadError>,
+        (done, failed): (&mut Compacted, &mut Option<ReadError>),
+        mut each: impl FnMut(&Ranged<K>, &mut Compacted) -> Result<(), ReadError>,
     ) {
+        let mut committed = done.bytes;
         let mut low: Option<K::Owned> = None;
         while !stops() {
             let guard = epoch::pin();
             let at = self.from_low(low.as_ref(), &guard);
-            let done = match Handle::decode(at.located.leaf) {
-                Handle::Part(_) => each(&at),
+            let one = match Handle::decode(at.located.leaf) {
+                Handle::Part(_) => each(&at, done),
                 Handle::Unloaded(_) => {
                     let loaded = Self::with_low(low.as_ref(), |low| self.load(low, &guard));
                     match loaded {
@@ -147,7 +159,7 @@ where
             };
             // Nobody waits for readers who is one.
             drop(guard);
-            match done {
+            match one {
                 Ok(()) => {}
                 Err(ReadError::Space(_)) if self.retired.wait() => {}
                 Err(ReadError::Space(_)) => return,
@@ -157,6 +169,13 @@ where
             match self.from_low(low.as_ref(), &epoch::pin()).high {
                 None => return,
                 high => low = high,
+            }
+            if done.bytes - committed >= COMMITTED {
+                committed = done.bytes;
+                if self.pm().commit().is_err() {
+                    // As every later commit will say.
+                    return;
+                }
             }
         }
     }
@@ -206,6 +225,7 @@ where
                 break;
             }
             done.merged += 1;
+            done.bytes += self.page_words as u64 * 8;
             at = again();
         }
         let Some(part) = self.lock_at(&at) else {
@@ -235,37 +255,44 @@ where
                 return Ok(());
             };
             let block = part.block();
-            let moved = self.move_locked(part, is_leaving);
-            done.pages += u64::from(part.block() != block);
+            let more = self.move_locked(part, is_leaving, done);
+            if part.block() != block {
+                done.pages += 1;
+                done.bytes += part.block_and_words().1 as u64 * 8;
+            }
             part.writer.unlock();
-            let moved = moved?;
-            done.values += moved as u64;
-            if moved < TOGETHER {
+            if !more? {
                 return Ok(());
             }
         }
     }
 
-    /// Returns how many values of the page were moved. Its writer's lock is held.
+    /// Moves a page, and some of its values. Returns whether there may be more. The writer's lock is
+    /// held.
     fn move_locked(
         &self,
         part: &Part,
         is_leaving: &dyn Fn(u64) -> bool,
-    ) -> Result<usize, ReadError> {
+        done: &mut Compacted,
+    ) -> Result<bool, ReadError> {
         let (block, guard) = (part.block(), &epoch::pin());
         let (old, entries, _) = self.content(part, None)?;
         let mut moving = Vec::new();
-        let mut copied = Ok(());
+        let (mut bytes, mut more, mut copied) = (0, false, Ok(()));
         for entry in 0..entries.len() {
             let value = entries.value(entry).reference();
             let Some(value) = value.filter(|value| is_leaving(value.block)) else {
                 continue;
             };
-            if moving.len() == TOGETHER {
+            if moving.len() == TOGETHER || bytes > TOGETHER_BYTES {
+                more = true;
                 break;
             }
             match self.copy_outer(&value) {
-                Ok(Some(new)) => moving.push(Moving { entry, new }),
+                Ok(Some(new)) => {
+                    bytes += value.len();
+                    moving.push(Moving { entry, new });
+                }
                 Ok(None) => {}
                 Err(e) => {
                     copied = Err(e);
@@ -274,7 +301,7 @@ where
             }
         }
         if moving.is_empty() && !is_leaving(block) {
-            return copied.map(|()| 0);
+            return copied.map(|()| false);
         }
         let generation = self.next_generation();
         let born: Vec<Reference> = (moving.iter())
@@ -304,7 +331,9 @@ where
         })?;
         self.become_replaced(part, replaced, None, &turnover.dropped, false, guard);
         self.retire_leaf(block, guard);
-        copied.map(|()| moving.len())
+        done.values += moving.len() as u64;
+        done.bytes += bytes as u64;
+        copied.map(|()| more)
     }
 
     /// Copies a value to another block. `Ok(None)` if it stays where it is: it is damaged, which
@@ -313,13 +342,9 @@ where
         let Ok(content) = self.content_of(value, true) else {
             return Ok(None);
         };
-        let new = self.write_outer(content)?;
         // One that takes whole chunks may only fit above.
-        if new.block() > value.block && !self.pm().tiny() {
-            self.discard_outer(&new);
-            return Ok(None);
-        }
-        Ok(Some(new))
+        let fits = |block| block < value.block || self.pm().tiny();
+        Ok(self.write_outer_where(content, fits)?)
     }
 
     /// Replaces the inner pages whose blocks are leaving.

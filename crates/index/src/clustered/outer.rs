@@ -83,11 +83,6 @@ pub(super) struct Outer {
 }
 
 impl Outer {
-    /// The offset of its block.
-    pub(super) fn block(&self) -> u64 {
-        self.block
-    }
-
     /// The reference to it, born in that page and generation at that place.
     pub(super) fn reference(&self, born_in: u32, generation: u64, place: usize) -> Reference {
         let first = [
@@ -154,15 +149,29 @@ where
         Self::OUTER && len > most
     }
 
-    /// Writes a value's content to a block, and flushes it but for its first line.
+    /// Writes a value's content to a block; it is flushed with the head.
     ///
     /// # Errors
     /// [`SpaceError`]; nothing has changed then.
     pub(super) fn write_outer(&self, value: &[u8]) -> Result<Outer, SpaceError> {
+        let outer = self.write_outer_where(value, |_| true)?;
+        Ok(outer.unwrap_or_else(|| unreachable!("every place does")))
+    }
+
+    /// As [`write_outer`](Self::write_outer), if the block that is free does.
+    pub(super) fn write_outer_where(
+        &self,
+        value: &[u8],
+        does: impl FnOnce(u64) -> bool,
+    ) -> Result<Option<Outer>, SpaceError> {
         self.refill_spare()?;
         let bytes = HEAD + value.len();
         // Smaller blocks are not aligned to lines.
         let block = self.heap.alloc(bytes.max(SMALLEST) as u64)?.get();
+        if !does(block) {
+            self.heap.free(POff::new(block));
+            return Ok(None);
+        }
         // Its head is read first.
         self.touch(block..block + bytes as u64);
         let id = self.number_for(block);
@@ -171,15 +180,12 @@ where
         // SAFETY: 1. the block has room for the head and the value, in whole words, and is
         // word-aligned; 2. it was just allocated: nobody else uses it.
         unsafe { write_bytes(pm, at.wrapping_add(HEAD), value) };
-        // PERSIST: the content, with the group or the page that leads to it. The first line is
-        // flushed with the head.
-        pm.flush_fresh(at, bytes, LINE);
-        Ok(Outer {
+        Ok(Some(Outer {
             id,
             block,
             len: value.len() as u32,
             sum: crc32c::crc32c_append(self.salt as u32, value),
-        })
+        }))
     }
 
     /// Reserves a number for a value in that block. It is not that of a value that was there
@@ -206,7 +212,7 @@ where
         self.pm().base().wrapping_add(block as usize)
     }
 
-    /// Writes the head of a value and its newborn word, and flushes both; the caller fences, with
+    /// Writes the head of a value and its newborn word, and flushes all of it; the caller fences, with
     /// the group or the page that leads to the value.
     pub(super) fn bear_outer(&self, reference: &Reference) {
         let (pm, at) = (self.pm(), self.address(reference.block));
@@ -214,9 +220,10 @@ where
         // SAFETY: 1. the block begins with room for a head, and is word-aligned; 2. nothing leads
         // to it yet.
         unsafe { write_bytes(pm, at, head) };
-        // PERSIST: the head and the content's first bytes, with the group or the page that leads to
-        // the value.
-        pm.flush(at, LINE);
+        let bytes = HEAD + reference.len();
+        // PERSIST: head and content, with the group or the page that leads to the value. With those
+        // of the batch's other values, which a journal writes as one if they are neighbours.
+        pm.flush_fresh(at, bytes, self.heap.freed());
         self.table
             .bear(pm, reference.id(), word_of(reference, true));
     }
@@ -243,8 +250,8 @@ where
     /// The content that a reference leads to. `sums`: whether its sum is compared.
     ///
     /// The caller is pinned since before it read the reference from a page that was current, or
-    /// holds the page's lock, or reads at a time: so the block is not used for anything else
-    /// meanwhile.
+    /// holds the page's lock, or has the reference from history, at a time that it reads at: so the
+    /// block is not used for anything else meanwhile.
     pub(super) fn content_of(&self, reference: &Reference, sums: bool) -> Result<&[u8], String> {
         let (block, len) = (reference.block, reference.len());
         let end = block.saturating_add((HEAD + len) as u64);

@@ -198,6 +198,7 @@ impl<M: Media> Heap<M> {
     pub fn free(&self, off: POff<u8>) {
         let guard = epoch::pin();
         if self.blocks.clear_live(off.get(), &guard) {
+            self.blocks.freed().note(self.pool.pm().captured());
             self.blocks.recycle(&[off.get()], &guard);
             self.release_empty();
         }
@@ -225,15 +226,26 @@ impl<M: Media> Heap<M> {
     /// Calls `recycle` once readers have left.
     fn defer(&self, recycle: impl FnOnce(&Blocks, &Guard) + Send + 'static, guard: &Guard) {
         let blocks = Arc::clone(&self.blocks);
+        // That the blocks are unreachable was fenced before.
+        let captured = self.pool.pm().captured();
         guard.defer(move || {
             // Pinning here would collect again: on a thread that is exiting, each pin is a new
             // participant's first, and the recursion ends with the stack. SAFETY: 1. the collector
             // runs this while the thread is pinned, so no state of a chunk that was reachable since
             // is freed; 2. nothing is deferred through it.
             let guard = unsafe { epoch::unprotected() };
+            blocks.freed().note(captured);
             recycle(&blocks, guard);
         });
         self.release_empty();
+    }
+
+    /// Returns what the medium had [captured](Media::captured) when the blocks that are handed out
+    /// now were freed, or later, for [`Media::flush_fresh`].
+    #[inline]
+    #[must_use]
+    pub fn freed(&self) -> u64 {
+        self.blocks.freed().last()
     }
 
     /// Checks that `off` is the start of a block of this root with room for `bytes`.

@@ -161,8 +161,13 @@ unsafe impl Media for Auto {
 
     #[inline]
     #[track_caller]
-    fn flush_fresh(&self, addr: *const u8, len: usize, head: usize) {
-        each!(self, pm => pm.flush_fresh(addr, len, head));
+    fn flush_fresh(&self, addr: *const u8, len: usize, since: u64) {
+        each!(self, pm => pm.flush_fresh(addr, len, since));
+    }
+
+    #[inline]
+    fn captured(&self) -> u64 {
+        each!(self, pm => pm.captured())
     }
 
     #[inline]

@@ -54,6 +54,15 @@ impl<M: Media, const PERSISTENT: bool> Counting<M, PERSISTENT> {
             commits: self.commits.load(Ordering::Relaxed),
         }
     }
+
+    #[inline]
+    fn count_lines(&self, addr: *const u8, len: usize) {
+        if len > 0 {
+            let lines = (addr.addr() + len - 1) / LINE - addr.addr() / LINE + 1;
+            // ORDERING: Relaxed; plain statistics.
+            self.lines.fetch_add(lines as u64, Ordering::Relaxed);
+        }
+    }
 }
 
 // SAFETY: 1. to 6. each call goes to the medium inside, which meets them.
@@ -76,21 +85,20 @@ unsafe impl<M: Media, const PERSISTENT: bool> Media for Counting<M, PERSISTENT> 
     #[inline]
     #[track_caller]
     fn flush(&self, addr: *const u8, len: usize) {
-        if len > 0 {
-            let lines = (addr.addr() + len - 1) / LINE - addr.addr() / LINE + 1;
-            // ORDERING: Relaxed; plain statistics.
-            self.lines.fetch_add(lines as u64, Ordering::Relaxed);
-        }
+        self.count_lines(addr, len);
         self.inner.flush(addr, len);
     }
 
     #[inline]
     #[track_caller]
-    fn flush_fresh(&self, addr: *const u8, len: usize, head: usize) {
-        let lines = len.saturating_sub(head).div_ceil(LINE);
-        // ORDERING: Relaxed; plain statistics.
-        self.lines.fetch_add(lines as u64, Ordering::Relaxed);
-        self.inner.flush_fresh(addr, len, head);
+    fn flush_fresh(&self, addr: *const u8, len: usize, since: u64) {
+        self.count_lines(addr, len);
+        self.inner.flush_fresh(addr, len, since);
+    }
+
+    #[inline]
+    fn captured(&self) -> u64 {
+        self.inner.captured()
     }
 
     #[inline]

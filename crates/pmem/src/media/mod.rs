@@ -217,14 +217,23 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
     #[track_caller]
     fn flush(&self, addr: *const u8, len: usize);
 
-    /// As [`flush`](Self::flush), of a block whose first `head` bytes will be flushed once more. They
-    /// need not be written back now, but may: a journal writes long runs of lines to the file.
+    /// As [`flush`](Self::flush), of a block that nothing durable leads to. `since`: what the medium
+    /// had [captured](Self::captured) when the block was last freed, or later. A journal keeps long
+    /// runs of such blocks out of its frames.
+    ///
+    /// The block is not given up before this thread's next fence.
     #[inline]
     #[track_caller]
-    fn flush_fresh(&self, addr: *const u8, len: usize, head: usize) {
-        if let Some(rest) = len.checked_sub(head) {
-            self.flush(addr.wrapping_add(head), rest);
-        }
+    fn flush_fresh(&self, addr: *const u8, len: usize, since: u64) {
+        let _ = since;
+        self.flush(addr, len);
+    }
+
+    /// Returns a number that rises with what is fenced: all that was fenced by now is durable when
+    /// the medium has made so much durable. 0 where nobody asks.
+    #[inline]
+    fn captured(&self) -> u64 {
+        0
     }
 
     /// Makes this thread's earlier flushes durable before its later stores.

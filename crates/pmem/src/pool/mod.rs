@@ -34,7 +34,7 @@ pub use crate::format::layout::MAX_RUN;
 pub use crate::format::superblock::FORMAT;
 pub use backup::BackupError;
 pub use blocks::HeapStats;
-pub(crate) use blocks::{Blocks, Held, choose};
+pub(crate) use blocks::{Blocks, Freed, Held, choose};
 pub use check::{PoolReport, PoolViolation};
 pub use roots::{DataKind, ROOT_NAME, ROOT_WORDS, Root, RootError, RootInfo, RootKind};
 pub use space::CompactReport;
@@ -102,6 +102,7 @@ pub struct Pool<M: Media> {
     /// The allocator of each root, new at every opening of the root: frees that an earlier
     /// opening deferred must not reach it.
     blocks: Mutex<[Option<Arc<Blocks>>; ROOTS]>,
+    freed: Arc<Freed>,
     space: Mutex<Space>,
     superblock: Mutex<Superblock>,
     open_roots: Mutex<u64>,
@@ -258,6 +259,7 @@ impl<M: Media> Pool<M> {
     fn assemble(pm: M, path: &Path, superblock: Superblock, was_clean: bool) -> Self {
         Self {
             blocks: Mutex::new([const { None }; ROOTS]),
+            freed: Arc::default(),
             space: Mutex::new(Space::default()),
             superblock: Mutex::new(superblock),
             open_roots: Mutex::new(0),
@@ -424,9 +426,8 @@ impl<M: Media> Pool<M> {
     pub(crate) fn blocks_of(&self, owner: u8) -> Arc<Blocks> {
         let mut all = lock(&self.blocks);
         let chunks = (self.pm.capacity().max(self.pm.len()) / CHUNK) as usize;
-        let blocks =
-            all[usize::from(owner)].get_or_insert_with(|| Arc::new(Blocks::new(owner, chunks)));
-        Arc::clone(blocks)
+        let new = || Arc::new(Blocks::new(owner, chunks, Arc::clone(&self.freed)));
+        Arc::clone(all[usize::from(owner)].get_or_insert_with(new))
     }
 
     /// Forgets the blocks of root slot `owner`, which is being closed.

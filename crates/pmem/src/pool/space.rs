@@ -44,7 +44,7 @@ pub struct CompactReport {
     pub before_bytes: u64,
     /// Bytes of the pool after.
     pub after_bytes: u64,
-    /// Bytes of free chunks inside it whose space went back to the file system.
+    /// Bytes of free chunks inside it that have no space behind them now.
     pub punched_bytes: u64,
 }
 
@@ -155,6 +155,12 @@ impl<M: Media> Pool<M> {
         }
     }
 
+    /// Returns the bytes of free chunks that have space behind them.
+    pub fn idle_bytes(&self) -> u64 {
+        let space = lock(&self.space);
+        (space.free.len() - space.holes.len()) as u64 * CHUNK
+    }
+
     /// Gives back the chunks that begin at `first`. Nothing durable may lead there.
     pub(crate) fn release_chunks(&self, first: u32, chunks: u32) {
         let mut space = lock(&self.space);
@@ -260,18 +266,17 @@ impl<M: Media> Pool<M> {
             })?;
             self.pm.shrink(after)?;
         }
-        let mut punched = 0;
-        for (first, chunks) in runs(&space.free) {
+        let whole: BTreeSet<u32> = space.free.difference(&space.holes).copied().collect();
+        for (first, chunks) in runs(&whole) {
             // Noted first: whatever becomes of the punching, the chunks are backed before use.
             space.holes.extend(first..first + chunks);
             self.pm
                 .punch(u64::from(first) * CHUNK, u64::from(chunks) * CHUNK)?;
-            punched += u64::from(chunks) * CHUNK;
         }
         Ok(CompactReport {
             before_bytes: before,
             after_bytes: after,
-            punched_bytes: punched,
+            punched_bytes: space.holes.len() as u64 * CHUNK,
         })
     }
 }

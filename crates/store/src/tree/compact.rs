@@ -5,16 +5,28 @@ use crate::error::WriteError;
 use bristlecone_index::clustered;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::heap::HeapStats;
-use std::sync::atomic::{AtomicU64, Ordering};
+use bristlecone_pmem::sync::lock;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// Bytes of free blocks that are not worth the thread's work.
 const FEW: u64 = 16 << 20;
 
+/// How often the thread looks: it reads the state of every chunk.
+const EVERY: Duration = Duration::from_secs(5);
+
 /// What the sweep's thread knows of earlier attempts.
 #[derive(Debug, Default)]
 pub(super) struct Compaction {
-    /// Bytes of free blocks that the last one left.
-    left: AtomicU64,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// When it looked.
+    at: Option<Instant>,
+    /// Bytes of free blocks that it left.
+    left: u64,
 }
 
 impl<M: Media> Core<M> {
@@ -34,22 +46,29 @@ impl<M: Media> Core<M> {
         }
     }
 
-    /// Makes tree and pool smaller, if more than half of the tree's space is free.
+    /// Makes tree and pool smaller, if more than half of the tree's space is free, or of the pool's.
     ///
     /// # Errors
     /// As of [`compact`](Self::compact).
     pub(super) fn compact_if_worth_it(&self) -> Result<(), WriteError> {
-        let left = &self.compaction.left;
-        // ORDERING (both): Relaxed; only the sweep's thread uses it.
-        if !is_worth_it(self.tree.space(), left.load(Ordering::Relaxed)) {
+        let mut seen = lock(&self.compaction.seen);
+        if seen.at.is_some_and(|at| at.elapsed() < EVERY) {
             return Ok(());
         }
-        let compacted = self.compact(&|| self.control.is_stopped());
-        let given = self.tree.pool().compact();
-        left.store(free(self.tree.space()), Ordering::Relaxed);
-        compacted?;
-        given?;
-        Ok(())
+        seen.at = Some(Instant::now());
+        let (space, pool) = (self.tree.space(), self.tree.pool());
+        seen.left = seen.left.min(free(space));
+        let mut compacted = Ok(());
+        if is_worth_it(space, seen.left) {
+            compacted = self.compact(&|| self.control.is_stopped());
+            seen.left = free(self.tree.space());
+        } else if pool.idle_bytes() <= FEW.max(space.chunk_bytes) {
+            return Ok(());
+        }
+        if !self.control.is_stopped() {
+            pool.compact()?;
+        }
+        compacted
     }
 }
 

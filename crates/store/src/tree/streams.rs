@@ -60,16 +60,25 @@ impl<M: Media> Core<M> {
         let stored = Stored::apart((number, head.id), &head, &self.counts);
         inside(&mut || self.put_part((number, head.id), OWNER, &place))?;
         let mut i = 0;
-        while !part.is_empty() {
+        loop {
             let len = head.len as usize + part.len();
             if len > MAX_VALUE_BYTES {
                 let most = MAX_VALUE_BYTES;
                 return Err(WriteError::ValueTooLong { len, most });
             }
             inside(&mut || self.put_part((number, head.id), i, &part))?;
+            // What is not durable yet is in memory.
+            self.pm().commit()?;
             head.len = len as u64;
             i += 1;
+            if part.len() < PART {
+                // The stream has ended, whatever it may give later.
+                break;
+            }
             read_part(from, &mut part)?;
+            if part.is_empty() {
+                break;
+            }
         }
         let stamp = inside(&mut || {
             let put = self.counts.naming(std::iter::once((key, &*place)), || {

@@ -280,7 +280,7 @@ impl Core {
     /// needs, and a small pool has a small one.
     pub fn close(&self, keeper: &mut MutexGuard<'_, Keeper>) -> Result<(), CommitError> {
         self.checkpoint_all(keeper)?;
-        let kept = self.image.len().min(self.journal_max * KEPT) / KEPT;
+        let kept = (self.image.len() / KEPT).min(self.journal_max);
         let kept = kept / u64::from(keeper.header.segment_bytes);
         let segments = keeper.header.segments.min(kept as u32).max(FIRST_SEGMENTS);
         let next = lock(&self.log).next_seq;

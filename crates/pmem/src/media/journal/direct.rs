@@ -1,25 +1,27 @@
-//! Long runs of lines go to the pool file itself, and not into the journal.
+//! Long runs of fresh blocks go to the pool file itself, and not into the journal.
 //!
 //! ```text
-//! a chunk has long runs, and all that was captured before their fence is durable
+//! a chunk has long runs of fresh blocks, and what had freed these is durable
 //! write the runs to the pool file, sync it
 //! the frame has a *direct run* in the place of each: line, count, no bytes
 //! ```
 //!
-//! This is what persistent memory may do at any time: write a line back that was stored to and is
-//! not fenced. What was captured before the fence is durable first, as it is when a checkpoint
-//! writes a page.
+//! A block is *fresh* until something leads to it. Once what had freed it before is durable, nothing
+//! durable does, and nobody who recovers reads what the file has there. So it may be written before
+//! the frame is durable, and before all that was fenced earlier.
 //!
 //! # Crash states
-//! | crash | leaves | why that is a state of persistent memory |
+//! | crash | leaves | why it is harmless |
 //! | --- | --- | --- |
-//! | before the frame is durable | lines in the file that no frame speaks of | they were stored, and every fence before that is durable |
-//! | afterwards, and the file was not written since | frames with earlier states of the lines, ahead of the direct run | recovery comes to the direct run later, and takes the file's bytes again |
-//! | after a checkpoint or another direct run has written the lines | later states of them in the file | the frames with those states follow; or their fence is not passed, and all before it is durable |
+//! | before the frame is durable | other bytes in blocks that are free | free blocks have any content |
+//! | afterwards | frames with lines of what the blocks were before, ahead of the direct run | recovery comes to the direct run later, and takes the file's bytes again |
+//! | after a checkpoint has written later states of the lines | these | what they hold was captured, in frames that follow |
+//! | after the blocks were freed and written directly once more | the later content | the frame that freed them is durable: nothing leads to the earlier one |
 //!
 //! A checkpoint writes pages as it has copied them, maybe before the run was captured. So a run with
 //! a page that a checkpoint is writing goes into the journal. The lock of the pages behind is held
-//! until the run is in the file, so memory is not given back before.
+//! until the run is in the file, so memory is not given back before. Lines are captured while the
+//! block is its writer's, who does not give it up before the fence.
 
 use super::commit::{Core, Stop};
 use super::format::{FRAME_HEAD, direct_run};
@@ -35,7 +37,7 @@ pub(super) const SHORTEST: u64 = (8 << 10) / LINE as u64;
 const WORTH_A_SYNC: u64 = 64 << 10;
 
 impl Core {
-    /// Writes the long runs of these chunks to the pool file, durably, and leaves
+    /// Writes the long fresh runs of these chunks to the pool file, durably, and leaves
     /// direct runs in their places. `durable`: so many lines are durable.
     pub(super) fn write_direct(
         &self,

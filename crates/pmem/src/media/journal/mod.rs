@@ -28,7 +28,7 @@
 //! segment | frame | frame | ...        each starts at a 512-byte sector
 //! frame   | magic "JFRM" sum:4 | seq:8 | epoch:8 | durable:8 | pool_len:8 | payload:4 | zeros to 64
 //!         | run | run | ... | zeros to the next sector
-//! run     | line:48 count:16 | count x 64 bytes |
+//! run     | line:48 count:16 | count x 64 bytes |          direct run | line:48 0:16 | count:64 |
 //! ```
 //!
 //! # Invariants
@@ -37,7 +37,8 @@
 //! 2. Of two captures of one line, the one later in the journal is the later state (`stage.rs`).
 //! 3. A store that a capture or a page copy holds was made after fences that are all earlier in
 //!    the journal (than the capture), or below E (of the copy).
-//! 4. The pool file is written only by checkpoints, and only with copies whose E is durable.
+//! 4. The pool file is written only by checkpoints, with copies whose E is durable, and with long
+//!    runs of fresh blocks (`direct.rs`), when what had freed these is durable.
 //! 5. Both header slots lead into frames that are still there: a segment is reused only when
 //!    both have a head behind it.
 //! 6. A commit is acknowledged only when every frame up to its lines is synced; after a failed sync
@@ -173,6 +174,26 @@ impl Journal {
         Ok(())
     }
 
+    /// Returns the lines of bytes that are flushed, the first one and that after the last, unless
+    /// they are not the pool's.
+    #[inline]
+    fn lines_to_note(&self, addr: *const u8, len: usize) -> Option<(u64, u64)> {
+        let core = &*self.core;
+        // ORDERING: Acquire; pairs with the Release in `Core::record`: lines that are no longer
+        // noted are no longer acknowledged.
+        if len == 0 || !core.recording.load(Ordering::Acquire) {
+            return None;
+        }
+        let start = addr.addr().wrapping_sub(core.image.base().addr());
+        let end = (start.saturating_add(len) as u64).min(core.image.len());
+        if start as u64 >= end {
+            return None;
+        }
+        let pool = (core.image.base().cast_const(), core.image.len());
+        self.recorder.note(pool, addr, len);
+        Some((start as u64 / LINE as u64, end.div_ceil(LINE as u64)))
+    }
+
     fn stop_threads(&self) {
         {
             let mut progress = lock(&self.core.progress);
@@ -301,28 +322,19 @@ unsafe impl Media for Journal {
 
     #[inline]
     fn flush(&self, addr: *const u8, len: usize) {
-        let core = &*self.core;
-        // ORDERING: Acquire; pairs with the Release in `Core::record`: lines that are no longer
-        // noted are no longer acknowledged.
-        if len == 0 || !core.recording.load(Ordering::Acquire) {
-            return;
+        if let Some((first, end)) = self.lines_to_note(addr, len) {
+            self.core.stage.note(first, end);
         }
-        let start = addr.addr().wrapping_sub(core.image.base().addr());
-        let end = (start.saturating_add(len) as u64).min(core.image.len());
-        // This is not the pool's memory, so there is nothing to write back.
-        if start as u64 >= end {
-            return;
-        }
-        let pool = (core.image.base().cast_const(), core.image.len());
-        self.recorder.note(pool, addr, len);
-        core.stage
-            .note(start as u64 / LINE as u64, end.div_ceil(LINE as u64));
     }
 
-    fn flush_fresh(&self, addr: *const u8, len: usize, head: usize) {
-        // With the heads, neighbours are one run, which need not go into the journal.
-        let _ = head;
-        self.flush(addr, len);
+    fn flush_fresh(&self, addr: *const u8, len: usize, since: u64) {
+        if let Some((first, end)) = self.lines_to_note(addr, len) {
+            self.core.stage.note_fresh(first, end, since);
+        }
+    }
+
+    fn captured(&self) -> u64 {
+        self.core.stage.appended()
     }
 
     #[inline]

@@ -41,17 +41,20 @@ thread_local! {
 /// Consecutive lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Lines {
+    /// They are of blocks that nothing durable leads to, once so much is durable.
+    fresh: bool,
     first: u64,
     end: u64,
+    since: u64,
 }
 
-/// A long run of a chunk.
+/// A long run of fresh lines in a chunk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Long {
     /// Where its word is, in the chunk's bytes.
     pub at: usize,
     pub lines: u64,
-    /// Number of lines that had been appended before its fence.
+    /// What had freed its blocks is durable when so many lines are.
     pub since: u64,
 }
 
@@ -72,7 +75,7 @@ pub(super) struct Chunk {
     pub end: u64,
     /// One more than the highest line number in it.
     pub top: u64,
-    /// Its long runs, in order.
+    /// Its long runs of fresh lines, in order.
     pub long: Vec<Long>,
 }
 
@@ -119,15 +122,36 @@ impl Stage {
     /// Notes lines `first..end` for this thread's next fence.
     #[inline]
     pub fn note(&self, first: u64, end: u64) {
+        self.note_as(Lines {
+            fresh: false,
+            first,
+            end,
+            since: 0,
+        });
+    }
+
+    /// As [`note`](Self::note), of blocks that nothing durable leads to once `since` lines are
+    /// durable.
+    pub fn note_fresh(&self, first: u64, end: u64, since: u64) {
+        self.note_as(Lines {
+            fresh: true,
+            first,
+            end,
+            since,
+        });
+    }
+
+    #[inline]
+    fn note_as(&self, lines: Lines) {
         let mut slot = lock(&self.slots[SLOT.with(|s| *s)]);
         if let Some(last) = slot.noted.last_mut() {
             // The usual repeat: fields of one line, or of lines in a row, flushed one by one.
-            if first >= last.first && first <= last.end {
-                last.end = last.end.max(end);
+            if last.goes_on_with(&lines) {
+                last.join(&lines);
                 return;
             }
         }
-        slot.noted.push(Lines { first, end });
+        slot.noted.push(lines);
     }
 
     /// Captures and appends the lines that this thread noted. Returns true if that filled a chunk.
@@ -144,10 +168,11 @@ impl Stage {
         {
             let mut active = lock(&self.active);
             let before = active.full.len();
-            let (lines, since) = (image.lines(), active.end);
+            let lines = image.lines();
             for run in &slot.noted {
                 // A line past the end was cut off meanwhile, and is no longer the pool's.
-                active.append(image, (run.first, run.end.min(lines)), since);
+                let end = run.end.min(lines);
+                active.append(image, &Lines { end, ..*run });
             }
             filled = active.full.len() > before;
             slot.last = active.end;
@@ -209,11 +234,23 @@ impl Stage {
     }
 }
 
+impl Lines {
+    /// Whether `next` begins among these, or behind the last of them, and is of their kind.
+    fn goes_on_with(&self, next: &Self) -> bool {
+        self.fresh == next.fresh && self.first <= next.first && next.first <= self.end
+    }
+
+    fn join(&mut self, next: &Self) {
+        self.end = self.end.max(next.end);
+        self.since = self.since.max(next.since);
+    }
+}
+
 impl Active {
-    /// Appends lines `first..end`. `since`: how many lines there were before their fence.
+    /// Appends lines.
     #[inline]
-    fn append(&mut self, image: &Image, (first, end): (u64, u64), since: u64) {
-        let mut line = first;
+    fn append(&mut self, image: &Image, lines: &Lines) {
+        let (mut line, end, since) = (lines.first, lines.end, lines.since);
         while line < end {
             let room = self.chunk_bytes.saturating_sub(self.open.bytes.len() + 8) / LINE;
             if room == 0 {
@@ -222,7 +259,7 @@ impl Active {
                 continue;
             }
             let count = (end - line).min(room as u64).min(MAX_RUN);
-            if count >= direct::SHORTEST {
+            if lines.fresh && count >= direct::SHORTEST {
                 self.open.long.push(Long {
                     at: self.open.bytes.len(),
                     lines: count,
@@ -271,11 +308,11 @@ fn fresh(chunk_bytes: usize) -> Vec<u8> {
 fn merge(runs: &mut Vec<Lines>) {
     runs.sort_unstable();
     runs.dedup_by(|next, kept| {
-        let touches = next.first <= kept.end;
-        if touches {
-            kept.end = kept.end.max(next.end);
+        let joins = kept.goes_on_with(next);
+        if joins {
+            kept.join(next);
         }
-        touches
+        joins
     });
 }
 
@@ -285,7 +322,17 @@ mod tests {
 
     #[test]
     fn runs_merge_where_they_touch() {
-        let run = |first, end| Lines { first, end };
+        let run = |first, end| Lines {
+            fresh: false,
+            first,
+            end,
+            since: 0,
+        };
+        let fresh = |first, end, since| Lines {
+            fresh: true,
+            since,
+            ..run(first, end)
+        };
         let mut runs = vec![
             run(9, 10),
             run(1, 3),
@@ -296,5 +343,9 @@ mod tests {
         ];
         merge(&mut runs);
         assert_eq!(runs, [run(1, 5), run(7, 8), run(9, 10)]);
+        // Those of fresh blocks by themselves.
+        let mut runs = vec![fresh(5, 9, 3), run(4, 6), fresh(9, 12, 7), run(9, 10)];
+        merge(&mut runs);
+        assert_eq!(runs, [run(4, 6), run(9, 10), fresh(5, 12, 7)]);
     }
 }

@@ -21,8 +21,8 @@ use chunk::{ChunkState, ChunkStates, RUN};
 use crossbeam_epoch::{self as epoch, Guard};
 use crossbeam_utils::CachePadded;
 use std::collections::{BTreeSet, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 pub(crate) use vacate::{Held, choose};
 
@@ -85,6 +85,24 @@ pub(crate) struct Blocks {
     empty_count: AtomicUsize,
     /// Whose turn it is to empty chunks.
     turn: Mutex<()>,
+    freed: Arc<Freed>,
+}
+
+/// What the medium had captured when the blocks of a pool that are free were freed, or later.
+#[derive(Debug, Default)]
+pub(crate) struct Freed(AtomicU64);
+
+impl Freed {
+    /// Blocks are free from now on, and what freed them was captured by `captured`.
+    pub(crate) fn note(&self, captured: u64) {
+        // ORDERING: Release; pairs with the Acquire in `last`: who gets such a block sees this.
+        self.0.fetch_max(captured, Ordering::Release);
+    }
+
+    pub(crate) fn last(&self) -> u64 {
+        // ORDERING: Acquire; pairs with the Release in `note`.
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// Sizes of a root's allocator.
@@ -100,7 +118,7 @@ pub struct HeapStats {
 
 impl Blocks {
     /// Returns the allocator of root slot `owner` in a pool that can grow to `chunks` chunks.
-    pub(crate) fn new(owner: u8, chunks: usize) -> Self {
+    pub(crate) fn new(owner: u8, chunks: usize, freed: Arc<Freed>) -> Self {
         Self {
             owner,
             chunks: ChunkStates::new(chunks),
@@ -110,12 +128,18 @@ impl Blocks {
             empty: Mutex::default(),
             empty_count: AtomicUsize::new(0),
             turn: Mutex::default(),
+            freed,
         }
     }
 
     fn adopt(&self, chunk: u32, state: ChunkState, guard: &Guard) {
         self.chunks.set(chunk, Some(state), guard);
         lock(&self.owned).push(chunk);
+    }
+
+    /// What freed the pool's free blocks.
+    pub(crate) fn freed(&self) -> &Freed {
+        &self.freed
     }
 
     /// Splits an offset into its chunk's state and the block's number.
@@ -334,16 +358,20 @@ impl Blocks {
     ) -> Result<u64, SpaceError> {
         let mut partial = lock(&self.partial[usize::from(class)]);
         if partial.is_empty() {
-            let chunk = match assign() {
-                Ok(chunk) => chunk,
-                Err(e) => {
-                    drop(partial);
-                    // Another thread's cache may still hold some.
-                    return self.steal(class).ok_or(e);
+            match assign() {
+                Ok(chunk) => {
+                    self.adopt(chunk, ChunkState::blocks_of(class), guard);
+                    partial.push(chunk);
                 }
-            };
-            self.adopt(chunk, ChunkState::blocks_of(class), guard);
-            partial.push(chunk);
+                Err(e) => {
+                    self.reopen_class(class, &mut partial, guard);
+                    if partial.is_empty() {
+                        drop(partial);
+                        // Another thread's cache may still hold some.
+                        return self.steal(class).ok_or(e);
+                    }
+                }
+            }
         }
         let most = batch(class);
         let mut got = Vec::with_capacity(most);

@@ -4,7 +4,7 @@
 use super::Blocks;
 use super::chunk::RUN;
 use crate::sync::lock;
-use crossbeam_epoch as epoch;
+use crossbeam_epoch::{self as epoch, Guard};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -92,6 +92,11 @@ impl Blocks {
                 continue;
             }
             let mut partial = lock(&self.partial[usize::from(state.class)]);
+            // It may have gone back, and come again, before the lock was there.
+            let now = self.chunks.get(chunk, &guard);
+            if now.is_none_or(|now| !std::ptr::eq(now, state)) {
+                continue;
+            }
             let listed = partial.len();
             partial.retain(|other| *other != chunk);
             // ORDERING: Relaxed; under the class lock.
@@ -127,6 +132,25 @@ impl Blocks {
             let untaken = state.untaken.load(Ordering::Relaxed);
             // One without a taken block waits already.
             if untaken > 0 && untaken < state.blocks {
+                partial.push(chunk);
+            }
+        }
+    }
+
+    /// Takes closed chunks of a class into use again that have free blocks: there is no other space.
+    /// The caller holds the class's lock, and has its list.
+    pub(super) fn reopen_class(&self, class: u8, partial: &mut Vec<u32>, guard: &Guard) {
+        for &chunk in lock(&self.owned).iter() {
+            let state = self.chunks.get(chunk, guard);
+            let Some(state) = state.filter(|state| state.class == class && state.is_closed())
+            else {
+                continue;
+            };
+            // ORDERING: Relaxed; under the class lock.
+            let untaken = state.untaken.load(Ordering::Relaxed);
+            // One without a taken block waits to go back already.
+            if untaken > 0 && untaken < state.blocks {
+                state.set_closed(false);
                 partial.push(chunk);
             }
         }
