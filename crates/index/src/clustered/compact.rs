@@ -267,8 +267,8 @@ where
         }
     }
 
-    /// Moves a page, and some of its values. Returns whether there may be more. The writer's lock is
-    /// held.
+    /// Moves a page, and some of its values. Returns whether there may be more. The caller holds the
+    /// writer's lock.
     fn move_locked(
         &self,
         part: &Part,

@@ -212,8 +212,8 @@ where
         self.pm().base().wrapping_add(block as usize)
     }
 
-    /// Writes the head of a value and its newborn word, and flushes all of it; the caller fences, with
-    /// the group or the page that leads to the value.
+    /// Writes the head of a value and its newborn word, and flushes all of it; the caller fences,
+    /// with the group or the page that leads to the value.
     pub(super) fn bear_outer(&self, reference: &Reference) {
         let (pm, at) = (self.pm(), self.address(reference.block));
         let head = &reference.encode()[..HEAD];

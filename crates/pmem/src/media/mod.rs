@@ -217,9 +217,9 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
     #[track_caller]
     fn flush(&self, addr: *const u8, len: usize);
 
-    /// As [`flush`](Self::flush), of a block that nothing durable leads to. `since`: what the medium
-    /// had [captured](Self::captured) when the block was last freed, or later. A journal keeps long
-    /// runs of such blocks out of its frames.
+    /// As [`flush`](Self::flush), of a block that nothing durable leads to. `since`: what the
+    /// medium had [captured](Self::captured) when the block was last freed, or later. A journal
+    /// keeps long runs of such blocks out of its frames.
     ///
     /// The block is not given up before this thread's next fence.
     #[inline]

@@ -46,8 +46,8 @@ impl<M: Media> Store<M> {
     }
 
     /// Adds the bytes of a range of the value of `key` to `into`, as far as the value has them, and
-    /// returns the value's length; `None` if there is no value. In the clustered layout only what is
-    /// asked for of a long value is read: 8 MiB at a time.
+    /// returns the value's length; `None` if there is no value. A value in parts, of 64 MiB or more
+    /// or from [`put_from`](Self::put_from), is read 8 MiB at a time, as far as it is asked for.
     ///
     /// # Errors
     /// [`ReadError`]

@@ -46,7 +46,7 @@ impl<M: Media> Core<M> {
         }
     }
 
-    /// Makes tree and pool smaller, if more than half of the tree's space is free, or of the pool's.
+    /// Makes tree and pool smaller, if more than half of the tree's space is free, or the pool's.
     ///
     /// # Errors
     /// As of [`compact`](Self::compact).

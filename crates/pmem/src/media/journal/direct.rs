@@ -6,9 +6,9 @@
 //! the frame has a *direct run* in the place of each: line, count, no bytes
 //! ```
 //!
-//! A block is *fresh* until something leads to it. Once what had freed it before is durable, nothing
-//! durable does, and nobody who recovers reads what the file has there. So it may be written before
-//! the frame is durable, and before all that was fenced earlier.
+//! A block is *fresh* until something leads to it. Once what had freed it before is durable,
+//! nothing durable does, and nobody who recovers reads what the file has there. So it may be
+//! written before the frame is durable, and before all that was fenced earlier.
 //!
 //! # Crash states
 //! | crash | leaves | why it is harmless |
@@ -18,10 +18,10 @@
 //! | after a checkpoint has written later states of the lines | these | what they hold was captured, in frames that follow |
 //! | after the blocks were freed and written directly once more | the later content | the frame that freed them is durable: nothing leads to the earlier one |
 //!
-//! A checkpoint writes pages as it has copied them, maybe before the run was captured. So a run with
-//! a page that a checkpoint is writing goes into the journal. The lock of the pages behind is held
-//! until the run is in the file, so memory is not given back before. Lines are captured while the
-//! block is its writer's, who does not give it up before the fence.
+//! A checkpoint writes pages as it has copied them, maybe before the run was captured. So a run
+//! with a page that a checkpoint is writing goes into the journal. The lock of the pages behind is
+//! held until the run is in the file, so memory is not given back before. Lines are captured while
+//! the block is its writer's, who does not give it up before the fence.
 
 use super::commit::{Core, Stop};
 use super::format::{FRAME_HEAD, direct_run};

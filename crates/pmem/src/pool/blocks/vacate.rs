@@ -137,8 +137,8 @@ impl Blocks {
         }
     }
 
-    /// Takes closed chunks of a class into use again that have free blocks: there is no other space.
-    /// The caller holds the class's lock, and has its list.
+    /// Takes closed chunks of a class into use again that have free blocks: there is no other
+    /// space. The caller holds the class's lock, and has its list.
     pub(super) fn reopen_class(&self, class: u8, partial: &mut Vec<u32>, guard: &Guard) {
         for &chunk in lock(&self.owned).iter() {
             let state = self.chunks.get(chunk, guard);
