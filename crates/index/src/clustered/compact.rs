@@ -267,7 +267,7 @@ where
         }
     }
 
-    /// Moves a page, and some of its values. Returns whether there may be more. The caller holds the
+    /// Moves a page, and some of its values. Returns whether there may be more. The caller has the
     /// writer's lock.
     fn move_locked(
         &self,
