@@ -185,8 +185,8 @@ impl Keyspace {
     }
 
     /// Returns the bytes of a range of a value, as far as the value has them; `None` if there is no
-    /// such key. In the clustered layout a value of 64 MiB or more, or from a stream, is in parts of
-    /// 8 MiB: only those are read that the range has. Of others, the sum of all of it is compared.
+    /// such key. In the clustered layout a value of 64 MiB or more, or from a stream, is in parts
+    /// of 8 MiB: only those are read that the range has. Others are compared with their sums.
     ///
     /// # Errors
     /// As [`get`](Self::get), and [`NoSpace`](crate::ErrorKind::NoSpace) without memory for it.
