@@ -29,7 +29,7 @@ fn cell(pm: &Journal, offset: u64) -> &PWord {
 }
 
 fn pointer(pm: &Journal, thread: u64, key: u64) -> &PWord {
-    cell(pm, 64 << 10 | (thread * KEYS + key) * LINE as u64)
+    cell(pm, (64 << 10) + (thread * KEYS + key) * LINE as u64)
 }
 
 fn block(thread: u64, i: u64) -> u64 {
@@ -38,15 +38,15 @@ fn block(thread: u64, i: u64) -> u64 {
 
 /// A pointer: which content, in which block, and its lines.
 fn encode(id: u64, block: u64, lines: u64) -> u64 {
-    id << 32 | block << 16 | lines
+    (id << 32) | (block << 16) | lines
 }
 
 fn decode(word: u64) -> (u64, u64, u64) {
-    (word >> 32, word >> 16 & 0xFFFF, word & 0xFFFF)
+    (word >> 32, (word >> 16) & 0xFFFF, word & 0xFFFF)
 }
 
 fn content(id: u64, word: u64) -> u64 {
-    (id << 20 | word).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    ((id << 20) | word).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 /// Puts new values until a commit fails, or so many are there. Notes what was acknowledged.

@@ -145,7 +145,7 @@ where
         let mut low: Option<K::Owned> = None;
         while !stops() {
             let guard = epoch::pin();
-            let at = self.from_low(low.as_ref(), &guard);
+            let at = self.range_at(low.as_ref(), &guard);
             let one = match Handle::decode(at.located.leaf) {
                 Handle::Part(_) => each(&at, done),
                 Handle::Unloaded(_) => {
@@ -166,7 +166,7 @@ where
                 Err(e) => _ = failed.get_or_insert(e),
             }
             // It may end further to the right by now.
-            match self.from_low(low.as_ref(), &epoch::pin()).high {
+            match self.range_at(low.as_ref(), &epoch::pin()).high {
                 None => return,
                 high => low = high,
             }
@@ -189,7 +189,7 @@ where
     }
 
     /// The page with that low fence, or what has taken it over.
-    fn from_low(&self, low: Option<&K::Owned>, guard: &Guard) -> Ranged<K> {
+    fn range_at(&self, low: Option<&K::Owned>, guard: &Guard) -> Ranged<K> {
         match low {
             Some(low) => self.inner.find_range(low.borrow(), guard),
             None => self.inner.find_first(guard),
@@ -209,7 +209,7 @@ where
     fn pack(&self, at: &Ranged<K>, done: &mut Compacted) -> Result<(), ReadError> {
         let _storing = self.storing();
         let guard = epoch::pin();
-        let again = || self.from_low(at.low.as_ref(), &guard);
+        let again = || self.range_at(at.low.as_ref(), &guard);
         let mut at = again();
         while let Some(high) = &at.high {
             let high = high.borrow();
@@ -251,7 +251,7 @@ where
         let guard = epoch::pin();
         loop {
             let _storing = self.storing();
-            let Some(part) = self.lock_at(&self.from_low(at.low.as_ref(), &guard)) else {
+            let Some(part) = self.lock_at(&self.range_at(at.low.as_ref(), &guard)) else {
                 return Ok(());
             };
             let block = part.block();

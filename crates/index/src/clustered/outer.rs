@@ -47,7 +47,6 @@ use super::tail::Seen;
 use super::{ClusteredTree, ReadError, sum};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::cell::write_bytes;
-use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::pool::DataKind;
 use bristlecone_pmem::{Media, POff, PWord, SpaceError, planted};
 use crossbeam_epoch::Guard;
