@@ -4,12 +4,16 @@
 mod journal_support;
 
 use bristlecone_pmem::cell::PWord;
-use bristlecone_pmem::media::journal::fault::FaultDisk;
+use bristlecone_pmem::media::journal::Storage;
+use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
 use bristlecone_pmem::media::{Access, Durability, Journal, LINE, Media};
 use journal_support::{create, open, options};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Each thread has keys, and blocks that these lead to in turn.
@@ -243,4 +247,136 @@ fn long_blocks_are_written_once_and_short_ones_are_in_the_journal() {
     write(bytes);
     pm.sync().expect("syncs");
     assert!(pm.stats().pages - pages < 12, "{:?}", pm.stats());
+}
+
+/// A file of which a failed write-back is told to each handle once, as Linux does, and whose lost
+/// writes stay lost.
+struct Forgetful {
+    file: Arc<dyn Storage>,
+    shared: Arc<Shared>,
+    /// The errors that this handle was told of.
+    told: AtomicU64,
+    /// It is the medium's first handle, which checkpoints use.
+    first: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    errors: AtomicU64,
+    /// The next writes through the first handle are lost.
+    losing: AtomicBool,
+    /// Called before the first handle is synced, once.
+    before_sync: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl std::fmt::Debug for Forgetful {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Forgetful").finish_non_exhaustive()
+    }
+}
+
+impl Storage for Forgetful {
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.file.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
+        if self.first && self.shared.losing.load(Ordering::SeqCst) {
+            self.shared.errors.fetch_add(1, Ordering::SeqCst);
+            return Ok(bytes.len());
+        }
+        self.file.write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.first {
+            let before = self.shared.before_sync.lock().expect("no panics").take();
+            if let Some(before) = before {
+                before();
+            }
+        }
+        let errors = self.shared.errors.load(Ordering::SeqCst);
+        if self.told.swap(errors, Ordering::SeqCst) < errors {
+            return Err(io::Error::other("a write was lost"));
+        }
+        self.file.sync()
+    }
+
+    fn write_durable(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_durable(offset, bytes)
+    }
+
+    fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
+        self.file.allocate(from, to)
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        self.file.truncate(len)
+    }
+
+    fn another(&self) -> io::Result<Arc<dyn Storage>> {
+        Ok(Arc::new(Self {
+            file: self.file.another()?,
+            shared: Arc::clone(&self.shared),
+            told: AtomicU64::new(self.shared.errors.load(Ordering::SeqCst)),
+            first: false,
+        }))
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.file.punch(offset, len)
+    }
+}
+
+/// A direct run's sync was told of the error that a checkpoint's was to be told of, whose head then
+/// moved past frames that the file lacked.
+#[test]
+fn a_checkpoint_learns_of_its_own_lost_writes_although_a_direct_run_is_synced_meanwhile() {
+    let disk = FaultDisk::new(1);
+    let o = options(Access::ReadWrite, Durability::Immediate);
+    let pm = create(&disk, &o).expect("creates");
+    pm.grow(POOL).expect("grows");
+    cell(&pm, POOL - 8).publish(&pm, 1);
+    pm.sync().expect("syncs");
+    drop(pm);
+
+    let shared = Arc::new(Shared::default());
+    let pool = Forgetful {
+        file: disk.file(Which::Pool),
+        shared: Arc::clone(&shared),
+        told: AtomicU64::new(0),
+        first: true,
+    };
+    let journal = disk.file(Which::Journal);
+    let pm = Journal::open_on(Arc::new(pool), journal, Path::new("pool"), POOL, &o);
+    let pm = Arc::new(pm.expect("opens"));
+    pm.attach(journal_support::UUID).expect("attaches");
+    // Acknowledged, and in the journal alone.
+    cell(&pm, AT).publish(&*pm, 4711);
+    pm.commit().expect("commits");
+    shared.losing.store(true, Ordering::SeqCst);
+    let other = Arc::clone(&pm);
+    let put = move || {
+        let ended = std::thread::spawn(move || {
+            let start = AT + 4096;
+            for at in (start..start + 90_000 / 8 * 8).step_by(8) {
+                cell(&other, at).store(&*other, at, Ordering::Relaxed);
+            }
+            other.flush_fresh(cell(&other, start).addr(), 90_000, 0);
+            other.fence();
+            let _ = other.commit();
+        });
+        ended.join().expect("no panics");
+    };
+    *shared.before_sync.lock().expect("no panics") = Some(Box::new(put));
+    assert!(pm.sync().is_err(), "the checkpoint's write is lost");
+    drop(pm);
+    let disk = disk.after_kill(3);
+    let pm = open(&disk, &o).expect("opens");
+    let found = cell(&pm, AT).load(&pm, Ordering::Relaxed);
+    assert_eq!(found, 4711, "it was acknowledged");
 }

@@ -171,6 +171,7 @@ impl<M: Media> Pool<M> {
         // PERSIST: the chunk is free, before it (or a run over it) is assigned again.
         self.chunk_word(first)
             .publish(&self.pm, ChunkUse::Free.encode());
+        self.freed.note(self.pm.captured());
         space.free.extend(first..first + chunks);
     }
 

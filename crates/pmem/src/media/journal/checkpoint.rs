@@ -105,6 +105,8 @@ impl Core {
         }
         let written = self
             .write_pages(keeper, &pages)
+            // A direct run's write-back may have failed meanwhile.
+            .and_then(|()| self.health())
             .and_then(|()| self.move_head(keeper, head));
         {
             let mut behind = lock(&self.behind);

@@ -97,6 +97,8 @@ pub(super) struct Core {
     pub journal: Arc<dyn Storage>,
     /// The journal again, for threads that sync it beside the leader; set by attaching.
     pub aside: OnceLock<Arc<dyn Storage>>,
+    /// The pool file again, for direct runs, which are synced beside checkpoints; set by attaching.
+    pub pool_aside: OnceLock<Arc<dyn Storage>>,
     pub durability: Durability,
     pub journal_max: u64,
     pub stage: Stage,

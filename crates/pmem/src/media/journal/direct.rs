@@ -55,16 +55,17 @@ impl Core {
             runs.map(|run| run.lines * LINE as u64).sum()
         };
         let bytes: u64 = chunks.iter().map(of_chunk).sum();
-        if bytes < WORTH_A_SYNC {
+        // A failed write-back is told to each handle once: a checkpoint must not learn of this one,
+        // nor this of the checkpoint's.
+        let pool = self.pool_aside.get().filter(|_| bytes >= WORTH_A_SYNC);
+        let Some(pool) = pool else {
             return Ok(());
-        }
+        };
         for chunk in &*chunks {
             for run in chunk.long.iter().filter(|run| goes(chunk, run)) {
                 let from = run.at + 8;
                 let content = &chunk.bytes[from..from + run.lines as usize * LINE];
-                let written = self
-                    .pool
-                    .write_all(line_at(chunk, run) * LINE as u64, content);
+                let written = pool.write_all(line_at(chunk, run) * LINE as u64, content);
                 if written.is_err() {
                     // It goes into the journal, whose writing may fail for the same reason.
                     return Ok(());
@@ -73,7 +74,7 @@ impl Core {
         }
         count(&self.stats.syncs, 1);
         // PERSIST: the content, before a frame that says that the file has it.
-        self.pool.sync().map_err(|source| {
+        pool.sync().map_err(|source| {
             Stop::Error(CommitError::Failed {
                 doing: "syncing the pool file",
                 source,

@@ -8,16 +8,16 @@
 //! dropped
 //! ```
 //!
-//! Such a page is as it was when the last checkpoint copied it, or as the file had it
-//! at opening. So the file has the same bytes, and a reader that comes in between sees no change.
+//! Such a page is as it was when the last checkpoint copied it, as a direct run has written it, or
+//! as the file had it at opening. So the file has the same bytes, and a reader that comes in between sees no change.
 
 use super::commit::Core;
 use super::image::PAGE_LINES;
 use crate::error::CommitError;
 use crate::media::mapping::PAGE;
 use crate::media::{Evicted, Goes, LINE};
-use crate::sync::lock;
 use std::ops::Range;
+use std::sync::TryLockError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -44,7 +44,15 @@ impl Core {
             evicted.busy = true;
             return Ok(evicted);
         };
-        let behind = lock(&self.behind);
+        // It is held while long runs are written, and all who store wait for this.
+        let behind = match self.behind.try_lock() {
+            Ok(behind) => behind,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                evicted.busy = true;
+                return Ok(evicted);
+            }
+        };
         // After a failed commit nothing is captured: memory has the only copy of later stores.
         // ORDERING: Acquire; pairs with the Release in `Core::record`.
         if !self.recording.load(Ordering::Acquire) {

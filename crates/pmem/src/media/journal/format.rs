@@ -312,9 +312,10 @@ pub(super) fn runs(payload: &[u8], pool_len: u64) -> impl Iterator<Item = Result
             0 => (word(rest, 8), rest.get(16..16)),
             count => (count, rest.get(8..8 + count as usize * LINE)),
         };
-        let end = line.saturating_add(count).saturating_mul(LINE as u64);
+        let end = line.checked_add(count);
+        let end = end.and_then(|end| end.checked_mul(LINE as u64));
         match bytes {
-            Some(bytes) if count > 0 && end <= pool_len => {
+            Some(bytes) if count > 0 && end.is_some_and(|end| end <= pool_len) => {
                 let words = if bytes.is_empty() { 16 } else { 8 };
                 rest = &rest[words + bytes.len()..];
                 Some(Ok(Run { line, count, bytes }))
@@ -437,7 +438,7 @@ mod tests {
             "outside"
         );
         let far = direct_run(3, u64::MAX);
-        assert!(runs(&far, u64::MAX - 1).next().expect("one").is_err());
+        assert!(runs(&far, u64::MAX).next().expect("one").is_err());
     }
 
     #[test]

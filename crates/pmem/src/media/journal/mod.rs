@@ -52,7 +52,8 @@
 //! completed write-back on, and nothing that was stored after a fence whose lines are older than
 //! that fence left them.
 //!
-//! 1. *Cut between checkpoints.* The pool file is the last checkpoint's; frames from its C to D are
+//! 1. *Cut between checkpoints.* The pool file is the last checkpoint's, but for direct runs
+//!    (`direct.rs`); frames from its C to D are
 //!    applied in order. Each line is its last capture before D (invariant 2) or, if there is none
 //!    since C, what the checkpoint copied. No line holds a store made after a fence that is not
 //!    before D: captures by invariant 3; copies because D is at or behind every E that was waited

@@ -114,6 +114,7 @@ impl Journal {
             pool,
             journal,
             aside: std::sync::OnceLock::new(),
+            pool_aside: std::sync::OnceLock::new(),
             durability: options.durability,
             journal_max: options.journal_max,
             // Four chunks to a segment, so that little of one stays unused.
@@ -208,6 +209,10 @@ impl Journal {
         let path = journal_path(&self.path);
         let aside = (self.core.journal.another()).map_err(|e| OpenError::io(&path, "open", e))?;
         let aside = self.core.aside.get_or_init(|| aside);
+        // Where the file cannot be opened again, as after a renaming, all goes into the journal.
+        if let Ok(pool) = self.core.pool.another() {
+            let _ = self.core.pool_aside.set(pool);
+        }
         // PERSIST: every replayed frame, before frames are written behind it (those of a killed
         // writer may never have been synced).
         aside.sync().map_err(|e| OpenError::io(&path, "sync", e))?;

@@ -255,7 +255,7 @@ impl Source<'_> {
                     frame.seq
                 ))
             })?;
-            lines += run.count;
+            lines = u64::saturating_add(lines, run.count);
         }
         to.extend(frame.pool_len)?;
         for run in runs(payload, frame.pool_len).flatten() {
@@ -266,7 +266,7 @@ impl Source<'_> {
             }
         }
         report.batches_replayed += 1;
-        report.lines_replayed += lines;
+        report.lines_replayed = report.lines_replayed.saturating_add(lines);
         Ok(())
     }
 

@@ -320,6 +320,11 @@ impl Storage for FileStorage {
 
     fn another(&self) -> io::Result<Arc<dyn Storage>> {
         let fd = rustix::fs::open(&self.path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let (own, new) = (rustix::fs::fstat(self.fd()?)?, rustix::fs::fstat(&fd)?);
+        if (own.st_dev, own.st_ino) != (new.st_dev, new.st_ino) {
+            let what = format!("{}: another file has that name now", self.path.display());
+            return Err(io::Error::other(what));
+        }
         Ok(Arc::new(Self::of(&self.path, fd)))
     }
 
