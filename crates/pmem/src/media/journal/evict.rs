@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Such a page is as it was when the last checkpoint copied it, as a direct run has written it, or
-//! as the file had it at opening. So the file has the same bytes, and a reader that comes in between
-//! sees no change.
+//! as the file had it at opening. So the file has the same bytes, and a reader that comes in
+//! between sees no change.
 
 use super::commit::Core;
 use super::image::PAGE_LINES;
