@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn what_was_written_is_there_after_closing_and_after_dropping() {
@@ -436,6 +436,42 @@ fn a_database_that_lost_nine_tenths_of_its_keys_becomes_small() {
             is_left(&i).then(|| value(i))
         );
     }
+}
+
+/// Nobody asks for it.
+#[test]
+fn a_database_that_lost_most_of_its_keys_becomes_small_by_itself() {
+    const KEYS: u32 = 40_000;
+    let (_home, db) = database();
+    let k = db.with_durability(Durability::None).keyspace("k").unwrap();
+    let value = |i: u32| vec![i as u8; 900 + i as usize % 200];
+    let is_left = |i: &u32| i.is_multiple_of(10);
+    for i in 0..KEYS {
+        k.insert(i.to_be_bytes(), value(i)).unwrap();
+    }
+    db.flush().unwrap();
+    let on_disk = || std::fs::metadata(db.path()).unwrap().blocks() * 512;
+    let full = on_disk();
+    assert!(full > 40 << 20, "{full}");
+    for i in (0..KEYS).filter(|i| !is_left(i)) {
+        assert!(k.remove(i.to_be_bytes()).unwrap());
+    }
+    // It looks every few seconds.
+    let began = Instant::now();
+    while on_disk() > full / 4 {
+        let waited = began.elapsed();
+        assert!(
+            waited < Duration::from_secs(60),
+            "still {} bytes",
+            on_disk()
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    for i in 0..KEYS {
+        let found = k.get(i.to_be_bytes()).unwrap().map(|found| found.to_vec());
+        assert_eq!(found, is_left(&i).then(|| value(i)), "{i}");
+    }
+    db.check().unwrap();
 }
 
 /// A damaged entry took those before it, which had been read ahead, away from the iterator.
