@@ -1,5 +1,6 @@
 //! Tests of the crate in one program, since each program compiles the index again.
 
+mod compact;
 mod database;
 mod durability;
 mod guidelines;
