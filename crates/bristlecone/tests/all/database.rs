@@ -1,9 +1,7 @@
 //! The crate as its users have it: opening, reading back, iterating from both ends, transactions.
 
 use crate::{database, home};
-use bristlecone::{
-    Batch, Database, Durability, Error, ErrorKind, Event, Isolation, Keyspace, Layout, Slice,
-};
+use bristlecone::{Batch, Database, Error, ErrorKind, Event, Isolation, Keyspace, Layout, Slice};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Bound;
