@@ -20,7 +20,7 @@ use std::time::Duration;
 const KEYS: u64 = 3;
 const BLOCKS: u64 = 6;
 const BLOCK_LINES: u64 = 1_500;
-/// What the threads have begins here, behind the superblocks.
+/// The threads' blocks begin here, behind superblocks and pointers.
 const AT: u64 = 128 << 10;
 const THREADS: u64 = 2;
 const POOL: u64 = 2 << 20;
@@ -56,7 +56,7 @@ fn content(id: u64, word: u64) -> u64 {
 /// Puts new values until a commit fails, or so many are there. Notes what was acknowledged.
 fn put(pm: &Journal, thread: u64, puts: u64, acknowledged: &[AtomicU64], rng: &mut StdRng) {
     let durable = pm.durability() == Durability::Immediate;
-    // What was captured when each block was freed.
+    // How much was captured when each block was freed.
     let mut freed = [0; BLOCKS as usize];
     let load = |key| pointer(pm, thread, key).load(pm, Ordering::Relaxed);
     let mut id = (0..KEYS).map(|key| decode(load(key)).0).max().unwrap_or(0);

@@ -39,7 +39,7 @@ pub struct ValueReader {
     key: Vec<u8>,
     len: u64,
     at: u64,
-    /// What was read last, and its position.
+    /// The bytes that were read last, and their position in the value.
     read: Vec<u8>,
     read_at: u64,
 }
@@ -158,9 +158,9 @@ impl Seek for ValueReader {
 
 impl Keyspace {
     /// Puts the value that a stream gives up to its end, and returns its length. Readers see the
-    /// value once all of it is there, and so does a crash. In the clustered layout at most 8 MiB of
-    /// it are in memory, and nobody waits while the stream is slow; another layout takes all of it
-    /// into memory first.
+    /// value once all of it is there, and a crash before that leaves none of it. In the clustered
+    /// layout at most 8 MiB of it are in memory, and nobody waits while the stream is slow; another
+    /// layout takes all of it into memory first.
     ///
     /// # Errors
     /// As [`insert`](Self::insert), and [`Io`](crate::ErrorKind::Io) if the stream fails. The key

@@ -38,7 +38,7 @@ const COMMITTED: u64 = 8 << 20;
 /// Attempts to let readers leave what was merged or moved: for a second or so.
 const WAITS: usize = 16;
 
-/// What making a tree smaller has done.
+/// Counts of a compaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Compacted {
@@ -215,7 +215,7 @@ where
             let high = high.borrow();
             if self.part_of_key(high, &guard).is_none() {
                 if self.load(high, &guard).is_err() {
-                    // Who comes to that page says so.
+                    // The walk reports it when it comes to that page.
                     break;
                 }
                 at = again();
@@ -372,7 +372,10 @@ where
                     return ControlFlow::Continue(());
                 };
                 match self.replace_upper(&mut upper, level, low, &known, None) {
-                    Ok(()) => done.pages += 1,
+                    Ok(()) => {
+                        done.pages += 1;
+                        done.bytes += known.words as u64 * 8;
+                    }
                     Err(ReadError::Space(_)) => return ControlFlow::Break(()),
                     Err(e) => _ = failed.get_or_insert(e),
                 }

@@ -476,7 +476,7 @@ where
         let mut counted = Vec::with_capacity(TOGETHER);
         let mut evict = |counted: &mut Vec<Range<u64>>| {
             last.borrow_mut().0 = u64::MAX;
-            // What asks whether a page goes pins too: the outermost pin might collect, and wait.
+            // `goes` pins as well. As the outermost pin it might collect garbage, and wait.
             let _pin = epoch::pin();
             let evicted = self.pm().evict(counted, &goes)?;
             counted.clear();

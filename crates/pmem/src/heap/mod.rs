@@ -329,7 +329,7 @@ impl<M: Media> Heap<M> {
     /// Ends recovery: blocks without a mark are free, and chunks without a mark go back to the
     /// pool.
     pub fn finish_recovery(&self) {
-        // What is not marked may have been unlinked by something that is not durable.
+        // Unmarked blocks may have been unlinked by a change that is not durable yet.
         self.blocks.freed().note(self.pool.pm().captured());
         self.blocks.finish_recovery();
         if !self.pool.pm().read_only() {

@@ -15,7 +15,7 @@ const FEW: u64 = 16 << 20;
 /// How often the thread looks: it reads the state of every chunk.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// What the sweep's thread knows of earlier attempts.
+/// The sweep's thread's record of its last attempt.
 #[derive(Debug, Default)]
 pub(super) struct Compaction {
     seen: Mutex<Seen>,

@@ -50,11 +50,13 @@ impl Core {
             let pages = first / PAGE_LINES..=(first + run.lines - 1) / PAGE_LINES;
             run.since <= durable && !pages.into_iter().any(|page| behind.writing.has(page))
         };
-        let of_chunk = |chunk: &Chunk| -> u64 {
-            let runs = chunk.long.iter().filter(|run| goes(chunk, run));
-            runs.map(|run| run.lines * LINE as u64).sum()
-        };
-        let bytes: u64 = chunks.iter().map(of_chunk).sum();
+        for chunk in &mut *chunks {
+            let mut long = std::mem::take(&mut chunk.long);
+            long.retain(|run| goes(chunk, run));
+            chunk.long = long;
+        }
+        let lines = chunks.iter().flat_map(|chunk| &chunk.long);
+        let bytes = lines.map(|run| run.lines * LINE as u64).sum::<u64>();
         // A failed write-back is told to each handle once: a checkpoint must not learn of this one,
         // nor this of the checkpoint's.
         let pool = self.pool_aside.get().filter(|_| bytes >= WORTH_A_SYNC);
@@ -62,7 +64,7 @@ impl Core {
             return Ok(());
         };
         for chunk in &*chunks {
-            for run in chunk.long.iter().filter(|run| goes(chunk, run)) {
+            for run in &chunk.long {
                 let from = run.at + 8;
                 let content = &chunk.bytes[from..from + run.lines as usize * LINE];
                 let written = pool.write_all(line_at(chunk, run) * LINE as u64, content);
@@ -81,13 +83,7 @@ impl Core {
             })
         })?;
         count(&self.stats.direct_bytes, bytes);
-        for chunk in chunks {
-            let gone: Vec<Long> = { chunk.long.iter() }
-                .filter(|run| goes(chunk, run))
-                .copied()
-                .collect();
-            replace(chunk, &gone);
-        }
+        chunks.iter_mut().for_each(replace);
         Ok(())
     }
 }
@@ -97,12 +93,12 @@ fn line_at(chunk: &Chunk, run: &Long) -> u64 {
     super::format::word(&chunk.bytes, run.at) >> 16
 }
 
-/// Puts direct runs in the place of runs.
-fn replace(chunk: &mut Chunk, gone: &[Long]) {
+/// Puts direct runs in the place of the long ones.
+fn replace(chunk: &mut Chunk) {
     let mut at = FRAME_HEAD;
     let mut end = FRAME_HEAD;
-    for run in gone {
-        let words = direct_run(line_at(chunk, run), run.lines);
+    for run in std::mem::take(&mut chunk.long) {
+        let words = direct_run(line_at(chunk, &run), run.lines);
         chunk.bytes.copy_within(at..run.at, end);
         end += run.at - at;
         chunk.bytes[end..end + words.len()].copy_from_slice(&words);
@@ -112,7 +108,6 @@ fn replace(chunk: &mut Chunk, gone: &[Long]) {
     let len = chunk.bytes.len();
     chunk.bytes.copy_within(at..len, end);
     chunk.bytes.truncate(end + len - at);
-    chunk.long.clear();
 }
 
 #[cfg(test)]
@@ -142,8 +137,7 @@ mod tests {
             chunk.bytes.extend(run_word(line, lines).to_le_bytes());
             chunk.bytes.extend(vec![line as u8; lines as usize * LINE]);
         }
-        let gone = chunk.long.clone();
-        replace(&mut chunk, &gone);
+        replace(&mut chunk);
         let found: Vec<_> = runs(&chunk.bytes[FRAME_HEAD..], 1 << 20)
             .map(|run| run.expect("sound"))
             .map(|run| (run.line, run.count, run.is_direct()))

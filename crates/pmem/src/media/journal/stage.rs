@@ -54,7 +54,7 @@ pub(super) struct Long {
     /// Where its word is, in the chunk's bytes.
     pub at: usize,
     pub lines: u64,
-    /// What had freed its blocks is durable when so many lines are.
+    /// Its blocks may be overwritten in the file once so many lines are durable.
     pub since: u64,
 }
 

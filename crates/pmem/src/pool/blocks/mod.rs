@@ -88,7 +88,7 @@ pub(crate) struct Blocks {
     freed: Arc<Freed>,
 }
 
-/// What the medium had captured when the blocks of a pool that are free were freed, or later.
+/// How much the medium had captured when the pool's free blocks were freed, at the latest.
 #[derive(Debug, Default)]
 pub(crate) struct Freed(AtomicU64);
 
@@ -137,7 +137,7 @@ impl Blocks {
         lock(&self.owned).push(chunk);
     }
 
-    /// What freed the pool's free blocks.
+    /// The record of when the pool's blocks were freed.
     pub(crate) fn freed(&self) -> &Freed {
         &self.freed
     }

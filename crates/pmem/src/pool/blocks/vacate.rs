@@ -110,7 +110,7 @@ impl Blocks {
                 state.set_closed(true);
             }
         }
-        // What comes back from now on does not go to a cache, nor what is there.
+        // Blocks that come back from now on bypass the caches. These give back what they have.
         self.empty_caches();
     }
 
