@@ -287,7 +287,8 @@ pub enum Bench {
 #[command(after_help = "\
 Each engine makes every change durable before the call returns, in its fastest such setting. In each round all engines are \
 open and take turns; rates are medians of the rounds, and ratios are medians of the rounds' ratios to the best peer: the \
-fastest engine but store and tree. Memory, space and bytes written are counted in a process of its own for each engine.
+fastest engine but store and tree. Values that are read or visited are copied out. Memory, space and bytes written are \
+counted in a process of its own for each engine.
 
 Engines other than store and tree need a build with --features peers. RocksDB and SQLite are the system's libraries \
 (Debian: apt-get install librocksdb-dev libsqlite3-0).

@@ -8,7 +8,7 @@ use super::changes::{Batch, Conflict};
 use super::marks::Marks;
 use super::modify::{Each, Modified, Refused};
 use super::observe::Observer;
-use super::scan::Visitor;
+use super::scan::{Visitor, Visits};
 use super::serial::Reads;
 use super::stored::Stored;
 use super::versions::Past;
@@ -155,6 +155,7 @@ struct Rescuing<'s, M: Media, F> {
     tree: &'s HostedTree<M>,
     range: KeyRange<'s>,
     direction: Direction,
+    visits: Visits,
     visit: F,
 }
 
@@ -163,6 +164,11 @@ where
     M: Media,
     F: FnMut(&[u8], &Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
 {
+    #[inline(always)]
+    fn visits(&self) -> Visits {
+        self.visits
+    }
+
     #[inline(always)]
     fn entry(&mut self, key: &[u8], stored: Stored<'_>) -> Result<ControlFlow<()>, ReadError> {
         (self.visit)(key, &Current::new(&self.tree.0, stored))
@@ -372,19 +378,20 @@ impl<M: Media> HostedTree<M> {
         &self,
         time: u64,
         range: KeyRange<'_>,
-        direction: Direction,
+        (direction, visits): (Direction, Visits),
         visit: impl FnMut(&[u8], &Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
     ) -> Result<(), ReadError> {
         let mut visitor = Rescuing {
             tree: self,
             range,
             direction,
+            visits,
             visit,
         };
         (self.0).scan_stored(&range, direction, time, &mut visitor)
     }
 
-    /// As [`scan`](Self::scan), upwards, of what the range has when it begins.
+    /// As [`scan`](Self::scan), upwards, of the keys that the range has when it begins.
     ///
     /// # Errors
     /// As there.
@@ -394,7 +401,7 @@ impl<M: Media> HostedTree<M> {
         visit: impl FnMut(&[u8], &Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
     ) -> Result<(), ReadError> {
         let time = self.begin(false);
-        let scanned = self.scan(time, range, Direction::Up, visit);
+        let scanned = self.scan(time, range, (Direction::Up, Visits::Keys), visit);
         self.end(time);
         scanned
     }

@@ -165,6 +165,7 @@ pub use modify::{Modification, Modified};
 pub use observe::{Glimpse, Observed, Observer};
 use page::Page;
 use part::Part;
+pub use scan::Visits;
 pub use serial::Reads;
 use sessions::Sessions;
 use shown::Shown;

@@ -3,13 +3,14 @@
 //! The newest record of each key is kept with its *rank*, the number of entries of the base below
 //! it. So a walk over the page compares no keys.
 
-use super::page::{Page, partition};
+use super::page::{Page, Span, ValueSpan, partition};
 use super::part::Samples;
 use super::place::{Base, Place, Rank};
+use crate::contract::Direction;
 use crate::sorted::key_word;
 use bristlecone_pmem::Media;
 use std::cmp::Ordering as Order;
-use std::ops::{Bound, ControlFlow, Range};
+use std::ops::{Bound, Range};
 
 /// A record of the tail: place 16, whether the base has its key 1, entries of the base below it 15.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,6 +223,17 @@ pub(super) enum Step {
     Tail(Place),
 }
 
+impl Step {
+    /// The key behind the page's prefix, and the value.
+    #[inline(always)]
+    pub(super) fn entry<M: Media>(self, page: Page<'_, M>, base: &Base) -> (Span, ValueSpan) {
+        match self {
+            Self::Base(i) => page.entry(base, i),
+            Self::Tail(place) => page.record(base, place),
+        }
+    }
+}
+
 /// A walk over entries in key order, from both ends.
 #[derive(Clone, Debug)]
 pub(super) struct Walk<'o> {
@@ -230,27 +242,13 @@ pub(super) struct Walk<'o> {
 }
 
 impl Walk<'_> {
-    /// Calls `f` with each step until it breaks: entries of the base between two records of the
-    /// tail in a loop of their own.
+    /// The next step in that direction.
     #[inline(always)]
-    pub(super) fn up(self, f: &mut impl FnMut(Step) -> ControlFlow<()>) -> ControlFlow<()> {
-        let Self { mut base, records } = self;
-        for record in records {
-            let rank = record.rank();
-            let run = base.start..rank.below.clamp(base.start, base.end);
-            for i in run.clone() {
-                f(Step::Base(i))?;
-            }
-            base.start = run.end;
-            if rank.equal && rank.below == base.start && !base.is_empty() {
-                base.start += 1;
-            }
-            let place = record.place();
-            if !place.removed {
-                f(Step::Tail(place))?;
-            }
+    pub(super) fn step(&mut self, direction: Direction) -> Option<Step> {
+        match direction {
+            Direction::Up => self.next(),
+            Direction::Down => self.next_back(),
         }
-        base.map(Step::Base).try_for_each(f)
     }
 }
 

@@ -38,6 +38,7 @@
 use super::find::Found;
 use super::image::{self};
 use super::layout::Header;
+use super::order::Step;
 use super::page::Page;
 use super::part::Part;
 use super::place::{Base, Place};
@@ -47,6 +48,7 @@ use super::tail::Seen;
 use super::{ClusteredTree, ReadError, sum};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::cell::write_bytes;
+use bristlecone_pmem::media::cpu;
 use bristlecone_pmem::pool::DataKind;
 use bristlecone_pmem::{Media, POff, PWord, SpaceError, planted};
 use crossbeam_epoch::Guard;
@@ -59,6 +61,9 @@ const TINY_MAX_INLINE: usize = 64;
 
 /// Bytes of superseded values that a page holds at most, in pages' sizes.
 const MAX_SUPERSEDED: usize = 2;
+
+/// Bytes of a value that are prefetched at most.
+const ASKED_FOR: usize = 1024;
 
 /// Bytes of retired blocks that are not left to this thread alone.
 const MANY: usize = 64 << 10;
@@ -246,6 +251,21 @@ where
         [0, 1, 2].map(|i| self.head_cell(block, i).load(self.pm(), Ordering::Relaxed))
     }
 
+    /// Prefetches the content of the value of a step of a scan, if it is an outer one.
+    #[inline]
+    pub(super) fn ask_for_outer(&self, page: Page<'_, M>, base: &Base, step: Step) {
+        if let Some(reference) = page.reference(step.entry(page, base).1) {
+            self.ask_for_content(&reference);
+        }
+    }
+
+    /// Prefetches as much of a value as the processor does not find out about by itself.
+    #[inline]
+    fn ask_for_content(&self, reference: &Reference) {
+        let bytes = (HEAD + reference.len()).min(ASKED_FOR);
+        cpu::prefetch(self.address(reference.block), bytes);
+    }
+
     /// The content that a reference leads to. `sums`: whether its sum is compared.
     ///
     /// The caller is pinned since before it read the reference from a page that was current, or
@@ -259,6 +279,7 @@ where
             return Err(of_value("it is not inside the pool".into()));
         }
         self.touch(block..end);
+        self.ask_for_content(reference);
         if self.head(block) != reference.head {
             return Err(of_value("its head is another one's".into()));
         }

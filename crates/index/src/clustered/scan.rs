@@ -3,7 +3,7 @@
 //! A scan goes from page to page through the inner index, by the ends of their ranges, so both
 //! directions work alike. Pages are walked over where they lie.
 
-use super::order::{Step, TailOrder, Walk};
+use super::order::{TailOrder, Walk};
 use super::page::{Page, Span};
 use super::part::{Part, Samples};
 use super::place::Base;
@@ -28,8 +28,22 @@ const PREFETCHED: usize = 64;
 /// Pages that a scan visits before it lets memory be reclaimed.
 const PAGES_PER_PIN: u32 = 16;
 
+/// What a scan visits. A value that is long is somewhere else, and is asked for beforehand if it
+/// will be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Visits {
+    /// Keys, and of long values at most their beginnings.
+    Keys,
+    /// Keys and values.
+    Values,
+}
+
 /// Receives the entries, and the damaged pages, that a scan reaches. A pair of closures is one.
 pub(super) trait Visitor<K: KeyRepr + ?Sized> {
+    fn visits(&self) -> Visits {
+        Visits::Values
+    }
+
     /// Gets an entry, with its value as the page has it. Breaks to end the scan.
     fn entry(&mut self, key: &K, stored: Stored<'_>) -> Result<ControlFlow<()>, ReadError>;
 
@@ -90,6 +104,7 @@ where
         visitor: &mut impl Visitor<K>,
     ) -> Result<(), ReadError> {
         let mut order = TailOrder::default();
+        let visits = visitor.visits();
         // The bound at which the scan stands.
         let mut reached: Option<Bound<K::Owned>> = None;
         loop {
@@ -137,10 +152,15 @@ where
                 let mut visit = |key: &K, stored: Stored<'_>| visitor.entry(key, stored);
                 let visited = if latest < time {
                     let walk = bounds.walk(page, &base, Some(&near), &order);
-                    self.visit_page(page, &base, direction, walk, &mut visit)?
+                    self.visit_page(page, &base, (direction, visits), walk, &mut visit)?
                 } else {
-                    let visited =
-                        self.visit_earlier((part, version), time, direction, &bounds, &mut visit)?;
+                    let visited = self.visit_earlier(
+                        (part, version),
+                        time,
+                        (direction, visits),
+                        &bounds,
+                        &mut visit,
+                    )?;
                     let Some(visited) = visited else {
                         continue;
                     };
@@ -226,35 +246,37 @@ where
         &self,
         page: Page<'_, M>,
         base: &Base,
-        direction: Direction,
-        walk: Walk<'_>,
+        (direction, visits): (Direction, Visits),
+        mut walk: Walk<'_>,
         visit: &mut impl FnMut(&K, Stored<'_>) -> Result<ControlFlow<()>, ReadError>,
     ) -> Result<ControlFlow<()>, ReadError> {
         let mut keys = Keys::of(page, base);
-        let mut failed = Ok(());
-        let mut one = |step: Step| {
-            let (key, value) = match step {
-                Step::Base(i) => page.entry(base, i),
-                Step::Tail(place) => page.record(base, place),
-            };
-            let visited = K::with_value_of(keys.whole(key), |key| visit(key, page.stored(value)));
-            match visited {
-                Some(Ok(flow)) => flow,
-                Some(Err(e)) => {
-                    failed = Err(e);
-                    ControlFlow::Break(())
-                }
-                // Bytes of keys of the tree are keys.
-                None => ControlFlow::Continue(()),
+        // A walk that is ahead, where values may be outer ones: one's block is a cache miss.
+        let may_have_outer = Self::OUTER && base.form.is_none();
+        let mut ahead = (may_have_outer && visits == Visits::Values).then(|| walk.clone());
+        let mut ask_next = || {
+            if let Some(ahead) = &mut ahead
+                && let Some(step) = ahead.step(direction)
+            {
+                self.ask_for_outer(page, base, step);
             }
         };
-        let visited = match direction {
-            Direction::Up => walk.up(&mut one),
-            Direction::Down => walk.rev().try_for_each(&mut one),
-        };
-        failed.map(|()| visited)
+        (0..AHEAD).for_each(|_| ask_next());
+        while let Some(step) = walk.step(direction) {
+            ask_next();
+            let (key, value) = step.entry(page, base);
+            let visited = K::with_value_of(keys.whole(key), |key| visit(key, page.stored(value)));
+            // Bytes of keys of the tree are keys.
+            if visited.transpose()?.is_some_and(|flow| flow.is_break()) {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
     }
 }
+
+/// Outer values that a scan asks for before it comes to them.
+const AHEAD: usize = 4;
 
 /// The keys of a page, made whole.
 struct Keys<'p, M> {

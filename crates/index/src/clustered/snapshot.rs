@@ -14,7 +14,7 @@ use super::page::Page;
 use super::part::{Part, SEARCHED};
 use super::place::Base;
 use super::replace::Change;
-use super::scan::Bounds;
+use super::scan::{Bounds, Visits};
 use super::serial::Reads;
 use super::stored::Stored;
 use super::versions::{Past, Version, Was};
@@ -409,7 +409,7 @@ where
         &self,
         (part, version): (&Part, u64),
         time: u64,
-        direction: Direction,
+        (direction, visits): (Direction, Visits),
         bounds: &Bounds<'_, K>,
         visit: &mut impl FnMut(&K, Stored<'_>) -> Result<ControlFlow<()>, ReadError>,
     ) -> Result<Option<ControlFlow<()>>, ReadError> {
@@ -434,7 +434,7 @@ where
         let earlier = earlier.filter(|(_, stamp)| *stamp < time);
         let order = TailOrder::of(page, &base, earlier.map(|(place, _)| place));
         let walk = bounds.walk(page, &base, None, &order);
-        let visited = self.visit_page(page, &base, direction, walk, visit)?;
+        let visited = self.visit_page(page, &base, (direction, visits), walk, visit)?;
         Ok(Some(visited))
     }
 

@@ -24,6 +24,7 @@ impl<'v> Stored<'v> {
     }
 
     /// The reference; `None` if the value is here.
+    #[inline]
     pub(super) fn reference(self) -> Option<Reference> {
         self.outer.then(|| Reference::decode(self.bytes)).flatten()
     }

@@ -47,10 +47,15 @@ fn all(tree: &Tree) -> Entries {
     let mut all = Entries::new();
     let time = tree.begin(false);
     let range = (Bound::Unbounded, Bound::Unbounded);
-    let scanned = tree.scan(time, range, Direction::Up, |key, current| {
-        all.insert(key.to_vec(), current.value()?.to_vec());
-        Ok(ControlFlow::Continue(()))
-    });
+    let scanned = tree.scan(
+        time,
+        range,
+        (Direction::Up, Visits::Values),
+        |key, current| {
+            all.insert(key.to_vec(), current.value()?.to_vec());
+            Ok(ControlFlow::Continue(()))
+        },
+    );
     scanned.unwrap();
     tree.end(time);
     all
@@ -230,11 +235,16 @@ fn changes_go_on_while_memory_is_given_back() {
 fn at(tree: &Tree, time: u64) -> (usize, usize) {
     let (mut keys, mut bytes) = (0, 0);
     let range = (Bound::Unbounded, Bound::Unbounded);
-    let scanned = tree.scan(time, range, Direction::Up, |_, current| {
-        keys += 1;
-        bytes += current.value()?.len();
-        Ok(ControlFlow::Continue(()))
-    });
+    let scanned = tree.scan(
+        time,
+        range,
+        (Direction::Up, Visits::Values),
+        |_, current| {
+            keys += 1;
+            bytes += current.value()?.len();
+            Ok(ControlFlow::Continue(()))
+        },
+    );
     scanned.unwrap();
     (keys, bytes)
 }

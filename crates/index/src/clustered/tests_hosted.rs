@@ -69,10 +69,15 @@ fn get(tree: &Tree, when: When, key: &[u8]) -> Option<Vec<u8>> {
 fn all_at(tree: &Tree, time: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut all = BTreeMap::new();
     let range = (Bound::Unbounded, Bound::Unbounded);
-    let scanned = tree.scan(time, range, Direction::Up, |key, current| {
-        all.insert(key.to_vec(), current.value()?.to_vec());
-        Ok(ControlFlow::Continue(()))
-    });
+    let scanned = tree.scan(
+        time,
+        range,
+        (Direction::Up, Visits::Values),
+        |key, current| {
+            all.insert(key.to_vec(), current.value()?.to_vec());
+            Ok(ControlFlow::Continue(()))
+        },
+    );
     scanned.unwrap();
     all
 }

@@ -19,7 +19,7 @@ use super::{Core, write_error};
 use crate::error::WriteError;
 use crate::key::split;
 use bristlecone_index::Direction;
-use bristlecone_index::clustered::{self, Current, HostedTree, Modification, When};
+use bristlecone_index::clustered::{self, Current, HostedTree, Modification, Visits, When};
 use bristlecone_index::engine::Range;
 use bristlecone_pmem::Media;
 use std::borrow::Cow;
@@ -198,7 +198,7 @@ impl<M: Media> Core<M> {
         &self,
         time: u64,
         range: Range<'_>,
-        direction: Direction,
+        way: (Direction, Visits),
         visit: &mut V,
     ) -> Result<ControlFlow<()>, clustered::ReadError>
     where
@@ -210,7 +210,7 @@ impl<M: Media> Core<M> {
             markers.1.as_deref().map_or(range.1, Bound::Included),
         );
         let mut flow = ControlFlow::Continue(());
-        self.tree.scan(time, outer, direction, |key, current| {
+        self.tree.scan(time, outer, way, |key, current| {
             if !is_marker::<M>(key) {
                 let visited = visit(key, current)?;
                 if visited.is_break() {
@@ -219,7 +219,7 @@ impl<M: Media> Core<M> {
                 return Ok(visited);
             }
             let visit: &mut Visit<'_, M> = &mut |key, current| visit(key, current);
-            flow = self.scan_space(time, (key, current), range, direction, visit)?;
+            flow = self.scan_space(time, (key, current), range, way, visit)?;
             Ok(flow)
         })?;
         Ok(flow)
@@ -232,7 +232,7 @@ impl<M: Media> Core<M> {
         time: u64,
         (marker, current): (&[u8], &Current<'_, M>),
         range: Range<'_>,
-        direction: Direction,
+        way: (Direction, Visits),
         visit: &mut Visit<'_, M>,
     ) -> Result<ControlFlow<()>, clustered::ReadError> {
         let id = Marker::decode(current.value()?).map_err(super::damaged)?;
@@ -257,6 +257,6 @@ impl<M: Media> Core<M> {
             let whole = [beginning, &key[SPACE_PREFIX..]].concat();
             visit(&whole, current)
         };
-        self.scan_places(time, inner, direction, visit)
+        self.scan_places(time, inner, way, visit)
     }
 }

@@ -10,7 +10,7 @@ use crate::error::{Damage, ReadError};
 use crate::key::PREFIX;
 use crate::pinned::PinnedValue;
 use bristlecone_index::Direction;
-use bristlecone_index::clustered::{self, When};
+use bristlecone_index::clustered::{self, Visits, When};
 use bristlecone_index::engine::Range;
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
@@ -246,20 +246,36 @@ impl<M: Media> Core<M> {
         visit: &mut (impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()> + ?Sized),
     ) -> Result<(), ReadError> {
         let mut reached: Option<Vec<u8>> = None;
-        self.visit(at, range, direction, |key, current| {
+        let way = (direction, Visits::Values);
+        self.visit(at, range, way, |key, current| {
             if let Some(value) = current.short_value().and_then(plain) {
                 let expires_at = None;
                 return Ok(visit(key, Entry { value, expires_at }));
             }
-            let read = self.scan_other(at, key, current, &mut |key, entry| visit(key, entry));
-            read.inspect_err(|_| reached = Some(key.to_vec()))
+            let mut visit = |key: &[u8], entry: Entry<'_>| visit(key, entry);
+            self.scan_other(at, key, current, (&mut visit, &mut reached))
         })
         .map_err(|e| read_error(reached.as_deref(), e))
     }
 
-    /// Visits a key whose value is long, expires, or has parts.
+    /// Visits a key whose value is long, expires, or has parts. Writes down the key of one that
+    /// cannot be read.
     #[inline(never)]
     fn scan_other(
+        &self,
+        at: Ticket,
+        key: &[u8],
+        current: &clustered::Current<'_, M>,
+        (visit, reached): (
+            &mut dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+            &mut Option<Vec<u8>>,
+        ),
+    ) -> Result<ControlFlow<()>, clustered::ReadError> {
+        let visited = self.scan_long(at, key, current, visit);
+        visited.inspect_err(|_| *reached = Some(key.to_vec()))
+    }
+
+    fn scan_long(
         &self,
         at: Ticket,
         key: &[u8],
@@ -306,8 +322,8 @@ impl<M: Media> Core<M> {
         range: Range<'_>,
         visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
-        let up = Direction::Up;
-        self.visit(at, range, up, |key, current| {
+        let way = (Direction::Up, Visits::Keys);
+        self.visit(at, range, way, |key, current| {
             let expiry = glimpsed(current.glimpse()).expiry;
             Ok(if is_live(expiry, || at.now) {
                 visit(key)
@@ -324,7 +340,7 @@ impl<M: Media> Core<M> {
         &self,
         at: Ticket,
         range: Range<'_>,
-        direction: Direction,
+        way: (Direction, Visits),
         mut visit: impl FnMut(
             &[u8],
             &clustered::Current<'_, M>,
@@ -336,7 +352,7 @@ impl<M: Media> Core<M> {
             return Ok(());
         }
         let time = time_of(at.ts);
-        let scanned = self.scan_places(time, range, direction, &mut visit);
+        let scanned = self.scan_places(time, range, way, &mut visit);
         scanned.map(|_| ())
     }
 

@@ -203,6 +203,11 @@ impl Plan {
         }
     }
 
+    /// Keys that are loaded.
+    pub(super) fn keys(&self) -> u64 {
+        self.count
+    }
+
     pub(super) fn threads(&self) -> usize {
         self.threads as usize
     }
