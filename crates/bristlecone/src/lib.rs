@@ -126,6 +126,20 @@ pub use bristlecone_store::ConflictError;
 /// ```
 pub use bristlecone_store::Layout;
 
+/// How long values are written: [`Options::compression`]. The choices but `None` are features of
+/// this crate.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use bristlecone::{Compression, Database};
+///
+/// let db = Database::builder().compression(Compression::None).open(dir.path().join("pages.db"))?;
+/// # drop(db);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub use bristlecone_store::Compression;
+
 /// Counts of [`Database::backup_to`].
 ///
 /// # Examples

@@ -5,7 +5,7 @@ use crate::{Database, Durability, Error, Medium, Result};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::memory::available;
 use bristlecone_pmem::{Access, MediaOptions, OpenError, Pool, PoolOptions};
-use bristlecone_store::{Layout, Store, StoreOptions};
+use bristlecone_store::{Compression, Layout, Store, StoreOptions};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +39,7 @@ pub struct Options {
     layout: Layout,
     vacuum_every: Option<Duration>,
     memory: Option<u64>,
+    compression: Compression,
 }
 
 impl Default for Options {
@@ -50,6 +51,7 @@ impl Default for Options {
             layout: Layout::default(),
             vacuum_every: StoreOptions::default().vacuum_every,
             memory: available().map(|bytes| bytes / 2),
+            compression: Compression::default(),
         }
     }
 }
@@ -245,6 +247,32 @@ impl Options {
         self
     }
 
+    /// Sets whether long values are compressed from now on; by default they are not. Values of at
+    /// least 512 bytes then are, in [`Layout::Clustered`], where that saves an eighth or more. Each
+    /// value says how it was written, so the choice may change from one opening to the next, but a
+    /// build without the feature of a value's compression cannot read that value.
+    ///
+    /// Reading a compressed value allocates memory and unpacks all of it, or the part of 8 MiB that
+    /// is asked for; its page, its length and its expiry are read without that.
+    ///
+    /// # Examples
+    #[cfg_attr(feature = "lz4", doc = "```")]
+    #[cfg_attr(not(feature = "lz4"), doc = "```ignore")]
+    /// # let dir = tempfile::tempdir()?;
+    /// use bristlecone::{Compression, Database};
+    ///
+    /// let options = Database::builder().compression(Compression::Lz4);
+    /// let db = options.open(dir.path().join("pages.db"))?;
+    /// let pages = db.keyspace("pages")?;
+    /// pages.insert("/", "<p>".repeat(10_000))?; // takes less than 1 kB in the file
+    /// assert_eq!(pages.get("/")?.expect("it was put").len(), 30_000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.compression = compression;
+        self
+    }
+
     /// Opens the database at `path`, or makes it.
     ///
     /// # Errors
@@ -350,6 +378,7 @@ impl Options {
             layout: self.layout,
             vacuum_every: self.vacuum_every,
             memory: self.memory,
+            compression: self.compression,
             ..StoreOptions::default()
         };
         let roots = pool.roots();

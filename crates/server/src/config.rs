@@ -5,6 +5,7 @@
 //! `BRISTLECONE_SERVE_TIMEOUT` in the environment (with `_` for `-`).
 
 use crate::memory::{Share, parse_bytes};
+use bristlecone_store::Compression;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
@@ -69,6 +70,8 @@ pub struct Settings {
     pub client_output_buffer_limit: usize,
     /// The most memory of the process, where the pool can give some back; 0 for no limit.
     pub memory: Share,
+    /// How long values are written.
+    pub compression: Compression,
     /// The most memory of all clients together; 0 for no limit.
     pub maxmemory_clients: Share,
     /// Log commands that take longer than this, in µs; a negative number for none.
@@ -108,6 +111,7 @@ impl Default for Settings {
             client_query_buffer_limit: 1 << 30,
             client_output_buffer_limit: 32 << 20,
             memory: Share::Bytes(256 << 20),
+            compression: Compression::None,
             maxmemory_clients: Share::Percent(25),
             slowlog_log_slower_than: 10_000,
             slowlog_max_len: 128,
@@ -297,6 +301,22 @@ const SETTINGS: &[Setting] = &[
         |at: &usize| format!("normal 0 0 0 slave 0 0 0 pubsub {at} 0 0")
     ),
     setting!("memory", false, memory, str::parse, Share::to_string),
+    setting!(
+        "compression",
+        false,
+        compression,
+        |text: &str| match text {
+            "no" => Ok(Compression::None),
+            "lz4" => Ok(Compression::Lz4),
+            "zstd" => Ok(Compression::Zstd),
+            _ => Err("argument must be 'no', 'lz4' or 'zstd'".to_owned()),
+        },
+        |at: &Compression| match at {
+            Compression::Lz4 => "lz4".to_owned(),
+            Compression::Zstd => "zstd".to_owned(),
+            _ => "no".to_owned(),
+        }
+    ),
     setting!(
         "maxmemory-clients",
         true,

@@ -94,7 +94,7 @@ pub use error::{
 };
 pub use feed::{Watch, WatchEvent, WatchLimits};
 pub use limits::{MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
-pub use options::{Layout, StoreOptions};
+pub use options::{Compression, Layout, StoreOptions};
 pub use pinned::PinnedValue;
 pub use report::{CheckReport, SalvageReport, Salvaged, StoreRecovery, StoreStats, VacuumReport};
 pub use snapshot::{Cursor, Pair, Snapshot};

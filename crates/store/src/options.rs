@@ -30,6 +30,26 @@ impl Layout {
     }
 }
 
+/// How long values are written. Values say how they were written, so a store may be opened with
+/// another choice at any time, by a build that has the features of all that were used.
+///
+/// In the clustered layout a value of at least 512 bytes is compressed on its own if that saves an
+/// eighth of it or more; one that has parts, each of its 8 MiB. Its length and expiry are known
+/// without unpacking it; reading it unpacks it into memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Compression {
+    /// As they are, and read in place.
+    #[default]
+    None,
+    /// With LZ4.
+    #[cfg(feature = "lz4")]
+    Lz4,
+    /// With Zstandard at its default level.
+    #[cfg(feature = "zstd")]
+    Zstd,
+}
+
 /// How a store is made and run. Only the layout and the size of its index's nodes are stored in the
 /// pool.
 #[derive(Clone, Debug)]
@@ -50,6 +70,8 @@ pub struct StoreOptions {
     /// back: on a journal, in the clustered layout. A thread of the store then drops what can be
     /// read again from the pool file. With `None` all that was touched stays in memory.
     pub memory: Option<u64>,
+    /// How long values are written. The records' layout does not compress.
+    pub compression: Compression,
     /// The clock that expiries are compared with.
     pub clock: WallClock,
 }
@@ -62,6 +84,7 @@ impl Default for StoreOptions {
             recovery_threads: std::thread::available_parallelism().map_or(1, usize::from),
             vacuum_every: Some(Duration::from_millis(50)),
             memory: None,
+            compression: Compression::default(),
             clock: WallClock::default(),
         }
     }

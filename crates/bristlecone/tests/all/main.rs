@@ -1,6 +1,8 @@
 //! Tests of the crate in one program, since each program compiles the index again.
 
 mod compact;
+#[cfg(all(feature = "lz4", feature = "zstd"))]
+mod compress;
 mod database;
 mod durability;
 mod guidelines;

@@ -63,6 +63,42 @@ fn it_ends_when_it_is_told_to_and_keeps_what_it_has() {
     assert!(server.ends());
 }
 
+/// What one setting has written, a server with another one reads, and so do commands on the pool.
+#[test]
+fn long_values_are_compressed_if_a_server_is_told_to() {
+    let b = Bench::new();
+    let text = "a line of text; ".repeat(4000);
+    let set = format!(
+        "*3\r\n$3\r\nSET\r\n$4\r\nlong\r\n${}\r\n{text}\r\n",
+        text.len()
+    );
+    let mut used = Vec::new();
+    for compression in ["no", "lz4", "zstd"] {
+        let setting = format!("compression={compression}");
+        let mut server = Server::start(&b, &["--set", &setting]);
+        let mut stream = server.connect();
+        if compression != "no" {
+            ask(&mut stream, "STRLEN long\r\n", ":64000\r\n");
+        }
+        for _ in 0..3 {
+            ask(&mut stream, &set, "+OK\r\n");
+        }
+        ask(&mut stream, "GETRANGE long 63998 -1\r\n", "$2\r\n; \r\n");
+        server.stop();
+        let info = b.run(&["info", "s.pool", "--json"]).ok().json();
+        used.push(info["used_bytes"].as_u64().unwrap());
+        b.run(&["check", "s.pool"]).ok();
+    }
+    let [plain, packed @ ..] = &used[..] else {
+        panic!("{used:?}");
+    };
+    assert!(
+        packed.iter().all(|packed| packed + 50_000 < *plain),
+        "{used:?}"
+    );
+    assert_eq!(b.run(&["get", "s.pool", "long"]).ok().text(), text);
+}
+
 #[test]
 fn wrong_settings_are_named_with_their_place() {
     let b = Bench::new();
@@ -73,6 +109,8 @@ fn wrong_settings_are_named_with_their_place() {
         .ends(2, &["--set", "nothing"]);
     b.run(&["serve", "s.pool", "--set", "maxmemory-clients=101%"])
         .ends(2, &["--set", "maxmemory-clients", "101%"]);
+    b.run(&["serve", "s.pool", "--set", "compression=gzip"])
+        .ends(2, &["compression", "gzip", "'no', 'lz4' or 'zstd'"]);
 }
 
 /// A wrong address or certificate ended the server with status 1, and systemd, which is told not to

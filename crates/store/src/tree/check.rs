@@ -140,6 +140,7 @@ impl<M: Media> Core<M> {
                     }
                     Ok(stored) => match Found::of(stored) {
                         Ok(Found::Here(..)) => Ok(()),
+                        Ok(Found::Packed(packed)) => packed.unpack().map(|_| ()).map_err(|e| e.0),
                         Ok(Found::Apart(head)) => {
                             let parts = self.assemble(When::Now, key, &head);
                             parts.map(|_| ()).map_err(|e| e.to_string())

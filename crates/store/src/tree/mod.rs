@@ -13,7 +13,7 @@
 //! | `engine` | what all engines of a store can do |
 //! | `open` | making, opening and closing |
 //! | `reads`, `writes` | operations on keys |
-//! | `value` | values with expiries |
+//! | `value`, `pack` | values with expiries; compressing them |
 //! | `long`, `parts` | keys and values that are too long for the tree |
 //! | `names` | names of keyspaces |
 //! | `counts`, `ledger` | keys of each keyspace; how they outlive the process |
@@ -36,6 +36,7 @@ mod long;
 mod memory;
 mod names;
 mod open;
+mod pack;
 mod parts;
 mod reads;
 mod salvage;
@@ -50,6 +51,7 @@ use crate::engine::{Ticket, Wait};
 use crate::error::{Damage, ReadError, WriteError};
 use crate::feed::Feed;
 use crate::key::split;
+use crate::options::Compression;
 use crate::report::StoreRecovery;
 use crate::wall::WallClock;
 use bristlecone_index::clustered::{self, ChangeError, HostedTree, When};
@@ -92,6 +94,8 @@ pub(crate) struct Core<M: Media> {
     catalogue: Arc<Catalogue>,
     feed: Arc<Feed>,
     wall: WallClock,
+    /// How long values are written.
+    compression: Compression,
     /// The latest time in ms that a snapshot was given. It never goes back, even if the wall clock
     /// does.
     now: AtomicU64,

@@ -153,7 +153,7 @@ impl Names {
                     return Ok(ControlFlow::Continue(()));
                 }
                 let value = current.value().map_err(|e| Damage::new(e.to_string()));
-                let read = value.and_then(|stored| entry(key, decode(stored)?.0));
+                let read = value.and_then(|stored| entry(key, &decode(stored)?.0));
                 if let Err(e) = read {
                     damage.push(found(key, &e.0));
                 }
@@ -171,7 +171,7 @@ impl Names {
         );
         // Names seldom change, and it is reported.
         for (key, before) in uncertain {
-            if let Err(e) = decode(&before).and_then(|(value, _)| entry(&key, value)) {
+            if let Err(e) = decode(&before).and_then(|(value, _)| entry(&key, &value)) {
                 damage.push(found(&key, &e.0));
             }
         }

@@ -147,6 +147,7 @@ impl<M: Media> TreeEngine<M> {
             catalogue: shares.catalogue,
             feed: shares.feed,
             wall: options.clock.clone(),
+            compression: options.compression,
             now: AtomicU64::new(0),
         });
         core.load_names(&mut recovery)?;

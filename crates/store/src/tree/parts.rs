@@ -12,7 +12,7 @@
 
 use super::counts::Counts;
 use super::long::Place;
-use super::value::{Head, decode, encode};
+use super::value::{Head, decode, encode_packed};
 use super::{Core, damaged, read_error, write_error};
 use crate::error::{Damage, WriteError};
 use crate::key::split;
@@ -165,7 +165,7 @@ impl<M: Media> Core<M> {
         let counts = &*self.counts;
         if !self.has_parts(value.len()) {
             return Ok(Stored {
-                bytes: encode(value, expiry),
+                bytes: encode_packed(value, expiry, self.compression),
                 apart: None,
                 counts,
             });
@@ -190,7 +190,8 @@ impl<M: Media> Core<M> {
     /// # Errors
     /// [`WriteError`]
     pub(super) fn put_part(&self, apart: Apart, i: u32, part: &[u8]) -> Result<u64, WriteError> {
-        let put = self.tree.put(&part_key(apart, i), &encode(part, 0));
+        let part = encode_packed(part, 0, self.compression);
+        let put = self.tree.put(&part_key(apart, i), &part);
         put.map_err(|e| write_error(None, e))
     }
 

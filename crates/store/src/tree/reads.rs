@@ -41,6 +41,9 @@ impl<M: Media> Drop for Reading<'_, M> {
     }
 }
 
+/// Visits keys and values until it breaks.
+type Visit<'v> = dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()> + 'v;
+
 /// A value, and when it expires.
 type Whole = (Vec<u8>, Option<u64>);
 
@@ -99,8 +102,13 @@ impl<M: Media> Core<M> {
             return Ok(());
         };
         let found = self.tree.get(moment.when, &place, |stored| {
+            let unpacked;
             let (value, expiry) = match Found::of(stored)? {
                 Found::Here(value, expiry) => (value, expiry),
+                Found::Packed(packed) => {
+                    unpacked = packed.unpack()?;
+                    (&unpacked[..], packed.expiry)
+                }
                 Found::Apart(_) => return Ok(true),
             };
             if is_live(expiry, || self.now_of(moment)) {
@@ -144,6 +152,7 @@ impl<M: Media> Core<M> {
             let head = self.tree.get(when, place, |stored| {
                 Ok(match Found::of(stored)? {
                     Found::Here(value, expiry) => (Err(value.to_vec()), expiry),
+                    Found::Packed(packed) => (Err(packed.unpack()?), packed.expiry),
                     Found::Apart(head) => (Ok(head), head.expiry),
                 })
             })?;
@@ -177,6 +186,15 @@ impl<M: Media> Core<M> {
         };
         let (len, expiry) = match Found::of(&pinned).map_err(|e| Damage::of_key(key, &e))? {
             Found::Here(value, expiry) => (value.len(), expiry),
+            Found::Packed(packed) => {
+                if !is_live(packed.expiry, || self.now_of(moment)) {
+                    return Ok(None);
+                }
+                let value = packed.unpack().map_err(|e| Damage::of_key(key, &e))?;
+                let expires_at = expires_at(packed.expiry);
+                let value = PinnedValue::of_record(Cow::Owned(value), expires_at, epoch::pin());
+                return Ok(Some(value));
+            }
             Found::Apart(_) => {
                 let whole = self.get_apart(at, key, &place)?;
                 return Ok(whole.map(|(value, expires_at)| {
@@ -219,7 +237,7 @@ impl<M: Media> Core<M> {
         at: Ticket,
         range: Range<'_>,
         direction: Direction,
-        visit: &mut dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+        visit: &mut Visit<'_>,
     ) -> Result<(), ReadError> {
         self.scan_by(at, range, direction, visit)
     }
@@ -266,10 +284,7 @@ impl<M: Media> Core<M> {
         at: Ticket,
         key: &[u8],
         current: &clustered::Current<'_, M>,
-        (visit, reached): (
-            &mut dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
-            &mut Option<Vec<u8>>,
-        ),
+        (visit, reached): (&mut Visit<'_>, &mut Option<Vec<u8>>),
     ) -> Result<ControlFlow<()>, clustered::ReadError> {
         let visited = self.scan_long(at, key, current, visit);
         visited.inspect_err(|_| *reached = Some(key.to_vec()))
@@ -280,10 +295,15 @@ impl<M: Media> Core<M> {
         at: Ticket,
         key: &[u8],
         current: &clustered::Current<'_, M>,
-        visit: &mut dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+        visit: &mut Visit<'_>,
     ) -> Result<ControlFlow<()>, clustered::ReadError> {
+        let unpacked;
         let (value, expiry) = match Found::of(current.value()?).map_err(damaged)? {
             Found::Here(value, expiry) => (value, expiry),
+            Found::Packed(packed) => {
+                unpacked = packed.unpack().map_err(damaged)?;
+                (&unpacked[..], packed.expiry)
+            }
             Found::Apart(head) => return self.scan_apart(at, key, &head, visit),
         };
         if !is_live(expiry, || at.now) {
@@ -300,7 +320,7 @@ impl<M: Media> Core<M> {
         at: Ticket,
         key: &[u8],
         head: &Head,
-        visit: &mut dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+        visit: &mut Visit<'_>,
     ) -> Result<ControlFlow<()>, clustered::ReadError> {
         if !is_live(head.expiry, || at.now) {
             return Ok(ControlFlow::Continue(()));

@@ -198,9 +198,13 @@ impl<M: Media> Walk<'_, M> {
             let mut flow = ControlFlow::Continue(());
             let tree = walk.tree;
             let read = read(current, |stored| {
-                let parts;
+                let (parts, unpacked);
                 let (value, expiry) = match Found::of(stored)? {
                     Found::Here(value, expiry) => (value, expiry),
+                    Found::Packed(packed) => {
+                        unpacked = packed.unpack()?;
+                        (&unpacked[..], packed.expiry)
+                    }
                     Found::Apart(head) => {
                         let whole = parts::assembled(tree, When::Now, place, &head, 0..head.len);
                         parts = whole.map_err(|e| Damage::new(e.to_string()))?;

@@ -128,6 +128,11 @@ impl<M: Media> Core<M> {
                         into.extend_from_slice(slice(value, &range));
                         (Ok(value.len() as u64), expiry)
                     }
+                    Found::Packed(packed) => {
+                        let value = packed.unpack()?;
+                        into.extend_from_slice(slice(&value, &range));
+                        (Ok(value.len() as u64), packed.expiry)
+                    }
                     Found::Apart(head) => (Err(head), head.expiry),
                 })
             })?;

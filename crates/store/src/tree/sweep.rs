@@ -264,6 +264,7 @@ impl<M: Media> Core<M> {
                 // Verified: a damaged expiry removes nothing.
                 let expiry = match Found::of(current.value()?).map_err(super::damaged)? {
                     Found::Here(_, expiry) => expiry,
+                    Found::Packed(packed) => packed.expiry,
                     Found::Apart(head) => head.expiry,
                 };
                 if expiry == 0 || expiry > now {

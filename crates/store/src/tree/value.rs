@@ -5,12 +5,15 @@
 //! mark 32 | kind 8 | expiry 64 | value           kind 0; expiry in ms since 1970, 0 for none
 //! mark 32 | kind 8 | space 64                    kind 1: the marker of long keys
 //! mark 32 | kind 8 | expiry 64 | id 64 | length 64    kind 2: the head of a value in parts
+//! mark 32 | kind 8 | expiry 64 | codec 8 | length 64 | packed    kind 3: a compressed value
 //! ```
 //!
 //! So a value without an expiry costs nothing, but for one in 2^32, and values of one length stay
 //! so. The mark begins with a byte that no UTF-8 has.
 
+use super::pack::{pack, unpack};
 use crate::error::Damage;
+use crate::options::Compression;
 use bristlecone_index::clustered::Glimpse;
 use std::borrow::Cow;
 
@@ -18,8 +21,24 @@ const MARK: [u8; 4] = [0xC1, 0x9E, 0x5B, 0xF6];
 const WHOLE: u8 = 0;
 const MARKER: u8 = 1;
 const APART: u8 = 2;
+const PACKED: u8 = 3;
 /// Bytes of mark, kind and a word.
 const SHORT: usize = MARK.len() + 1 + size_of::<u64>();
+
+/// Bytes of the head of a packed value.
+const PACKED_HEAD: usize = SHORT + 1 + size_of::<u64>();
+
+/// Returns a value with its expiry, 0 for none, as the tree has it, packed if that is worth it.
+pub(super) fn encode_packed(value: &[u8], expiry: u64, with: Compression) -> Cow<'_, [u8]> {
+    let Some((codec, packed)) = pack(value, with) else {
+        return encode(value, expiry);
+    };
+    let mut stored = head(PACKED, expiry, PACKED_HEAD - SHORT + packed.len());
+    stored.push(codec);
+    stored.extend((value.len() as u64).to_le_bytes());
+    stored.extend(packed);
+    Cow::Owned(stored)
+}
 
 /// Returns a value with its expiry, 0 for none, as the tree has it.
 pub(super) fn encode(value: &[u8], expiry: u64) -> Cow<'_, [u8]> {
@@ -54,9 +73,10 @@ pub(super) fn plain(stored: &[u8]) -> Option<&[u8]> {
 /// # Errors
 /// [`Damage`]: no commit has written that.
 #[inline]
-pub(super) fn decode(stored: &[u8]) -> Result<(&[u8], u64), Damage> {
+pub(super) fn decode(stored: &[u8]) -> Result<(Cow<'_, [u8]>, u64), Damage> {
     match Found::of(stored)? {
-        Found::Here(value, expiry) => Ok((value, expiry)),
+        Found::Here(value, expiry) => Ok((Cow::Borrowed(value), expiry)),
+        Found::Packed(packed) => Ok((Cow::Owned(packed.unpack()?), packed.expiry)),
         Found::Apart(_) => Err(Damage::new("its value is in parts")),
     }
 }
@@ -65,6 +85,7 @@ pub(super) fn decode(stored: &[u8]) -> Result<(&[u8], u64), Damage> {
 pub(super) enum Found<'s> {
     /// The value and its expiry, 0 for none.
     Here(&'s [u8], u64),
+    Packed(Packed<'s>),
     Apart(Head),
 }
 
@@ -86,8 +107,46 @@ impl<'s> Found<'s> {
         {
             return Ok(Self::Here(value, word_in(head)));
         }
+        if let Some(packed) = Packed::decode(stored) {
+            return Ok(Self::Packed(packed));
+        }
         let head = Head::decode(stored).map(Self::Apart);
         head.ok_or_else(|| Damage::new("its value has a head that none is like"))
+    }
+}
+
+/// A compressed value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Packed<'s> {
+    pub expiry: u64,
+    codec: u8,
+    /// Bytes of the value.
+    len: u64,
+    bytes: &'s [u8],
+}
+
+impl<'s> Packed<'s> {
+    /// `None` if it is none.
+    fn decode(stored: &'s [u8]) -> Option<Self> {
+        let (short, rest) = stored.split_first_chunk::<SHORT>()?;
+        let (codec, rest) = rest.split_first()?;
+        let (len, bytes) = rest.split_first_chunk()?;
+        let is_packed = short.starts_with(&MARK) && short[MARK.len()] == PACKED;
+        is_packed.then(|| Self {
+            expiry: word_in(short),
+            codec: *codec,
+            len: u64::from_le_bytes(*len),
+            bytes,
+        })
+    }
+
+    /// Returns the value.
+    ///
+    /// # Errors
+    /// [`Damage`]: no commit has written that, this build cannot unpack it, or there is no memory.
+    #[cold]
+    pub fn unpack(&self) -> Result<Vec<u8>, Damage> {
+        unpack(self.codec, self.bytes, self.len)
     }
 }
 
@@ -136,7 +195,7 @@ fn word_in(head: &[u8; SHORT]) -> u64 {
 /// A value of which one has seen the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// Its length in the tree.
+    /// Its length; that of the head, if it has parts.
     pub len: usize,
     /// 0 for none.
     pub expiry: u64,
@@ -150,18 +209,27 @@ pub(super) fn glimpsed(stored: Glimpse<'_>) -> Seen {
     let len = stored.len;
     match stored.bytes.first_chunk::<SHORT>() {
         Some(head) if head.starts_with(&MARK) => {
-            match (head[MARK.len()], Head::decode(stored.bytes)) {
-                (WHOLE, _) => Seen {
+            if head[MARK.len()] == WHOLE {
+                return Seen {
                     len: len - SHORT,
                     expiry: word_in(head),
                     apart: None,
-                },
-                (_, Some(head)) => Seen {
+                };
+            }
+            if let Some(packed) = Packed::decode(stored.bytes) {
+                return Seen {
+                    len: usize::try_from(packed.len).unwrap_or(len),
+                    expiry: packed.expiry,
+                    apart: None,
+                };
+            }
+            match Head::decode(stored.bytes) {
+                Some(head) => Seen {
                     len,
                     expiry: head.expiry,
                     apart: Some(head.id),
                 },
-                _ => Seen {
+                None => Seen {
                     len,
                     ..Seen::default()
                 },
@@ -219,7 +287,7 @@ mod tests {
         ] {
             for expiry in [0, 1, u64::MAX] {
                 let stored = encode(value, expiry);
-                assert_eq!(decode(&stored).unwrap(), (value, expiry));
+                assert_eq!(decode(&stored).unwrap(), (Cow::Borrowed(value), expiry));
                 let len = value.len();
                 let apart = None;
                 assert_eq!(seen(&stored), Seen { len, expiry, apart });

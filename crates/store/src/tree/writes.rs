@@ -5,7 +5,7 @@
 
 use super::long::{self, Place};
 use super::parts::Stored;
-use super::value::{Found, encode, glimpsed};
+use super::value::{Found, encode_packed, glimpsed};
 use super::{Core, damaged, read_error, time_of, write_error};
 use crate::catalogue::Keyspace;
 use crate::dropped::DroppedAt;
@@ -205,7 +205,9 @@ impl<M: Media> Core<M> {
                     Update::Keep => Modification::Keep,
                     Update::Delete => Modification::Remove,
                     Update::Put { value, expires_at } if !self.has_parts(value.len()) => {
-                        Modification::Put(encode(&value, expiry(expires_at)).into_owned())
+                        let expiry = expiry(expires_at);
+                        let stored = encode_packed(&value, expiry, self.compression);
+                        Modification::Put(stored.into_owned())
                     }
                     Update::Put { value, expires_at } => {
                         wanted = Some((was.map(<[u8]>::to_vec), value, expires_at));
@@ -257,7 +259,8 @@ impl<M: Media> Core<M> {
         Ok(Ok(update))
     }
 
-    /// Returns the value of a key whose page is locked, in `whole` if it has parts, and its expiry.
+    /// Returns the value of a key whose page is locked, in `whole` if it is not in the tree as it
+    /// is, and its expiry.
     fn current_value<'v>(
         &self,
         place: &[u8],
@@ -266,6 +269,10 @@ impl<M: Media> Core<M> {
     ) -> Result<(&'v [u8], u64), clustered::ReadError> {
         match Found::of(current.value()?).map_err(damaged)? {
             Found::Here(value, expiry) => Ok((value, expiry)),
+            Found::Packed(packed) => {
+                *whole = packed.unpack().map_err(damaged)?;
+                Ok((whole, packed.expiry))
+            }
             Found::Apart(head) => {
                 // The lock keeps the head, and so its parts.
                 *whole = self.assemble(When::Now, place, &head)?;

@@ -8,6 +8,7 @@
 use super::values::Values;
 use super::workload::{Call, LATE, Plan, Workload};
 use crate::LabError;
+use crate::limits::bring_in_memory;
 use bristlecone_peers::PeerError;
 use bristlecone_peers::store::Store;
 use std::sync::Barrier;
@@ -21,7 +22,7 @@ const CALLS: usize = 16;
 const DRAWN: usize = 64 * CALLS;
 
 /// Bytes of memory that are brought in before a load at most.
-const MOST_BROUGHT_IN: usize = 2 << 30;
+const MOST_BROUGHT_IN: u64 = 4 << 30;
 
 /// The work of a turn, or of one of its threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,7 +80,8 @@ impl Driver<'_> {
     pub(super) fn turn(&self, workload: Workload) -> Result<Turn, LabError> {
         let over = AtomicBool::new(false);
         if workload == Workload::Load {
-            self.bring_in_memory();
+            let bytes = self.plan.keys().saturating_mul(2 * self.pair_bytes());
+            bring_in_memory(bytes.min(MOST_BROUGHT_IN) as usize)?;
         }
         let parts = self.threads(|thread| match workload {
             Workload::Load => self.load(thread),
@@ -139,13 +141,6 @@ impl Driver<'_> {
             joined.collect::<Result<Vec<_>, PeerError>>()
         })?;
         Ok(parts)
-    }
-
-    /// Writes as much memory as the load may need, and gives it back. A virtual machine may have
-    /// lent free memory to its host, and whoever needs it first would pay for its return.
-    fn bring_in_memory(&self) {
-        let bytes = (self.plan.keys() as usize).saturating_mul(2 * self.pair_bytes() as usize);
-        std::hint::black_box(vec![1_u8; bytes.min(MOST_BROUGHT_IN)]);
     }
 
     fn load(&self, thread: usize) -> Result<Part, PeerError> {

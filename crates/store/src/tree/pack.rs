@@ -1,0 +1,152 @@
+//! Compressing long values.
+//!
+//! A value is packed on its own, so reading one costs nothing but unpacking it, and the parts of a
+//! value that has [parts](super::parts) are packed each for itself. The length before packing is
+//! known from the head without unpacking.
+
+use crate::error::Damage;
+use crate::options::Compression;
+
+/// Shortest value that is packed, in bytes.
+const SHORTEST: usize = 512;
+/// Longest value that is: what one entry of the tree can have.
+const LONGEST: u64 = 64 << 20;
+
+/// Codec numbers, as values have them.
+const LZ4: u8 = 1;
+const ZSTD: u8 = 2;
+
+/// Returns the codec and the packed bytes of a value, if packing it saves at least an eighth.
+pub(super) fn pack(value: &[u8], with: Compression) -> Option<(u8, Vec<u8>)> {
+    if value.len() < SHORTEST || value.len() as u64 > LONGEST {
+        return None;
+    }
+    let packed: Option<(u8, Vec<u8>)> = match with {
+        Compression::None => None,
+        #[cfg(feature = "lz4")]
+        Compression::Lz4 => Some((LZ4, lz4::pack(value)?)),
+        #[cfg(feature = "zstd")]
+        Compression::Zstd => Some((ZSTD, zstandard::pack(value)?)),
+    };
+    packed.filter(|(_, packed)| packed.len() <= value.len() / 8 * 7)
+}
+
+/// Returns the value of `len` bytes that was packed into `packed`.
+///
+/// # Errors
+/// [`Damage`]: it is none, this build lacks the codec, or there is no memory for it.
+pub(super) fn unpack(codec: u8, packed: &[u8], len: u64) -> Result<Vec<u8>, Damage> {
+    let damage = |what: String| Damage::new(format!("its compressed value {what}"));
+    if len > LONGEST {
+        return Err(damage(format!("claims {len} bytes; the most is {LONGEST}")));
+    }
+    let value = zeros(len as usize);
+    let mut value = value.ok_or_else(|| damage(format!("has {len} bytes: no memory for it")))?;
+    let unpacked = match codec {
+        LZ4 => lz4::unpack(packed, &mut value),
+        ZSTD => zstandard::unpack(packed, &mut value),
+        codec => Err(format!(
+            "has codec {codec}, which this version does not know"
+        )),
+    };
+    match unpacked.map_err(damage)? {
+        found if found == value.len() => Ok(value),
+        found => Err(damage(format!("has {found} bytes of {len}"))),
+    }
+}
+
+/// Returns so many zeros, if there is memory for them.
+fn zeros(len: usize) -> Option<Vec<u8>> {
+    let mut zeros = Vec::new();
+    zeros.try_reserve_exact(len).ok()?;
+    zeros.resize(len, 0);
+    Some(zeros)
+}
+
+#[cfg(feature = "lz4")]
+mod lz4 {
+    use lz4_flex::block::{compress_into, decompress_into, get_maximum_output_size};
+
+    pub(super) fn pack(value: &[u8]) -> Option<Vec<u8>> {
+        let mut packed = super::zeros(get_maximum_output_size(value.len()))?;
+        let len = compress_into(value, &mut packed).ok()?;
+        packed.truncate(len);
+        Some(packed)
+    }
+
+    pub(super) fn unpack(packed: &[u8], value: &mut [u8]) -> Result<usize, String> {
+        decompress_into(packed, value).map_err(|e| format!("cannot be unpacked: {e}"))
+    }
+}
+
+#[cfg(feature = "zstd")]
+mod zstandard {
+    use zstd::DEFAULT_COMPRESSION_LEVEL;
+    use zstd::bulk::{compress_to_buffer, decompress_to_buffer};
+
+    pub(super) fn pack(value: &[u8]) -> Option<Vec<u8>> {
+        // It gives up where the result would be longer.
+        let mut packed = super::zeros(value.len())?;
+        let len = compress_to_buffer(value, &mut packed[..], DEFAULT_COMPRESSION_LEVEL).ok()?;
+        packed.truncate(len);
+        Some(packed)
+    }
+
+    pub(super) fn unpack(packed: &[u8], value: &mut [u8]) -> Result<usize, String> {
+        decompress_to_buffer(packed, value).map_err(|e| format!("cannot be unpacked: {e}"))
+    }
+}
+
+#[cfg(not(feature = "lz4"))]
+mod lz4 {
+    pub(super) fn unpack(_: &[u8], _: &mut [u8]) -> Result<usize, String> {
+        Err(super::lacking("lz4"))
+    }
+}
+
+#[cfg(not(feature = "zstd"))]
+mod zstandard {
+    pub(super) fn unpack(_: &[u8], _: &mut [u8]) -> Result<usize, String> {
+        Err(super::lacking("zstd"))
+    }
+}
+
+/// What is wrong with a value that this build cannot unpack.
+#[cfg(not(all(feature = "lz4", feature = "zstd")))]
+fn lacking(feature: &str) -> String {
+    format!("is readable only by a build of the library with the feature \"{feature}\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values whose sums are right, and that no version has written.
+    #[test]
+    fn what_is_no_packed_value_is_damage_with_a_reason() {
+        let text = |codec, packed: &[u8], len| unpack(codec, packed, len).unwrap_err().0;
+        assert!(text(9, b"", 0).contains("codec 9"));
+        assert!(text(LZ4, b"", LONGEST + 1).contains("67108865 bytes; the most is 67108864"));
+        for codec in [LZ4, ZSTD] {
+            assert!(!text(codec, b"\xFF\xFF\xFF", 700).is_empty());
+        }
+    }
+
+    #[cfg(feature = "lz4")]
+    #[test]
+    fn a_length_that_is_not_that_of_the_value_is_damage() {
+        let value = vec![7; 5000];
+        let (codec, packed) = pack(&value, Compression::Lz4).unwrap();
+        assert_eq!(unpack(codec, &packed, 5000).unwrap(), value);
+        assert!(unpack(codec, &packed, 4999).is_err());
+        assert!(unpack(codec, &packed, 5001).is_err());
+        assert!(unpack(codec, &packed[..packed.len() - 1], 5000).is_err());
+    }
+
+    #[cfg(not(feature = "zstd"))]
+    #[test]
+    fn a_missing_codec_is_named() {
+        let e = unpack(ZSTD, b"", 0).unwrap_err();
+        assert!(e.0.contains("the feature \"zstd\""), "{}", e.0);
+    }
+}
