@@ -34,7 +34,7 @@ fn a_database_that_lost_nine_tenths_of_its_keys_becomes_small() {
     let (fresh, _k) = fill("fresh.db", &mut (0..KEYS).filter(is_left));
     fresh.compact().unwrap();
     let ideal = on_disk(&fresh);
-    // Pages that were replaced wait for readers, other tests' among them, so once may not be enough.
+    // Pages that were replaced wait for readers, other tests' among them: once may not be enough.
     let mut sizes = Vec::new();
     let is_small = (0..10).any(|_| {
         db.compact().unwrap();

@@ -2,8 +2,8 @@
 //!
 //! Only calls are timed, 16 between two readings of the clock; drawing keys is not, copying the
 //! bytes of a value is: of each that is written, and of each that is read or visited, as a caller
-//! who uses the values would. The rate of a turn is the sum of its threads' rates. A turn ends when the
-//! first of its threads has used up its time or its keys, so that no thread runs alone.
+//! who uses the values would. The rate of a turn is the sum of its threads' rates. A turn ends when
+//! the first of its threads has used up its time or its keys, so that no thread runs alone.
 
 use super::values::Values;
 use super::workload::{Call, LATE, Plan, Workload};
