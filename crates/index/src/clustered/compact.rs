@@ -221,7 +221,7 @@ where
                 at = again();
                 continue;
             }
-            if !self.merge_two(&at, high, Joins::Packing)? {
+            if self.merge_two(&at, high, Joins::Packing)?.is_none() {
                 break;
             }
             done.merged += 1;

@@ -20,6 +20,7 @@
 //! | while it is armed | words in part | stored again when the tree is opened |
 
 use super::image::Entries;
+use super::observe::Observed;
 use super::outer;
 use super::page::Page;
 use super::part::Part;
@@ -40,23 +41,57 @@ use std::borrow::Borrow;
 use std::ops::Bound;
 
 /// Which neighbours become one page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Joins {
+#[derive(Clone, Copy)]
+pub(super) enum Joins<'g> {
     /// After removals: where one is sparse, and there would be room for many more keys.
     Sparse,
     /// All that fit, to make the tree smaller.
     Packing,
+    /// Any, without the keys that this is true of, which nobody reads any more.
+    Without(&'g dyn Fn(&[u8]) -> bool),
+}
+
+/// Keys that were left out of pages that were merged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Gone {
+    /// How many.
+    pub keys: u64,
+    /// Their bytes, and those of their values.
+    pub bytes: u64,
 }
 
 /// Percent of a page that its entries may take to be sparse.
 const FEW: usize = 30;
 
-impl Joins {
+impl Joins<'_> {
     /// Percent of a page that two pages may take to become one.
     fn together(self) -> usize {
         match self {
-            Self::Sparse => 55,
+            Self::Sparse | Self::Without(_) => 55,
             Self::Packing => 80,
+        }
+    }
+
+    /// Whether two pages may become one, by what their keys take.
+    fn allows<K, V, M>(self, tree: &ClusteredTree<K, V, M>, parts: [&Part; 2]) -> bool
+    where
+        K: KeyRepr + ?Sized,
+        V: Repr + ?Sized,
+        M: Media,
+    {
+        let is_one_sparse = || parts.iter().any(|part| tree.is_sparse(part));
+        let fit = || {
+            let together: usize = parts
+                .into_iter()
+                .map(ClusteredTree::<K, V, M>::live_words)
+                .sum();
+            together * 100 <= tree.page_words * self.together() || tree.pm().tiny()
+        };
+        match self {
+            Self::Sparse => is_one_sparse() && fit(),
+            Self::Packing => fit(),
+            Self::Without(_) => true,
         }
     }
 }
@@ -69,6 +104,8 @@ struct Joined<'p> {
     left: Old<'p>,
     right: Old<'p>,
     entries: Entries<'p>,
+    /// Those that are left out.
+    gone: Entries<'p>,
     /// Outer values that no record leads to any more.
     dropped: Vec<Reference>,
 }
@@ -123,40 +160,43 @@ where
         if let Some(low) = &at.low {
             let low: &K = low.borrow();
             let left = self.inner.find_below(low, &guard);
-            if self.merge_two(&left, low, Joins::Sparse)? {
+            if self.merge_two(&left, low, Joins::Sparse)?.is_some() {
                 return Ok(true);
             }
         }
         match &at.high {
-            Some(high) => self.merge_two(&at, high.borrow(), Joins::Sparse),
+            Some(high) => {
+                let merged = self.merge_two(&at, high.borrow(), Joins::Sparse)?;
+                Ok(merged.is_some())
+            }
             None => Ok(false),
         }
     }
 
     /// Merges the page at `left` with the one to its right, whose low fence is `boundary`. Returns
-    /// whether it did.
+    /// how many keys it left out; `None` if it did not merge them.
     pub(super) fn merge_two(
         &self,
         left: &Ranged<K>,
         boundary: &K,
-        joins: Joins,
-    ) -> Result<bool, ReadError> {
+        joins: Joins<'_>,
+    ) -> Result<Option<Gone>, ReadError> {
         let guard = epoch::pin();
         let Handle::Part(left_slot) = Handle::decode(left.located.leaf) else {
-            return Ok(false);
+            return Ok(None);
         };
         let Some(left_part) = self.try_lock(&left.located, left_slot) else {
-            return Ok(false);
+            return Ok(None);
         };
         // From left to right, as everywhere.
         let Some((right_slot, right_part)) = self.lock_right(left_slot, boundary, &guard) else {
             left_part.writer.unlock_unchanged();
-            return Ok(false);
+            return Ok(None);
         };
         let merged = self.merge_locked(left_part, (right_slot, right_part), boundary, joins);
         right_part.writer.unlock();
         left_part.writer.unlock();
-        if let Ok(true) = merged {
+        if let Ok(Some(_)) = merged {
             self.parts.free(right_slot);
         }
         merged
@@ -189,15 +229,10 @@ where
         left_part: &Part,
         (right_slot, right_part): (u32, &Part),
         boundary: &K,
-        joins: Joins,
-    ) -> Result<bool, ReadError> {
-        let packs = joins == Joins::Packing;
-        if !packs && !self.is_sparse(left_part) && !self.is_sparse(right_part) {
-            return Ok(false);
-        }
-        let together = Self::live_words(left_part) + Self::live_words(right_part);
-        if together * 100 > self.page_words * joins.together() && !self.pm().tiny() {
-            return Ok(false);
+        joins: Joins<'_>,
+    ) -> Result<Option<Gone>, ReadError> {
+        if !joins.allows(self, [left_part, right_part]) {
+            return Ok(None);
         }
         let places = |part: &Part| {
             let places = (0..part.count()).map(|i| part.place(i));
@@ -209,11 +244,11 @@ where
         let separator = boundary.with_bytes(<[u8]>::to_vec);
         let joined = joined.filter(|joined| joined.right.low == Some(&separator));
         let Some(joined) = joined else {
-            return Ok(false);
+            return Ok(None);
         };
         let mut upper = lock(&self.upper);
         if !self.unpost(&mut upper, 1, &separator)? {
-            return Ok(false);
+            return Ok(None);
         }
         let new = match self.join(&joined) {
             Ok(new) => new,
@@ -224,6 +259,7 @@ where
             }
         };
         drop(upper);
+        let gone = self.tell_of_gone(&joined.gone);
         let mut kept = self.keep_superseded(left_part, None);
         kept.extend(self.keep_superseded(right_part, None));
         let guard = epoch::pin();
@@ -239,7 +275,26 @@ where
         for block in [blocks.0, blocks.1] {
             self.retire_leaf(block, &guard);
         }
-        Ok(true)
+        Ok(Some(gone))
+    }
+
+    /// Tells the observer of keys that are removed without a time stamp, and counts them.
+    fn tell_of_gone(&self, entries: &Entries<'_>) -> Gone {
+        let mut gone = Gone::default();
+        for i in 0..entries.len() {
+            let (key, value) = (entries.key(i), self.glimpse(entries.value(i)));
+            gone.keys += 1;
+            gone.bytes += (key.len() + value.len) as u64;
+            if let Some(observer) = &self.observer {
+                observer.changed(Observed {
+                    key,
+                    stamp: 0,
+                    was: Some(observer.weigh(value)),
+                    is: None,
+                });
+            }
+        }
+        gone
     }
 
     /// Returns two pages as one; `None` if they are no neighbours, or too full.
@@ -248,7 +303,7 @@ where
         (left, right): (Page<'p, M>, Page<'p, M>),
         left_tail: Vec<super::place::Place>,
         right_tail: Vec<super::place::Place>,
-        joins: Joins,
+        joins: Joins<'_>,
     ) -> Result<Option<Joined<'p>>, ReadError> {
         let old = |page: Page<'p, M>| {
             let (header, _) = page.header(self.salt).map_err(ReadError::Damaged)?;
@@ -264,16 +319,26 @@ where
         }
         let mut outers = self.references(left, &olds.0.header, left_tail.iter().copied());
         outers.extend(self.references(right, &olds.1.header, right_tail.iter().copied()));
-        let mut entries = entries_at(left, &olds.0.header, left_tail);
-        let others = entries_at(right, &olds.1.header, right_tail);
-        for i in 0..others.len() {
-            entries.push(others.key(i), &[], others.value(i));
+        let (mut entries, mut gone) = (Entries::default(), Entries::default());
+        for all in [
+            entries_at(left, &olds.0.header, left_tail),
+            entries_at(right, &olds.1.header, right_tail),
+        ] {
+            for i in 0..all.len() {
+                let key = all.key(i);
+                let to = match joins {
+                    Joins::Without(is_gone) if is_gone(key) => &mut gone,
+                    _ => &mut entries,
+                };
+                to.push(key, &[], all.value(i));
+            }
         }
         let joined = Joined {
             left: olds.0,
             right: olds.1,
             dropped: outer::without(outers, &entries),
             entries,
+            gone,
         };
         let header = self
             .joined_spec(&joined)
@@ -448,7 +513,8 @@ where
             let Some(high) = &at.high else {
                 return Ok(());
             };
-            if !self.merge_two(&at, high.borrow(), Joins::Sparse)? {
+            let merged = self.merge_two(&at, high.borrow(), Joins::Sparse)?;
+            if merged.is_none() {
                 return Ok(());
             }
         }

@@ -25,7 +25,7 @@
 //! | `versions`, `shown` | what is kept for readers at a time; which changes have been shown |
 //! | `load` | making a page known that is touched for the first time |
 //! | `upper` | inner pages |
-//! | `replace`, `merge` | consolidation, split, growth of the root; merging and its log |
+//! | `replace`, `merge`, `clear` | consolidation, split, growth of the root; merging and its log; removing a range by merging |
 //! | `part`, `order` | what DRAM holds of a leaf page; a page in key order |
 //! | `table`, `counter`, `root` | page table; generations and stamps; root words |
 //! | `slots`, `sessions` | commit slots; what they said when a crash ended a session |
@@ -84,6 +84,7 @@ mod batch;
 mod bulk;
 mod changes;
 mod checked;
+mod clear;
 mod compact;
 mod counter;
 mod damaged;
@@ -123,6 +124,8 @@ mod tail;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_clear;
+#[cfg(test)]
 mod tests_compact;
 #[cfg(test)]
 mod tests_evict;
@@ -161,6 +164,7 @@ pub use hosted::{ChangeError, Current, HostedTree, KeyRange, Pinned, Step, When}
 use layout::Seed;
 pub use lazy::LazyTree;
 use marks::Marks;
+pub use merge::Gone;
 pub use modify::{Modification, Modified};
 pub use observe::{Glimpse, Observed, Observer};
 use page::Page;

@@ -11,13 +11,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
-type Tree = HostedTree<Auto>;
+pub(super) type Tree = HostedTree<Auto>;
 
 /// A change as an observer was told of it: key, stamp, weight of the old value, new value.
-type Told = (Vec<u8>, u64, Option<u64>, Option<Vec<u8>>);
+pub(super) type Told = (Vec<u8>, u64, Option<u64>, Option<Vec<u8>>);
 
 #[derive(Debug, Default)]
-struct Witness(Mutex<Vec<Told>>);
+pub(super) struct Witness(Mutex<Vec<Told>>);
 
 impl Observer for Witness {
     fn weigh(&self, value: Glimpse<'_>) -> u64 {
@@ -36,14 +36,14 @@ impl Observer for Witness {
 }
 
 impl Witness {
-    fn take(&self) -> Vec<Told> {
+    pub(super) fn take(&self) -> Vec<Told> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }
 
 const OPTIONS: ClusteredOptions = ClusteredOptions { page_bytes: 512 };
 
-fn made_on(medium: MediumKind) -> (TempDir, Tree, Arc<Witness>) {
+pub(super) fn made_on(medium: MediumKind) -> (TempDir, Tree, Arc<Witness>) {
     let dir = tempfile::tempdir().unwrap();
     let options = PoolOptions {
         media: MediaOptions {
@@ -66,7 +66,7 @@ fn get(tree: &Tree, when: When, key: &[u8]) -> Option<Vec<u8>> {
     value
 }
 
-fn all_at(tree: &Tree, time: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
+pub(super) fn all_at(tree: &Tree, time: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut all = BTreeMap::new();
     let range = (Bound::Unbounded, Bound::Unbounded);
     let scanned = tree.scan(

@@ -188,6 +188,12 @@ impl<M: Media> Core<M> {
                 *left -= keys.len();
                 report.dropped += keys.len() as u64;
                 self.was_removed(keys.len() as u64, bytes, report);
+                // The rest by pages, after a change with a time stamp: the counts of the last
+                // session hold only for as long as there is none.
+                let gone = self.tree.clear(range, *left as u64);
+                *left = left.saturating_sub(gone.keys as usize);
+                report.dropped += gone.keys;
+                self.was_removed(gone.keys, gone.bytes, report);
             }
         }
         unread.map_or(Ok(()), Err)
