@@ -1,7 +1,7 @@
 //! Compressed values.
 
 use crate::home;
-use bristlecone::{Compression, Database, Durability};
+use bristlecone::{Compression, Database, Durability, Event};
 use std::path::Path;
 use std::time::Duration;
 
@@ -136,7 +136,13 @@ fn compressed_values_are_compared_changed_expired_and_backed_up() {
         let db = open(&home.path().join(&name), compression);
         let k = db.keyspace("k").unwrap();
         let (one, two) = (text(5000), text(6000));
+        let mut watch = k.watch().unwrap();
         k.insert("a", &one).unwrap();
+        let told = watch.next_timeout(Duration::from_secs(30)).unwrap();
+        let Some(Event::Insert { value, .. }) = told else {
+            panic!("{told:?}");
+        };
+        assert!(*value == one[..]);
         let snapshot = db.snapshot();
         let before = k.at(&snapshot).unwrap();
         let swap = |from: &[u8]| k.compare_and_swap("a", Some(from), Some(&two)).unwrap();
@@ -171,4 +177,26 @@ fn compressed_values_are_compared_changed_expired_and_backed_up() {
         assert_eq!(k.get("b").unwrap().as_deref(), Some(&one[..]));
         assert_eq!(k.iter().count(), 3);
     }
+}
+
+/// Where the key of a value in parts is was compressed too, and compared as it was: so its parts
+/// seemed to be nobody's, and went.
+#[test]
+fn values_in_parts_of_long_keys_stay() {
+    let home = home();
+    let path = home.path().join("parts.db");
+    let keys = [text(600), text(5000)];
+    let db = open(&path, Compression::Zstd);
+    let k = db.keyspace("k").unwrap();
+    for key in &keys {
+        k.insert_from(key, &text(9 << 20)[..]).unwrap();
+    }
+    drop((k, db));
+    let db = open(&path, Compression::None);
+    db.store().vacuum(usize::MAX).unwrap();
+    let k = db.keyspace("k").unwrap();
+    for key in &keys {
+        assert!(*k.get(key).unwrap().unwrap() == text(9 << 20));
+    }
+    db.check().unwrap();
 }

@@ -13,28 +13,39 @@ use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
 use std::ops::{Bound, RangeBounds};
 
+/// Pages in a row that cannot be merged, after which one does not go on to the right.
+const IN_A_ROW: usize = 4;
+
 impl<M: Media> HostedTree<M> {
     /// Removes keys of a range that nobody reads or changes any more, about `most` of them, by the
     /// pages that have no others. What is in pages that cannot be read or merged is left, to be
-    /// [removed](Self::remove_all).
+    /// [removed](Self::remove_all). Looks before each page whether to stop.
     ///
     /// The keys are gone without a time stamp: who has to know that the tree has changed must see
     /// another change.
     ///
     /// Persist cost: that of a merge for each page.
-    pub fn clear(&self, range: KeyRange<'_>, most: u64) -> Gone {
+    pub fn clear(&self, range: KeyRange<'_>, most: u64, stops: &dyn Fn() -> bool) -> Gone {
         let mut all = Gone::default();
-        // Pages of different parents are merged once these have few pages, and are merged too.
-        while self.clear_once(range, most, &mut all) && all.keys < most {}
+        let stops = |all: &Gone| all.keys >= most || stops();
+        if !self.0.read_only {
+            // Pages of different parents are merged once these have few pages, and are merged too.
+            while self.clear_once(range, &stops, &mut all) && !stops(&all) {}
+        }
         all
     }
 
     /// Goes through the range once. Returns whether it is worth another time.
-    fn clear_once(&self, range: KeyRange<'_>, most: u64, all: &mut Gone) -> bool {
+    fn clear_once(
+        &self,
+        range: KeyRange<'_>,
+        stops: &dyn Fn(&Gone) -> bool,
+        all: &mut Gone,
+    ) -> bool {
         let is_gone = |key: &[u8]| range.contains(key);
         let mut from = range.0.map(<[u8]>::to_vec);
-        let (mut merged, mut left) = (false, false);
-        while all.keys < most {
+        let (mut merged, mut left, mut in_a_row) = (false, false, 0);
+        while in_a_row < IN_A_ROW && !stops(all) {
             let _storing = self.0.storing();
             let rest = (from.as_ref().map(Vec::as_slice), range.1);
             let Ok(Some(at)) = self.first_inside(rest) else {
@@ -50,14 +61,14 @@ impl<M: Media> HostedTree<M> {
             };
             match self.0.merge_two(&at, high, Joins::Without(&is_gone)) {
                 Ok(Some(gone)) => {
-                    merged = true;
+                    (merged, in_a_row) = (true, 0);
                     all.keys += gone.keys;
                     all.bytes += gone.bytes;
                 }
                 Err(ReadError::Space(_)) if self.0.retired.wait() => {}
                 Err(ReadError::Space(_)) => return false,
                 Ok(None) | Err(_) => {
-                    left = true;
+                    (left, in_a_row) = (true, in_a_row + 1);
                     from = Bound::Included(high.to_vec());
                 }
             }

@@ -3,7 +3,7 @@
 use super::hosted::{Current, HostedTree, KeyRange};
 use super::page::Page;
 use super::rescue::Rescued;
-use super::scan::NOW;
+use super::scan::{NOW, Visits};
 use super::stored::Stored;
 use super::{Handle, ReadError};
 use crate::contract::Direction;
@@ -165,7 +165,12 @@ impl<M: Media> HostedTree<M> {
             damaged(bounds_of(at), &e);
             Ok(ControlFlow::Continue(()))
         };
-        (self.0).scan_stored(&range, Direction::Up, time, &mut (visit, damaged))
+        (self.0).scan_stored(
+            &range,
+            Direction::Up,
+            time,
+            &mut (Visits::Keys, visit, damaged),
+        )
     }
 
     /// As [`salvage`](Self::salvage), and visits what is left of pages that cannot be read.
@@ -208,6 +213,11 @@ impl<M: Media> HostedTree<M> {
             }
             Ok(ControlFlow::Continue(()))
         };
-        (self.0).scan_stored(&range, Direction::Up, NOW, &mut (one, damaged))
+        (self.0).scan_stored(
+            &range,
+            Direction::Up,
+            NOW,
+            &mut (Visits::Keys, one, damaged),
+        )
     }
 }

@@ -20,6 +20,7 @@
 //! | while it is armed | words in part | stored again when the tree is opened |
 
 use super::image::Entries;
+use super::layout::DROPPED_WORDS;
 use super::observe::Observed;
 use super::outer;
 use super::page::Page;
@@ -348,7 +349,13 @@ where
         } else {
             joins.together()
         };
-        let fits = header.tail * 100 <= self.page_words * most
+        // The names of values that are left out go with the next replacement.
+        let names = match joins {
+            Joins::Without(_) => joined.dropped.len() * DROPPED_WORDS,
+            _ => 0,
+        };
+        let fits = (header.tail - names) * 100 <= self.page_words * most
+            && header.tail <= self.page_words
             && !(self.pm().tiny() && joined.entries.len() > super::replace::TINY_ENTRIES);
         Ok(fits.then_some(joined))
     }

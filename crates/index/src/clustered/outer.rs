@@ -279,7 +279,9 @@ where
             return Err(of_value("it is not inside the pool".into()));
         }
         self.touch(block..end);
-        self.ask_for_content(reference);
+        if sums {
+            self.ask_for_content(reference);
+        }
         if self.head(block) != reference.head {
             return Err(of_value("its head is another one's".into()));
         }

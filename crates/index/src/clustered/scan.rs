@@ -38,11 +38,10 @@ pub enum Visits {
     Values,
 }
 
-/// Receives the entries, and the damaged pages, that a scan reaches. A pair of closures is one.
+/// Receives the entries, and the damaged pages, that a scan reaches. Two closures are one, with what
+/// they read.
 pub(super) trait Visitor<K: KeyRepr + ?Sized> {
-    fn visits(&self) -> Visits {
-        Visits::Values
-    }
+    fn visits(&self) -> Visits;
 
     /// Gets an entry, with its value as the page has it. Breaks to end the scan.
     fn entry(&mut self, key: &K, stored: Stored<'_>) -> Result<ControlFlow<()>, ReadError>;
@@ -51,19 +50,23 @@ pub(super) trait Visitor<K: KeyRepr + ?Sized> {
     fn damaged(&mut self, at: &Ranged<K>, e: ReadError) -> Result<ControlFlow<()>, ReadError>;
 }
 
-impl<K, E, D> Visitor<K> for (E, D)
+impl<K, E, D> Visitor<K> for (Visits, E, D)
 where
     K: KeyRepr + ?Sized,
     E: FnMut(&K, Stored<'_>) -> Result<ControlFlow<()>, ReadError>,
     D: FnMut(&Ranged<K>, ReadError) -> Result<ControlFlow<()>, ReadError>,
 {
+    fn visits(&self) -> Visits {
+        self.0
+    }
+
     #[inline(always)]
     fn entry(&mut self, key: &K, stored: Stored<'_>) -> Result<ControlFlow<()>, ReadError> {
-        (self.0)(key, stored)
+        (self.1)(key, stored)
     }
 
     fn damaged(&mut self, at: &Ranged<K>, e: ReadError) -> Result<ControlFlow<()>, ReadError> {
-        (self.1)(at, e)
+        (self.2)(at, e)
     }
 }
 
@@ -92,7 +95,7 @@ where
             Ok(visited.unwrap_or(ControlFlow::Continue(())))
         };
         let refuse = |_: &Ranged<K>, e| Err(e);
-        self.scan_stored(range, direction, time, &mut (visit, refuse))
+        self.scan_stored(range, direction, time, &mut (Visits::Values, visit, refuse))
     }
 
     /// As [`scan_pages`](Self::scan_pages), with values as the pages have them.

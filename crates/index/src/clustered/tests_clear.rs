@@ -44,7 +44,7 @@ fn filled(medium: MediumKind) -> (tempfile::TempDir, Tree, std::sync::Arc<Witnes
 fn clear(tree: &Tree, range: KeyRange<'_>, most: u64) -> u64 {
     let mut by_pages = 0;
     loop {
-        let gone = tree.clear(range, most);
+        let gone = tree.clear(range, most, &|| false);
         by_pages += gone.keys;
         let mut left = Vec::new();
         let scanned = tree.scan_present(range, |key, _| {
@@ -72,7 +72,7 @@ fn assert_is(tree: &Tree, model: &Model) {
 
 #[test]
 fn a_range_goes_by_pages_and_its_neighbours_stay() {
-    let ranges: [(Bound<&[u8]>, Bound<&[u8]>); 5] = [
+    let ranges: [KeyRange<'_>; 5] = [
         (Bound::Included(b"b"), Bound::Excluded(b"c")),
         (Bound::Excluded(b"a0500"), Bound::Included(b"b1700")),
         (Bound::Unbounded, Bound::Excluded(b"b")),

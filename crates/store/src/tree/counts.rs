@@ -7,7 +7,7 @@
 use super::long;
 use super::names;
 use super::parts::Apart;
-use super::value::{Seen, glimpsed};
+use super::value::{Found, Seen, glimpsed};
 use crate::dropped::Dropped;
 use crate::entry::expires_at;
 use crate::feed::{Feed, WatchEvent};
@@ -335,12 +335,15 @@ impl Counts {
             let (Some(stored), Some(seen)) = (change.is, is) else {
                 return Some(WatchEvent::Delete { key, ts });
             };
-            // A value in parts is not queued.
-            let from = stored.bytes.len().checked_sub(seen.len)?;
-            let value = stored.bytes.get(from..).filter(|_| seen.apart.is_none())?;
+            let value = match Found::of(stored.bytes).ok()? {
+                Found::Here(value, _) => value.into(),
+                Found::Packed(packed) => packed.unpack().ok()?.into(),
+                // It is not queued.
+                Found::Apart(_) => return None,
+            };
             Some(WatchEvent::Put {
                 key,
-                value: value.into(),
+                value,
                 expires_at: expires_at(seen.expiry),
                 ts,
             })

@@ -10,7 +10,7 @@ use crate::options::Compression;
 /// Shortest value that is packed, in bytes.
 const SHORTEST: usize = 512;
 /// Longest value that is: what one entry of the tree can have.
-const LONGEST: u64 = 64 << 20;
+pub(super) const LONGEST: u64 = 64 << 20;
 
 /// Codec numbers, as values have them.
 const LZ4: u8 = 1;

@@ -12,10 +12,11 @@
 
 use super::counts::Counts;
 use super::long::Place;
-use super::value::{Head, decode, encode_packed};
+use super::value::{Found, Head, decode, encode, encode_packed};
 use super::{Core, damaged, read_error, write_error};
 use crate::error::{Damage, WriteError};
 use crate::key::split;
+use crate::limits::MAX_VALUE_BYTES;
 use crate::streams::within;
 use crate::write::check_value;
 use bristlecone_index::clustered::{self, HostedTree, KeyRange, When};
@@ -119,6 +120,10 @@ pub(super) fn assembled<M: Media>(
     if range.is_empty() {
         return Ok(value);
     }
+    if head.len > MAX_VALUE_BYTES as u64 {
+        let what = format!("its value claims {} bytes in parts", head.len);
+        return Err(damaged(Damage::new(what)));
+    }
     for i in range.start / PART as u64..range.end.div_ceil(PART as u64) {
         let from = i * PART as u64;
         let expected = within(&(from..from + PART as u64), head.len);
@@ -126,15 +131,15 @@ pub(super) fn assembled<M: Media>(
         let wanted = (wanted.start.max(from) - from) as usize..(wanted.end - from) as usize;
         let i = u32::try_from(i).unwrap_or(OWNER);
         let part = tree.get(when, &part_key((number, head.id), i), |stored| {
-            let (part, _) = decode(stored)?;
-            if part.len() as u64 != expected.end - from {
+            let found = Found::of(stored)?;
+            let len = found.len();
+            if len != Some(expected.end - from) {
                 let expected = expected.end - from;
-                let what = format!(
-                    "part {i} of its value has {} bytes of {expected}",
-                    part.len()
-                );
+                let len = len.map_or_else(|| "parts".to_owned(), |len| format!("{len} bytes"));
+                let what = format!("part {i} of its value has {len} of {expected}");
                 return Err(Damage::new(what));
             }
+            let (part, _) = decode(stored)?;
             value.extend_from_slice(&part[wanted.clone()]);
             Ok(())
         })?;
@@ -190,8 +195,12 @@ impl<M: Media> Core<M> {
     /// # Errors
     /// [`WriteError`]
     pub(super) fn put_part(&self, apart: Apart, i: u32, part: &[u8]) -> Result<u64, WriteError> {
-        let part = encode_packed(part, 0, self.compression);
-        let put = self.tree.put(&part_key(apart, i), &part);
+        let stored = match i {
+            // It is compared with places.
+            OWNER => encode(part, 0),
+            _ => encode_packed(part, 0, self.compression),
+        };
+        let put = self.tree.put(&part_key(apart, i), &stored);
         put.map_err(|e| write_error(None, e))
     }
 
@@ -238,8 +247,10 @@ impl<M: Media> Core<M> {
     fn has_head(&self, apart: Apart) -> Result<bool, clustered::ReadError> {
         let owner = self
             .tree
-            .get(When::Now, &part_key(apart, OWNER), <[u8]>::to_vec)?;
-        let Some(place) = owner else {
+            .get(When::Now, &part_key(apart, OWNER), |stored| {
+                decode(stored).map(|(place, _)| place.into_owned())
+            })?;
+        let Some(place) = owner.transpose().map_err(damaged)? else {
             return Ok(false);
         };
         let id = self.tree.get(When::Now, &place, |stored| {

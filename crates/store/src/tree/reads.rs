@@ -106,6 +106,9 @@ impl<M: Media> Core<M> {
             let (value, expiry) = match Found::of(stored)? {
                 Found::Here(value, expiry) => (value, expiry),
                 Found::Packed(packed) => {
+                    if !is_live(packed.expiry, || self.now_of(moment)) {
+                        return Ok(false);
+                    }
                     unpacked = packed.unpack()?;
                     (&unpacked[..], packed.expiry)
                 }
@@ -152,6 +155,9 @@ impl<M: Media> Core<M> {
             let head = self.tree.get(when, place, |stored| {
                 Ok(match Found::of(stored)? {
                     Found::Here(value, expiry) => (Err(value.to_vec()), expiry),
+                    Found::Packed(packed) if !is_live(packed.expiry, || ticket.now) => {
+                        (Err(Vec::new()), packed.expiry)
+                    }
                     Found::Packed(packed) => (Err(packed.unpack()?), packed.expiry),
                     Found::Apart(head) => (Ok(head), head.expiry),
                 })
@@ -301,6 +307,9 @@ impl<M: Media> Core<M> {
         let (value, expiry) = match Found::of(current.value()?).map_err(damaged)? {
             Found::Here(value, expiry) => (value, expiry),
             Found::Packed(packed) => {
+                if !is_live(packed.expiry, || at.now) {
+                    return Ok(ControlFlow::Continue(()));
+                }
                 unpacked = packed.unpack().map_err(damaged)?;
                 (&unpacked[..], packed.expiry)
             }

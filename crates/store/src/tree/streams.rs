@@ -129,9 +129,12 @@ impl<M: Media> Core<M> {
                         (Ok(value.len() as u64), expiry)
                     }
                     Found::Packed(packed) => {
-                        let value = packed.unpack()?;
-                        into.extend_from_slice(slice(&value, &range));
-                        (Ok(value.len() as u64), packed.expiry)
+                        let is_live = is_live(packed.expiry, || ticket.now);
+                        if is_live && !within(&range, packed.len).is_empty() {
+                            let value = packed.unpack()?;
+                            into.extend_from_slice(slice(&value, &range));
+                        }
+                        (Ok(packed.len), packed.expiry)
                     }
                     Found::Apart(head) => (Err(head), head.expiry),
                 })

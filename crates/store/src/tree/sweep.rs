@@ -176,21 +176,29 @@ impl<M: Media> Core<M> {
         let parts = (Bound::Included(&first[..]), Bound::Excluded(&after[..]));
         let bounds = Bounds::new(number, Bound::Unbounded, Bound::Unbounded);
         let mut unread = None;
+        let stops = || self.control.is_stopped();
+        // First one change with a time stamp: the counts of the last session hold only for as long
+        // as there is none.
+        let mut together = 1;
         for range in [spaces, parts, bounds.range()] {
             loop {
-                let most = TOGETHER.min(*left);
+                let most = together.min(*left);
                 let (keys, bytes) = self.some_keys(range, most, &mut unread);
                 if keys.is_empty() {
+                    if *left > 0 {
+                        // No page stays that is empty.
+                        self.tree.clear(range, 1, &stops);
+                    }
                     break;
                 }
+                together = TOGETHER;
                 let removed = self.tree.remove_all(keys.iter().map(Vec::as_slice));
                 removed.map_err(|e| super::write_error(None, e))?;
                 *left -= keys.len();
                 report.dropped += keys.len() as u64;
                 self.was_removed(keys.len() as u64, bytes, report);
-                // The rest by pages, after a change with a time stamp: the counts of the last
-                // session hold only for as long as there is none.
-                let gone = self.tree.clear(range, *left as u64);
+                // The rest by pages, as far as that goes.
+                let gone = self.tree.clear(range, *left as u64, &stops);
                 *left = left.saturating_sub(gone.keys as usize);
                 report.dropped += gone.keys;
                 self.was_removed(gone.keys, gone.bytes, report);

@@ -11,7 +11,7 @@
 //! So a value without an expiry costs nothing, but for one in 2^32, and values of one length stay
 //! so. The mark begins with a byte that no UTF-8 has.
 
-use super::pack::{pack, unpack};
+use super::pack::{LONGEST, pack, unpack};
 use crate::error::Damage;
 use crate::options::Compression;
 use bristlecone_index::clustered::Glimpse;
@@ -90,6 +90,15 @@ pub(super) enum Found<'s> {
 }
 
 impl<'s> Found<'s> {
+    /// Returns the length of a value that has no parts, without unpacking it.
+    pub fn len(&self) -> Option<u64> {
+        match self {
+            Self::Here(value, _) => Some(value.len() as u64),
+            Self::Packed(packed) => Some(packed.len),
+            Self::Apart(_) => None,
+        }
+    }
+
     /// # Errors
     /// [`Damage`]: no commit has written that.
     #[inline]
@@ -121,7 +130,7 @@ pub(super) struct Packed<'s> {
     pub expiry: u64,
     codec: u8,
     /// Bytes of the value.
-    len: u64,
+    pub len: u64,
     bytes: &'s [u8],
 }
 
@@ -218,7 +227,8 @@ pub(super) fn glimpsed(stored: Glimpse<'_>) -> Seen {
             }
             if let Some(packed) = Packed::decode(stored.bytes) {
                 return Seen {
-                    len: usize::try_from(packed.len).unwrap_or(len),
+                    // It may not have been verified.
+                    len: packed.len.min(LONGEST) as usize,
                     expiry: packed.expiry,
                     apart: None,
                 };

@@ -14,6 +14,7 @@ use crate::entry::{Entry, Update, expires_at, expiry};
 use crate::error::{ConflictError, WriteError};
 use crate::feed::{Watch, WatchLimits};
 use crate::key::{IndexKey, split};
+use crate::options::Compression;
 use crate::reads::ReadSet;
 use crate::write::{Step, check_value, retry_for_space};
 use bristlecone_index::clustered::{
@@ -176,7 +177,7 @@ impl<M: Media> Core<M> {
     }
 
     /// Changes a key to what `f` makes of it, once. A value that is to have parts gets them while
-    /// the key is not locked. If it has another value after that, `f` is asked again.
+    /// the key is not locked, and a long one is compressed then. If it has another value after that, `f` is asked again.
     fn try_update(
         &self,
         (key, place): (&[u8], &[u8]),
@@ -204,7 +205,7 @@ impl<M: Media> Core<M> {
                 Ok(match update {
                     Update::Keep => Modification::Keep,
                     Update::Delete => Modification::Remove,
-                    Update::Put { value, expires_at } if !self.has_parts(value.len()) => {
+                    Update::Put { value, expires_at } if !self.takes_long(value.len()) => {
                         let expiry = expiry(expires_at);
                         let stored = encode_packed(&value, expiry, self.compression);
                         Modification::Put(stored.into_owned())
@@ -231,6 +232,12 @@ impl<M: Media> Core<M> {
                 (None, _) => return Ok(modified),
             }
         }
+    }
+
+    /// Whether a value of so many bytes is made ready before its key is locked.
+    fn takes_long(&self, len: usize) -> bool {
+        let packs = self.compression != Compression::None && len > MAX_READ_BYTES;
+        packs || self.has_parts(len)
     }
 
     /// Asks `f` what becomes of a key, whose page is locked. The outer error is its own.
