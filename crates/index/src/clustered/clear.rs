@@ -1,10 +1,10 @@
 //! Removing the keys of a range that nobody reads any more, by pages.
 //!
 //! A removal takes a record for each key. Where a whole range goes that no reader can ask for, its
-//! pages are merged without its keys instead: of two neighbours the left one stays, empty, and takes
-//! the next one in. So it costs what a [merge](super::merge) does for each page, whatever the page
-//! has, and has no crash state that merging has not. It takes no time stamp, keeps no old values,
-//! and meets no conflict.
+//! pages are merged without its keys instead: of two neighbours the left one stays, empty, and
+//! takes the next one in. So it costs what a [merge](super::merge) does for each page, whatever the
+//! page has, and has no crash state that merging has not. It takes no time stamp, keeps no old
+//! values, and meets no conflict.
 
 use super::merge::{Gone, Joins};
 use super::{Handle, HostedTree, KeyRange, ReadError};

@@ -38,8 +38,8 @@ pub enum Visits {
     Values,
 }
 
-/// Receives the entries, and the damaged pages, that a scan reaches. Two closures are one, with what
-/// they read.
+/// Receives the entries, and the damaged pages, that a scan reaches. Two closures are one, with
+/// what they read.
 pub(super) trait Visitor<K: KeyRepr + ?Sized> {
     fn visits(&self) -> Visits;
 
