@@ -177,8 +177,8 @@ impl<M: Media> Core<M> {
     }
 
     /// Changes a key to what `f` makes of it, once. A value that is to have parts gets them while
-    /// the key is not locked, and a long one is compressed then. If it has another value after that,
-    /// `f` is asked again.
+    /// the key is not locked, and a long one is compressed then. If the key has another value after
+    /// that, `f` is asked again.
     fn try_update(
         &self,
         (key, place): (&[u8], &[u8]),
