@@ -253,7 +253,7 @@ impl Options {
     /// build without the feature of a value's compression cannot read that value.
     ///
     /// Reading a compressed value allocates memory and unpacks all of it, or the part of 8 MiB that
-    /// is asked for; its page, its length and its expiry are read without that.
+    /// is asked for. Its length and its expiry are known without that.
     ///
     /// # Examples
     #[cfg_attr(feature = "lz4", doc = "```")]
@@ -264,7 +264,7 @@ impl Options {
     /// let options = Database::builder().compression(Compression::Lz4);
     /// let db = options.open(dir.path().join("pages.db"))?;
     /// let pages = db.keyspace("pages")?;
-    /// pages.insert("/", "<p>".repeat(10_000))?; // takes less than 1 kB in the file
+    /// pages.insert("/", "<p>".repeat(10_000))?; // written compressed
     /// assert_eq!(pages.get("/")?.expect("it was put").len(), 30_000);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

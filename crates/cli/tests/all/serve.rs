@@ -63,7 +63,7 @@ fn it_ends_when_it_is_told_to_and_keeps_what_it_has() {
     assert!(server.ends());
 }
 
-/// What one setting has written, a server with another one reads, and so do commands on the pool.
+/// A server reads what another setting wrote, and so do commands on the pool.
 #[test]
 fn long_values_are_compressed_if_a_server_is_told_to() {
     let b = Bench::new();

@@ -21,8 +21,8 @@ impl<M: Media> HostedTree<M> {
     /// pages that have no others. What is in pages that cannot be read or merged is left, to be
     /// [removed](Self::remove_all). Looks before each page whether to stop.
     ///
-    /// The keys are gone without a time stamp: who has to know that the tree has changed must see
-    /// another change.
+    /// The removals have no time stamp. A caller that recognises changes by stamps makes one change
+    /// with a stamp before.
     ///
     /// Persist cost: that of a merge for each page.
     pub fn clear(&self, range: KeyRange<'_>, most: u64, stops: &dyn Fn() -> bool) -> Gone {

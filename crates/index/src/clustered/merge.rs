@@ -21,7 +21,6 @@
 
 use super::image::Entries;
 use super::layout::DROPPED_WORDS;
-use super::observe::Observed;
 use super::outer;
 use super::page::Page;
 use super::part::Part;
@@ -286,14 +285,8 @@ where
             let (key, value) = (entries.key(i), self.glimpse(entries.value(i)));
             gone.keys += 1;
             gone.bytes += (key.len() + value.len) as u64;
-            if let Some(observer) = &self.observer {
-                observer.changed(Observed {
-                    key,
-                    stamp: 0,
-                    was: Some(observer.weigh(value)),
-                    is: None,
-                });
-            }
+            let was = self.observer.as_ref().map(|one| one.weigh(value));
+            self.tell((key, 0), was, None);
         }
         gone
     }
@@ -351,7 +344,7 @@ where
         };
         // The names of values that are left out go with the next replacement.
         let names = match joins {
-            Joins::Without(_) => joined.dropped.len() * DROPPED_WORDS,
+            Joins::Without(_) => header.dropped * DROPPED_WORDS,
             _ => 0,
         };
         let fits = (header.tail - names) * 100 <= self.page_words * most

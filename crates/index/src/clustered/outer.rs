@@ -63,7 +63,7 @@ const TINY_MAX_INLINE: usize = 64;
 const MAX_SUPERSEDED: usize = 2;
 
 /// Bytes of a value that are prefetched at most.
-const ASKED_FOR: usize = 1024;
+const PREFETCHED: usize = 1024;
 
 /// Bytes of retired blocks that are not left to this thread alone.
 const MANY: usize = 64 << 10;
@@ -253,16 +253,16 @@ where
 
     /// Prefetches the content of the value of a step of a scan, if it is an outer one.
     #[inline]
-    pub(super) fn ask_for_outer(&self, page: Page<'_, M>, base: &Base, step: Step) {
+    pub(super) fn prefetch_outer(&self, page: Page<'_, M>, base: &Base, step: Step) {
         if let Some(reference) = page.reference(step.entry(page, base).1) {
-            self.ask_for_content(&reference);
+            self.prefetch_content(&reference);
         }
     }
 
-    /// Prefetches as much of a value as the processor does not find out about by itself.
+    /// Prefetches the beginning of a value; the processor sees the pattern and goes on.
     #[inline]
-    fn ask_for_content(&self, reference: &Reference) {
-        let bytes = (HEAD + reference.len()).min(ASKED_FOR);
+    fn prefetch_content(&self, reference: &Reference) {
+        let bytes = (HEAD + reference.len()).min(PREFETCHED);
         cpu::prefetch(self.address(reference.block), bytes);
     }
 
@@ -280,7 +280,7 @@ where
         }
         self.touch(block..end);
         if sums {
-            self.ask_for_content(reference);
+            self.prefetch_content(reference);
         }
         if self.head(block) != reference.head {
             return Err(of_value("its head is another one's".into()));

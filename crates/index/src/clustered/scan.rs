@@ -28,8 +28,8 @@ const PREFETCHED: usize = 64;
 /// Pages that a scan visits before it lets memory be reclaimed.
 const PAGES_PER_PIN: u32 = 16;
 
-/// What a scan visits. A value that is long is somewhere else, and is asked for beforehand if it
-/// will be read.
+/// What a visitor reads. Long values lie outside the pages; they are prefetched only for a visitor
+/// that reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visits {
     /// Keys, and of long values at most their beginnings.
@@ -257,16 +257,16 @@ where
         // A walk that is ahead, where values may be outer ones: one's block is a cache miss.
         let may_have_outer = Self::OUTER && base.form.is_none();
         let mut ahead = (may_have_outer && visits == Visits::Values).then(|| walk.clone());
-        let mut ask_next = || {
+        let mut prefetch_next = || {
             if let Some(ahead) = &mut ahead
                 && let Some(step) = ahead.step(direction)
             {
-                self.ask_for_outer(page, base, step);
+                self.prefetch_outer(page, base, step);
             }
         };
-        (0..AHEAD).for_each(|_| ask_next());
+        (0..AHEAD).for_each(|_| prefetch_next());
         while let Some(step) = walk.step(direction) {
-            ask_next();
+            prefetch_next();
             let (key, value) = step.entry(page, base);
             let visited = K::with_value_of(keys.whole(key), |key| visit(key, page.stored(value)));
             // Bytes of keys of the tree are keys.
@@ -278,7 +278,7 @@ where
     }
 }
 
-/// Outer values that a scan asks for before it comes to them.
+/// Entries by which a scan prefetches outer values ahead.
 const AHEAD: usize = 4;
 
 /// The keys of a page, made whole.

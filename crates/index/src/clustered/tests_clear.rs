@@ -109,7 +109,7 @@ fn a_range_goes_by_pages_and_its_neighbours_stay() {
             let left = tree.stats().leaves;
             let most = 2 + pages * model.len() as u64 / (3 * u64::from(KEYS)) * 11 / 10;
             assert!(left <= most, "{left} pages are left of {pages}");
-            // What was cleared can be put again.
+            // The cleared keys can be put again.
             for (key, value) in inside.iter().take(50) {
                 tree.put(key, value).unwrap();
                 model.insert(key.clone(), value.clone());
@@ -141,7 +141,7 @@ fn others_write_beside_a_range_that_goes() {
         stop.store(true, Ordering::Relaxed);
         writer.join().unwrap()
     });
-    // What a reader at a time asks for, it still gets.
+    // The snapshot still has all keys outside the range.
     let mut before = all_at(&tree, snapshot);
     before.retain(|key, _| key[0] != b'b');
     model.retain(|key, _| key[0] != b'b');

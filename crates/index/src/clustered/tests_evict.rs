@@ -1,5 +1,6 @@
 //! Giving memory back.
 
+use super::tests_hosted::all_at;
 use super::*;
 use crate::contract::{Direction, DurableIndex};
 use bristlecone_pmem::media::{Auto, journal};
@@ -44,19 +45,8 @@ fn made(page_bytes: u32) -> (TempDir, Tree) {
 }
 
 fn all(tree: &Tree) -> Entries {
-    let mut all = Entries::new();
     let time = tree.begin(false);
-    let range = (Bound::Unbounded, Bound::Unbounded);
-    let scanned = tree.scan(
-        time,
-        range,
-        (Direction::Up, Visits::Values),
-        |key, current| {
-            all.insert(key.to_vec(), current.value()?.to_vec());
-            Ok(ControlFlow::Continue(()))
-        },
-    );
-    scanned.unwrap();
+    let all = all_at(tree, time);
     tree.end(time);
     all
 }

@@ -111,7 +111,7 @@ mod zstandard {
     }
 }
 
-/// What is wrong with a value that this build cannot unpack.
+/// The message for a value that this build cannot unpack.
 #[cfg(not(all(feature = "lz4", feature = "zstd")))]
 fn lacking(feature: &str) -> String {
     format!("is readable only by a build of the library with the feature \"{feature}\"")
