@@ -280,6 +280,8 @@ pub enum Bench {
     Limits(Limits),
     /// The database beside other embedded ones, in turns
     Peers(Peers),
+    /// redb's published benchmark, with the database in it
+    Redb(Redb),
 }
 
 /// `bench peers`
@@ -349,6 +351,42 @@ pub struct Peers {
     /// Only count, for the one engine that is named: the process that `bench peers` starts.
     #[arg(long, hide = true)]
     pub count: bool,
+}
+
+/// `bench redb`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The rows of the table in redb's README, with its counts: keys of 24 random bytes, values of 150, n elements in one commit, \
+1000 commits of one and 100 commits of 1000 elements, len(), n reads and n / 2 reads of 10 elements in a read transaction, \
+reads by 4 threads, half of the elements removed in one commit, and the size after compaction. The engines take turns row by \
+row; numbers are medians of the rounds, and ratios are medians of the rounds' ratios to the best peer.
+
+LMDB, redb, fjall and RocksDB need a build with --features peers, and RocksDB is the system's library \
+(Debian: apt-get install librocksdb-dev). SQLite takes no part.
+
+Examples:
+  bristlecone-lab bench redb --path . --elements 1M
+  bristlecone-lab bench redb --path /dev/shm --engines store,lmdb --rounds 5 --json")]
+pub struct Redb {
+    /// Directory for the engines' files
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub path: PathBuf,
+    /// Engines, with commas between them: store, lmdb, redb, fjall, rocksdb
+    /// [default: all that this build and this system have]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = parsed::<peers::Engine>)]
+    pub engines: Vec<peers::Engine>,
+    /// Elements of the bulk load: a number with K, M or G
+    #[arg(long, value_name = "N", value_parser = count, default_value = "1M")]
+    pub elements: u64,
+    /// Rounds, each on new files
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=99))]
+    pub rounds: usize,
+    /// Seed of the elements
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// The media that `bench micro` runs on.

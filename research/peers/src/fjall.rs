@@ -7,16 +7,19 @@
 //! | cache | [`CACHE_BYTES`] | the default of 32 MiB is less than the others have |
 //! | everything else | fjall's defaults, with background threads and LZ4 | an application gets the same |
 
+mod table;
+
 use crate::store::Store;
 use crate::{CACHE_BYTES, PeerError};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use std::fmt;
 use std::path::Path;
 
-/// A fjall database with one keyspace.
+/// A fjall database with a keyspace for each trait.
 pub struct Fjall {
     db: Database,
     pairs: Keyspace,
+    rows: Keyspace,
 }
 
 impl fmt::Debug for Fjall {
@@ -43,10 +46,12 @@ impl Fjall {
             .cache_size(CACHE_BYTES)
             .open()
             .map_err(failed("opening"))?;
-        let pairs = db
-            .keyspace("pairs", KeyspaceCreateOptions::default)
-            .map_err(failed("opening"))?;
-        Ok(Self { db, pairs })
+        let keyspace = |name| {
+            let opened = db.keyspace(name, KeyspaceCreateOptions::default);
+            opened.map_err(failed("opening"))
+        };
+        let (pairs, rows) = (keyspace("pairs")?, keyspace("rows")?);
+        Ok(Self { db, pairs, rows })
     }
 }
 

@@ -13,7 +13,8 @@
 //! | `sqlite::Sqlite` | `sqlite` | the system's `libsqlite3.so.0`, loaded when it is first opened |
 //!
 //! [`Peer`] is an index of numbers, for comparison with a single index. [`store::Store`] is an
-//! embedded database, for comparison with the product. The features are off by default, so an
+//! embedded database, for comparison with the product, and [`table::Table`] one that is driven by
+//! transactions. The features are off by default, so an
 //! ordinary build compiles none of the peers.
 
 use std::fmt;
@@ -32,6 +33,7 @@ pub mod rocksdb;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod store;
+pub mod table;
 
 /// Size of a peer's cache in bytes: redb's default, which the others get too. LMDB has none, since
 /// it maps its file.

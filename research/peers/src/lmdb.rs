@@ -9,10 +9,15 @@
 //! | scans | a cursor per call | the same |
 
 mod store;
+mod table;
+
+pub use table::LmdbTable;
 
 use crate::{Peer, PeerError};
 use heed::types::Bytes;
-use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, IntegerComparator, WithTls};
+use heed::{
+    CommitOrAbort, Comparator, Database, Env, EnvFlags, EnvOpenOptions, IntegerComparator, WithTls,
+};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
@@ -59,6 +64,42 @@ fn word(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(0, u64::from_le_bytes)
 }
 
+fn open(dir: &Path, mode: Mode, map_bytes: usize) -> Result<Env<WithTls>, PeerError> {
+    let flags = match mode {
+        Mode::WriteMap => EnvFlags::WRITE_MAP,
+        Mode::Write => EnvFlags::empty(),
+    };
+    let mut options = EnvOpenOptions::new();
+    options.map_size(map_bytes).max_readers(64);
+    // SAFETY: 1. With `WRITE_MAP`, a stray write through a raw pointer can damage the file; this
+    // process writes to the mapping only through LMDB. 2. The environment's file is in a directory
+    // that the caller made for this run, so no other process truncates it under the mapping.
+    let env = unsafe {
+        options.flags(flags);
+        options.open(dir)
+    };
+    env.map_err(|e| failed(mode, "opening", &e))
+}
+
+/// Returns the environment's database, whose keys have the order of `C`. It is created if it does
+/// not exist.
+fn create<C: Comparator + 'static>(
+    env: &Env<WithTls>,
+    mode: Mode,
+) -> Result<Database<'static, Bytes, Bytes, C>, PeerError> {
+    let failed = |e: heed::Error| failed(mode, "opening", &e);
+    let transaction = env.write_txn().map_err(failed)?;
+    let created = env.create_databases_and_commit(transaction, |opener, transaction| {
+        opener
+            .database_options()
+            .types::<Bytes, Bytes>()
+            .key_comparator::<C>()
+            .create(transaction)
+            .map(CommitOrAbort::<_, ()>::Commit)
+    });
+    Ok(created.map_err(failed)?.unwrap_commit())
+}
+
 impl Lmdb {
     /// Creates or opens the environment in the directory `dir`. The directory must exist, and this
     /// process must not have it open already. `map_bytes` is the largest size of the environment.
@@ -66,33 +107,8 @@ impl Lmdb {
     /// # Errors
     /// [`PeerError`] with LMDB's own message.
     pub fn open(dir: &Path, mode: Mode, map_bytes: usize) -> Result<Self, PeerError> {
-        let flags = match mode {
-            Mode::WriteMap => EnvFlags::WRITE_MAP,
-            Mode::Write => EnvFlags::empty(),
-        };
-        let mut options = EnvOpenOptions::new();
-        options.map_size(map_bytes).max_readers(64);
-        // SAFETY: 1. With `WRITE_MAP`, a stray write through a raw pointer can damage the file;
-        // this process writes to the mapping only through LMDB. 2. The environment's file is in a
-        // directory that the caller made for this run, so no other process truncates it under the
-        // mapping.
-        let env = unsafe {
-            options.flags(flags);
-            options.open(dir)
-        }
-        .map_err(|e| failed(mode, "opening", &e))?;
-        let transaction = env.write_txn().map_err(|e| failed(mode, "opening", &e))?;
-        let pairs = env
-            .create_databases_and_commit(transaction, |opener, transaction| {
-                opener
-                    .database_options()
-                    .types::<Bytes, Bytes>()
-                    .key_comparator::<IntegerComparator>()
-                    .create(transaction)
-                    .map(CommitOrAbort::<_, ()>::Commit)
-            })
-            .map_err(|e: heed::Error| failed(mode, "opening", &e))?
-            .unwrap_commit();
+        let env = open(dir, mode, map_bytes)?;
+        let pairs = create(&env, mode)?;
         Ok(Self { env, pairs, mode })
     }
 

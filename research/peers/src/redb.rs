@@ -7,7 +7,10 @@
 //! | cache | [`CACHE_BYTES`] | redb's default |
 //! | reads, scans | one read transaction per call | each call sees the latest commit |
 
+mod table;
+
 use crate::store::Store;
+use crate::table::Table;
 use crate::{CACHE_BYTES, PeerError};
 use redb::{Database, ReadableDatabase, TableDefinition};
 use std::fmt;
@@ -15,7 +18,7 @@ use std::path::Path;
 
 const PAIRS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("pairs");
 
-/// A redb database with one table.
+/// A redb database with a table for each trait.
 pub struct Redb {
     db: Database,
 }
@@ -45,8 +48,9 @@ impl Redb {
             .create(path)
             .map_err(failed("opening"))?;
         let redb = Self { db };
-        // Readers need the table, which the first write transaction creates.
+        // Readers need the tables, which the first write transactions create.
         redb.put_batch(&[])?;
+        redb.write(&mut |_| Ok(()))?;
         Ok(redb)
     }
 }

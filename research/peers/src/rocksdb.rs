@@ -14,6 +14,7 @@
 //! options are not changed once it is open.
 
 mod api;
+mod table;
 
 use crate::store::Store;
 use crate::{CACHE_BYTES, PeerError};
@@ -167,6 +168,74 @@ impl RocksDb {
         let library = loaded().map_err(|message| error("loading", message))?;
         Ok(&library.version)
     }
+
+    /// Reads by `read`, which are live options.
+    fn get_by(
+        &self,
+        read: NonNull<api::ReadOptions>,
+        key: &[u8],
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, PeerError> {
+        let c = &self.library.functions;
+        let mut message = ptr::null_mut();
+        // SAFETY: Database and options are live, the key is readable for its length, and the
+        // message starts as null.
+        let pinned = unsafe {
+            (c.rocksdb_get_pinned)(
+                self.db.as_ptr(),
+                read.as_ptr(),
+                pointer(key),
+                key.len(),
+                &raw mut message,
+            )
+        };
+        check(c, "get", message)?;
+        if pinned.is_null() {
+            return Ok(false);
+        }
+        // SAFETY: The slice keeps the value as it is until it is destroyed, which happens here
+        // and only here; `visit` cannot keep the reference.
+        unsafe {
+            let mut len = 0;
+            let data = (c.rocksdb_pinnableslice_value)(pinned, &raw mut len);
+            visit(bytes(data, len));
+            (c.rocksdb_pinnableslice_destroy)(pinned);
+        }
+        Ok(true)
+    }
+
+    /// Scans by `read`, which are live options.
+    fn scan_by(
+        &self,
+        read: NonNull<api::ReadOptions>,
+        from: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), PeerError> {
+        let c = &self.library.functions;
+        let mut message = ptr::null_mut();
+        // SAFETY: 1. Database and options are live. 2. The iterator is made, used and destroyed
+        // here, by this thread alone; key and value are asked for only while it is valid, and
+        // used before it moves on.
+        unsafe {
+            let iter = (c.rocksdb_create_iterator)(self.db.as_ptr(), read.as_ptr());
+            let iter = made(iter)?.as_ptr();
+            (c.rocksdb_iter_seek)(iter, pointer(from), from.len());
+            for _ in 0..limit {
+                if (c.rocksdb_iter_valid)(iter) == 0 {
+                    break;
+                }
+                let (mut key_len, mut len) = (0, 0);
+                let key = bytes((c.rocksdb_iter_key)(iter, &raw mut key_len), key_len);
+                let value = bytes((c.rocksdb_iter_value)(iter, &raw mut len), len);
+                visit(key, value);
+                (c.rocksdb_iter_next)(iter);
+            }
+            (c.rocksdb_iter_get_error)(iter, &raw mut message);
+            (c.rocksdb_iter_destroy)(iter);
+        }
+        check(c, "scan", message)
+    }
 }
 
 impl Store for RocksDb {
@@ -230,31 +299,7 @@ impl Store for RocksDb {
     }
 
     fn get(&self, key: u64, visit: &mut dyn FnMut(&[u8])) -> Result<bool, PeerError> {
-        let (c, key) = (&self.library.functions, key.to_be_bytes());
-        let mut message = ptr::null_mut();
-        // SAFETY: As in `put`.
-        let pinned = unsafe {
-            (c.rocksdb_get_pinned)(
-                self.db.as_ptr(),
-                self.read.as_ptr(),
-                pointer(&key),
-                key.len(),
-                &raw mut message,
-            )
-        };
-        check(c, "get", message)?;
-        if pinned.is_null() {
-            return Ok(false);
-        }
-        // SAFETY: The slice keeps the value as it is until it is destroyed, which happens here
-        // and only here; `visit` cannot keep the reference.
-        unsafe {
-            let mut len = 0;
-            let data = (c.rocksdb_pinnableslice_value)(pinned, &raw mut len);
-            visit(bytes(data, len));
-            (c.rocksdb_pinnableslice_destroy)(pinned);
-        }
-        Ok(true)
+        self.get_by(self.read, &key.to_be_bytes(), visit)
     }
 
     fn scan(
@@ -263,29 +308,10 @@ impl Store for RocksDb {
         limit: usize,
         visit: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<(), PeerError> {
-        let (c, from) = (&self.library.functions, from.to_be_bytes());
-        let mut message = ptr::null_mut();
-        // SAFETY: 1. Database and options are live until `self` is dropped. 2. The iterator is
-        // made, used and destroyed here, by this thread alone; key and value are asked for only
-        // while it is valid, and used before it moves on.
-        unsafe {
-            let iter = (c.rocksdb_create_iterator)(self.db.as_ptr(), self.read.as_ptr());
-            let iter = made(iter)?.as_ptr();
-            (c.rocksdb_iter_seek)(iter, pointer(&from), from.len());
-            for _ in 0..limit {
-                if (c.rocksdb_iter_valid)(iter) == 0 {
-                    break;
-                }
-                let (mut key_len, mut len) = (0, 0);
-                let key = bytes((c.rocksdb_iter_key)(iter, &raw mut key_len), key_len);
-                let value = bytes((c.rocksdb_iter_value)(iter, &raw mut len), len);
-                visit(key.try_into().map_or(0, u64::from_be_bytes), value);
-                (c.rocksdb_iter_next)(iter);
-            }
-            (c.rocksdb_iter_get_error)(iter, &raw mut message);
-            (c.rocksdb_iter_destroy)(iter);
-        }
-        check(c, "scan", message)
+        let mut visit = |key: &[u8], value: &[u8]| {
+            visit(key.try_into().map_or(0, u64::from_be_bytes), value);
+        };
+        self.scan_by(self.read, &from.to_be_bytes(), limit, &mut visit)
     }
 
     fn remove(&self, key: u64) -> Result<(), PeerError> {

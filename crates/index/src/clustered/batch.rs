@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Each page gets one group. Pages without room for theirs are consolidated or split before, which
-//! changes no entry; from the first group on nothing can refuse.
+//! changes no entry; from the first group on nothing can refuse. A batch of one page that needs
+//! many is [spread](super::spread) over them.
 
 use super::changes::{Batch, Change, Conflict};
 use super::find::Found;
@@ -49,9 +50,9 @@ fn entry_to_remove<M: Media>(
 }
 
 /// A page that a batch has locked, and its changes there.
-struct Run<'t> {
-    part: &'t Part,
-    changes: Range<usize>,
+pub(super) struct Run<'t> {
+    pub(super) part: &'t Part,
+    pub(super) changes: Range<usize>,
 }
 
 /// Lets go of the pages of a batch if looking at them fails or panics.
@@ -218,8 +219,14 @@ where
 
     /// Makes the changes of a batch that is sorted.
     fn change_sorted(&self, batch: &mut Batch<'_, K>, atomic: bool) -> Result<(), ReadError> {
-        let runs = self.prepare_all(batch)?;
-        self.finish(batch, &runs, atomic)
+        let mut turn = 0;
+        loop {
+            let runs = self.prepare_all(batch)?;
+            match self.finish(batch, &runs, atomic) {
+                Err(e) if self.may_find_space(&e, batch.frees, &mut turn) => {}
+                finished => return finished,
+            }
+        }
     }
 
     /// Appends the groups of a batch that is prepared, unlocks its pages, and merges those that are
@@ -304,9 +311,14 @@ where
             }
         }
         drop(guard);
+        batch.spreads = match &runs[..] {
+            [run] => self.is_to_spread(batch, run),
+            _ => false,
+        };
         let mut i = 0;
         while i < runs.len() {
-            if self.has_room(batch, &runs[i]) {
+            let spreads = batch.spreads && !self.is_root(runs[i].part);
+            if spreads || self.has_room(batch, &runs[i]) {
                 i += 1;
             } else if let Some(right) = self.make_room(batch, &mut runs[i])? {
                 runs.insert(i + 1, right);
@@ -401,7 +413,7 @@ where
         let guard = &epoch::pin();
         let part = run.part;
         let block = part.block();
-        let (old, entries, dropped) = self.content(part, None)?;
+        let (old, entries, dropped) = self.content(part, &[])?;
         let turnover = Turnover {
             dropped,
             ..Turnover::of(self.next_generation())
@@ -410,7 +422,13 @@ where
         for change in &mut batch.changes[run.changes.clone()] {
             change.entry = (change.removes() && change.was_there).then_some(0);
         }
-        let (cut, room) = self.cut_for(batch, run, (&old, &turnover), &entries);
+        let around = (batch.spreads).then(|| self.cut_around(batch, run, &entries));
+        let around = around.flatten();
+        batch.spreads = around.is_some();
+        let (cut, room) = match around {
+            Some(cut) => (Some(cut), 0),
+            None => self.cut_for(batch, run, (&old, &turnover), &entries),
+        };
         let middle = cut.as_ref().map(|cut| {
             let below = |i: &usize| batch.key(*i) < &cut.separator[..];
             run.changes.start + run.changes.clone().take_while(below).count()
@@ -527,6 +545,9 @@ where
             batch.conflict = conflict?;
             return Ok(sparse);
         }
+        if batch.spreads {
+            return self.spread_batch(batch, runs, stamp);
+        }
         (batch.made, batch.stamp) = (true, stamp);
         let mut places: Vec<Place> = Vec::with_capacity(batch.changes.len());
         let mut ends = Vec::with_capacity(runs.len());
@@ -565,6 +586,32 @@ where
         }
         self.shown.show(stamp);
         Ok(sparse)
+    }
+
+    /// Makes the changes of a batch that is to be spread, which have that stamp, and unlocks its
+    /// pages.
+    ///
+    /// # Errors
+    /// As [`append_batch`](Self::append_batch).
+    fn spread_batch(
+        &self,
+        batch: &mut Batch<'_, K>,
+        runs: &[Run<'_>],
+        stamp: u64,
+    ) -> Result<Vec<usize>, ReadError> {
+        let mut spread = Ok(());
+        // A root that was split has an empty one beside it.
+        for run in runs.iter().filter(|run| !run.changes.is_empty()) {
+            spread = self.spread(batch, run, stamp);
+            if spread.is_ok() {
+                (batch.made, batch.stamp) = (true, stamp);
+                self.tell_run(batch, run, stamp);
+            }
+        }
+        runs.iter().for_each(|run| run.part.writer.unlock());
+        // Whether they have been made or not.
+        self.shown.show(stamp);
+        spread.map(|()| Vec::new())
     }
 
     /// The first key that the batch's transaction has read and that has changed since, as of

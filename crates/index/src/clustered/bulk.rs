@@ -341,7 +341,7 @@ where
             return Ok(());
         };
         let part = self.part(slot);
-        let (_, _, dropped) = self.content(part, None)?;
+        let (_, _, dropped) = self.content(part, &[])?;
         if dropped.is_empty() {
             return Ok(());
         }

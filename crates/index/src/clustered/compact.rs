@@ -276,7 +276,7 @@ where
         done: &mut Compacted,
     ) -> Result<bool, ReadError> {
         let (block, guard) = (part.block(), &epoch::pin());
-        let (old, entries, _) = self.content(part, None)?;
+        let (old, entries, _) = self.content(part, &[])?;
         let mut moving = Vec::new();
         let (mut bytes, mut more, mut copied) = (0, false, Ok(()));
         for entry in 0..entries.len() {

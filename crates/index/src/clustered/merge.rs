@@ -260,8 +260,8 @@ where
         };
         drop(upper);
         let gone = self.tell_of_gone(&joined.gone);
-        let mut kept = self.keep_superseded(left_part, None);
-        kept.extend(self.keep_superseded(right_part, None));
+        let mut kept = self.keep_superseded(left_part, &[], 0);
+        kept.extend(self.keep_superseded(right_part, &[], 0));
         let guard = epoch::pin();
         right_part.version.lock();
         let latest = left_part.latest().max(right_part.latest());

@@ -117,6 +117,7 @@ mod sessions;
 mod shown;
 mod slots;
 mod snapshot;
+mod spread;
 mod stored;
 mod sum;
 mod table;
@@ -143,6 +144,8 @@ mod tests_rescue;
 mod tests_serial;
 #[cfg(test)]
 mod tests_snapshots;
+#[cfg(test)]
+mod tests_spread;
 mod upper;
 mod verify;
 mod versions;

@@ -189,14 +189,6 @@ impl TailOrder {
             records: self.records.get(start.1..end.1).unwrap_or(&[]),
         }
     }
-
-    /// All entries.
-    pub(super) fn all(&self, base: &Base) -> Walk<'_> {
-        Walk {
-            base: 0..base.entries,
-            records: &self.records,
-        }
-    }
 }
 
 /// The key of a record, without the prefix.

@@ -13,7 +13,7 @@
 use super::image;
 pub(super) use super::image::{Entries, Spec};
 use super::layout::{DROPPED_WORDS, Header, MAX_PAGE};
-use super::order::{Step, TailOrder, Walk};
+use super::order::{TailOrder, Walk};
 use super::page::Page;
 use super::place::{Base, Place};
 use super::stored::{Reference, Stored};
@@ -135,42 +135,37 @@ impl Turnover {
     }
 }
 
-/// The entries of a page, with those of `change`: what the newest record of each key says. `order`:
-/// of the records of the tail that count.
+/// The entries of a page, with those of `changes`, which are in key order: what the newest record
+/// of each key says. `order`: of the records of the tail that count.
 pub(super) fn merged<'v, M: Media>(
     page: Page<'v, M>,
     header: &Header,
     order: &TailOrder,
-    change: Option<Change<'v>>,
+    changes: &[Change<'v>],
 ) -> Entries<'v> {
     let base = Base::of(header);
     let prefix = page.prefix(header.prefix);
-    let n = header.entries + order.records.len() + 1;
-    let mut entries = Entries::with_room(n, (page.words() - header.base) * 8 + n * prefix.len());
+    let n = header.entries + order.records.len() + changes.len();
+    let of_changes: usize = changes.iter().map(|change| change.key.len()).sum();
+    let of_page = (page.words() - header.base) * 8;
+    let mut entries = Entries::with_room(n, of_page + n * prefix.len() + of_changes);
     let push = |entries: &mut Entries<'v>, walk: Walk<'_>| {
         for step in walk {
-            match step {
-                Step::Base(i) => {
-                    let (rest, value) = page.entry(&base, i);
-                    entries.push(prefix, page.bytes(rest), page.stored(value));
-                }
-                Step::Tail(place) => {
-                    let (rest, value) = page.record(&base, place);
-                    entries.push(prefix, page.bytes(rest), page.stored(value));
-                }
-            }
+            let (rest, value) = step.entry(page, &base);
+            entries.push(prefix, page.bytes(rest), page.stored(value));
         }
     };
-    let Some(Change { key, value }) = change else {
-        push(&mut entries, order.all(&base));
-        return entries;
-    };
-    let (here, open) = (Bound::Excluded(key), Bound::Unbounded);
-    push(&mut entries, order.between((page, &base, None), open, here));
-    if let Some(value) = value {
-        entries.push(&[], key, value);
+    let mut from = Bound::Unbounded;
+    for &Change { key, value } in changes {
+        let here = Bound::Excluded(key);
+        push(&mut entries, order.between((page, &base, None), from, here));
+        if let Some(value) = value {
+            entries.push(&[], key, value);
+        }
+        from = here;
     }
-    push(&mut entries, order.between((page, &base, None), here, open));
+    let rest = order.between((page, &base, None), from, Bound::Unbounded);
+    push(&mut entries, rest);
     entries
 }
 
@@ -181,7 +176,7 @@ pub(super) fn entries_at<'v, M: Media>(
     places: impl IntoIterator<Item = Place>,
 ) -> Entries<'v> {
     let order = TailOrder::of(page, &Base::of(header), places.into_iter());
-    merged(page, header, &order, None)
+    merged(page, header, &order, &[])
 }
 
 /// The shortest key above `left` and not above `right`.

@@ -248,13 +248,15 @@ where
     }
 
     /// Saves the values that a replacement of the page drops and that a snapshot can still read.
-    /// `change`, with its stamp, is part of the new page. The caller holds the writer's lock.
+    /// `changes`, which have that stamp, are part of the new page. The caller holds the writer's
+    /// lock.
     ///
     /// Returns the numbers of the outer values among them: history has their blocks.
     pub(super) fn keep_superseded(
         &self,
         part: &Part,
-        change: Option<(Change<'_>, u64)>,
+        changes: &[Change<'_>],
+        stamp: u64,
     ) -> Vec<u32> {
         if !self.versions.is_read() || planted!(self.pm(), "clustered-history-dropped") {
             return Vec::new();
@@ -271,8 +273,8 @@ where
             (page.bytes(rest), (stamp, value))
         };
         let mut records: Vec<_> = stamps.into_iter().enumerate().map(record).collect();
-        if let Some((change, stamp)) = &change {
-            records.push((base.rest(change.key), (*stamp, change.value)));
+        for change in changes {
+            records.push((base.rest(change.key), (stamp, change.value)));
         }
         // Those of a key stay in their order.
         records.sort_by(|a, b| a.0.cmp(b.0));

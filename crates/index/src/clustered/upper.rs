@@ -176,7 +176,7 @@ where
         page.tail(&header, seed, by_itself, |place, _| places.push(place))
             .map_err(ReadError::Damaged)?;
         let order = TailOrder::of(page, &Base::of(&header), places.into_iter());
-        let entries = merged(page, &header, &order, change);
+        let entries = merged(page, &header, &order, change.as_slice());
         let course = match change.and_then(|change| change.value) {
             Some(_) => Course::Any,
             None => Course::Removing,

@@ -414,7 +414,7 @@ where
         let mut room = [0; REFERENCE];
         let value = value.map(|value| value.stored((part.id(), generation, 0), &mut room));
         let change = Change { key, value };
-        let (old, entries, dropped) = self.content(part, Some(change))?;
+        let (old, entries, dropped) = self.content(part, &[change])?;
         let turnover = Turnover {
             generation,
             born: value
@@ -441,7 +441,7 @@ where
     /// entries, which drops the outer values that are superseded.
     pub(super) fn renew(&self, part: &Part) -> Result<(), ReadError> {
         let (block, guard) = (part.block(), &epoch::pin());
-        let (old, entries, dropped) = self.content(part, None)?;
+        let (old, entries, dropped) = self.content(part, &[])?;
         let turnover = Turnover {
             dropped,
             ..Turnover::of(self.next_generation())
@@ -476,12 +476,12 @@ where
         }
     }
 
-    /// The page of a part whose writer's lock the caller holds, its entries with those of `change`,
-    /// and the outer values that none of these leads to.
+    /// The page of a part whose writer's lock the caller holds, its entries with those of
+    /// `changes`, which are in key order, and the outer values that none of these leads to.
     pub(super) fn content<'c>(
         &'c self,
         part: &Part,
-        change: Option<Change<'c>>,
+        changes: &[Change<'c>],
     ) -> Result<(Old<'c>, Entries<'c>, Vec<Reference>), ReadError> {
         let page = self.page_of(part);
         page.prefetch(0, part.end());
@@ -494,7 +494,7 @@ where
             low: page.low(&header),
             high: page.high(&header),
         };
-        let entries = merged(page, &header, &order, change);
+        let entries = merged(page, &header, &order, changes);
         let places = (0..part.count()).map(|i| part.place(i));
         let dropped = outer::without(self.references(page, &header, places), &entries);
         Ok((old, entries, dropped))
@@ -512,7 +512,11 @@ where
         locked: bool,
         guard: &Guard,
     ) -> Option<&Part> {
-        let kept = self.keep_superseded(part, change);
+        let (changes, stamp) = match &change {
+            Some((change, stamp)) => (std::slice::from_ref(change), *stamp),
+            None => (&[][..], 0),
+        };
+        let kept = self.keep_superseded(part, changes, stamp);
         let right = self.become_pages(part, replaced, change, locked, guard);
         // Nobody comes to the page before any more.
         self.drop_outers(dropped, &kept, guard);

@@ -1,4 +1,4 @@
-//! `bench micro`, `bench limits` and `bench peers`.
+//! `bench micro`, `bench limits`, `bench peers` and `bench redb`.
 
 mod peers;
 
@@ -18,6 +18,7 @@ pub fn run(bench: &Bench) -> Outcome {
         Bench::Micro(args) => run_micro(args),
         Bench::Limits(args) => run_limits(args),
         Bench::Peers(args) => peers::run(args),
+        Bench::Redb(args) => peers::run_published(args),
     }
 }
 

@@ -76,7 +76,11 @@ pub fn count(params: &Params) -> Result<Vec<Counts>, LabError> {
     let plan = Plan::new(params.keys, params.threads[0], params.seed);
     let before = Memory::now();
     let most = params.most_bytes(values.bytes());
-    let store = engine.open(scratch.path(), medium, most)?;
+    let store = engine.open(&engine::Place {
+        dir: scratch.path(),
+        medium,
+        most_bytes: most,
+    })?;
     let driver = Driver {
         store: &*store,
         plan: &plan,
@@ -176,7 +180,7 @@ fn sectors_written(statistics: &str) -> Option<u64> {
 }
 
 /// Returns the bytes allocated to a file, or to all files of a directory.
-fn allocated(path: &Path) -> Result<u64, LabError> {
+pub(super) fn allocated(path: &Path) -> Result<u64, LabError> {
     let failed = |e| LabError::io(path, "reading its size", e);
     let meta = match std::fs::symlink_metadata(path) {
         Ok(meta) => meta,

@@ -121,28 +121,14 @@ impl Engine {
         dir.join(self.name())
     }
 
-    /// Creates a store below `dir`, which is on `medium`. An engine whose file has a largest size
-    /// gets `most_bytes`.
-    #[cfg_attr(not(feature = "peers"), expect(unused_variables))]
-    pub(super) fn open(
-        self,
-        dir: &Path,
-        medium: MediumKind,
-        most_bytes: u64,
-    ) -> Result<Box<dyn Store>, LabError> {
-        let dir = self.directory(dir);
-        std::fs::create_dir(&dir).map_err(|e| LabError::io(&dir, "making a directory", e))?;
+    /// Creates a store at `place`.
+    pub(super) fn open(self, place: &Place<'_>) -> Result<Box<dyn Store>, LabError> {
+        let dir = place.create(self)?;
         Ok(match self {
             Self::Store => Box::new(Product::open(&dir.join("pairs.db"))?),
             Self::Tree => Box::new(Tree::open(&dir.join("pairs.pool"))?),
             #[cfg(feature = "peers")]
-            Self::Lmdb => {
-                let mode = match medium {
-                    MediumKind::Journal => Mode::Write,
-                    _ => Mode::WriteMap,
-                };
-                Box::new(Lmdb::open(&dir, mode, map_bytes(most_bytes)?)?)
-            }
+            Self::Lmdb => Box::new(Lmdb::open(&dir, place.lmdb_mode(), place.map_bytes()?)?),
             #[cfg(feature = "peers")]
             Self::Redb => Box::new(Redb::open(&dir.join("pairs.redb"))?),
             #[cfg(feature = "peers")]
@@ -154,6 +140,45 @@ impl Engine {
             #[cfg(not(feature = "peers"))]
             _ => return Err(self.needs_feature()),
         })
+    }
+}
+
+/// Where engines keep their files.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    /// The directory.
+    pub(super) dir: &'a Path,
+    /// The product's medium there.
+    #[cfg_attr(not(feature = "peers"), expect(dead_code))]
+    pub(super) medium: MediumKind,
+    /// Room for an engine whose file has a largest size.
+    #[cfg_attr(not(feature = "peers"), expect(dead_code))]
+    pub(super) most_bytes: u64,
+}
+
+impl Place<'_> {
+    /// Creates an engine's directory.
+    pub(super) fn create(&self, engine: Engine) -> Result<PathBuf, LabError> {
+        let dir = engine.directory(self.dir);
+        std::fs::create_dir(&dir).map_err(|e| LabError::io(&dir, "making a directory", e))?;
+        Ok(dir)
+    }
+
+    /// Returns LMDB's faster way to write here.
+    #[cfg(feature = "peers")]
+    pub(super) fn lmdb_mode(&self) -> Mode {
+        match self.medium {
+            MediumKind::Journal => Mode::Write,
+            _ => Mode::WriteMap,
+        }
+    }
+
+    /// Returns the address space that LMDB reserves for its mapping.
+    #[cfg(feature = "peers")]
+    pub(super) fn map_bytes(&self) -> Result<usize, LabError> {
+        let bytes = self.most_bytes.next_multiple_of(1 << 30);
+        usize::try_from(bytes)
+            .map_err(|_| LabError::parameter("keys", bytes, "what this machine can address"))
     }
 }
 
@@ -180,14 +205,6 @@ pub(super) fn medium_of(dir: &Path) -> Result<MediumKind, LabError> {
     let db = Database::open(probe.path().join("probe"))
         .map_err(|e| LabError::index("opening a database to see its medium", e))?;
     Ok(db.medium())
-}
-
-/// Returns the address space that LMDB reserves for its mapping.
-#[cfg(feature = "peers")]
-fn map_bytes(most_bytes: u64) -> Result<usize, LabError> {
-    let bytes = most_bytes.next_multiple_of(1 << 30);
-    usize::try_from(bytes)
-        .map_err(|_| LabError::parameter("keys", bytes, "what this machine can address"))
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ mod draw;
 mod drive;
 mod engine;
 mod own;
+mod published;
 mod report;
 mod values;
 mod workload;
@@ -27,6 +28,7 @@ mod workload;
 pub use counts::{Counts, count};
 pub use draw::draw;
 pub use engine::Engine;
+pub use published::{Published, PublishedParams, PublishedReport, PublishedRow, run_published};
 pub use report::{Comparison, EngineReport, Machine, Rate, Report, Row};
 pub use workload::Workload;
 
@@ -238,8 +240,12 @@ impl Case<'_> {
         let mut engines = Vec::new();
         for round in 0..self.params.rounds {
             let scratch = scratch(self.path)?;
-            let most = self.params.most_bytes(self.values.bytes());
-            let open = |engine: &Engine| engine.open(scratch.path(), medium, most);
+            let place = engine::Place {
+                dir: scratch.path(),
+                medium,
+                most_bytes: self.params.most_bytes(self.values.bytes()),
+            };
+            let open = |engine: &Engine| engine.open(&place);
             let stores = self
                 .engines
                 .iter()

@@ -14,10 +14,10 @@ use std::path::Path;
 
 /// The product.
 pub(super) struct Product {
-    pairs: Keyspace,
+    pub(super) pairs: Keyspace,
 }
 
-fn failed(doing: &'static str) -> impl Fn(bristlecone::Error) -> PeerError {
+pub(super) fn failed(doing: &'static str) -> impl Fn(bristlecone::Error) -> PeerError {
     move |e| PeerError {
         peer: "store",
         doing,

@@ -159,15 +159,37 @@ fn load_average() -> f64 {
     first.and_then(|word| word.parse().ok()).unwrap_or(0.0)
 }
 
+impl Machine {
+    /// Describes this machine at the beginning of a run.
+    pub(super) fn here() -> Self {
+        Self {
+            cpu: crate::limits::cpu_name(),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            load_before: load_average(),
+            load_after: 0.0,
+        }
+    }
+
+    /// Adds the load at the end of the run.
+    pub(super) fn finish(&mut self) {
+        self.load_after = load_average();
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}, {} processors, load average {:.1} before and {:.1} after",
+            self.cpu, self.processors, self.load_before, self.load_after
+        )
+    }
+}
+
 impl Report {
     pub(super) fn new(params: &Params) -> Self {
         Self {
-            machine: Machine {
-                cpu: crate::limits::cpu_name(),
-                processors: std::thread::available_parallelism().map_or(1, usize::from),
-                load_before: load_average(),
-                load_after: 0.0,
-            },
+            machine: Machine::here(),
             version: env!("CARGO_PKG_VERSION"),
             optimised: !cfg!(debug_assertions),
             keys: params.keys,
@@ -180,7 +202,7 @@ impl Report {
     }
 
     pub(super) fn finish(&mut self) {
-        self.machine.load_after = load_average();
+        self.machine.finish();
     }
 
     /// Adds the rows of a workload. `rounds` has the rates by engine and round, and `counts` gives
@@ -255,12 +277,7 @@ pub(super) fn short(number: f64) -> String {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let machine = &self.machine;
-        writeln!(
-            f,
-            "{}, {} processors, load average {:.1} before and {:.1} after",
-            machine.cpu, machine.processors, machine.load_before, machine.load_after
-        )?;
+        writeln!(f, "{}", self.machine)?;
         if !self.optimised {
             writeln!(f, "This is a build for debugging: its rates mean little.")?;
         }

@@ -39,6 +39,10 @@ opaque! {
     Pinned;
     /// `rocksdb_iterator_t`
     Iter;
+    /// `rocksdb_snapshot_t`
+    Snapshot;
+    /// `rocksdb_flushoptions_t`
+    FlushOptions;
 }
 
 functions! {
@@ -67,6 +71,14 @@ functions! {
     fn rocksdb_writebatch_create() -> *mut WriteBatch;
     fn rocksdb_writebatch_destroy(batch: *mut WriteBatch);
     fn rocksdb_writebatch_put(batch: *mut WriteBatch, key: *const c_char, key_bytes: usize, value: *const c_char, value_bytes: usize);
+    fn rocksdb_writebatch_delete(batch: *mut WriteBatch, key: *const c_char, key_bytes: usize);
+    fn rocksdb_create_snapshot(db: *mut Db) -> *const Snapshot;
+    fn rocksdb_release_snapshot(db: *mut Db, snapshot: *const Snapshot);
+    fn rocksdb_readoptions_set_snapshot(options: *mut ReadOptions, snapshot: *const Snapshot);
+    fn rocksdb_flushoptions_create() -> *mut FlushOptions;
+    fn rocksdb_flushoptions_destroy(options: *mut FlushOptions);
+    fn rocksdb_flush(db: *mut Db, options: *const FlushOptions, error: *mut *mut c_char);
+    fn rocksdb_compact_range(db: *mut Db, from: *const c_char, from_bytes: usize, to: *const c_char, to_bytes: usize);
     fn rocksdb_get_pinned(db: *mut Db, options: *const ReadOptions, key: *const c_char, key_bytes: usize, error: *mut *mut c_char) -> *mut Pinned;
     fn rocksdb_pinnableslice_value(pinned: *const Pinned, bytes: *mut usize) -> *const c_char;
     fn rocksdb_pinnableslice_destroy(pinned: *mut Pinned);

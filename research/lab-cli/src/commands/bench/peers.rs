@@ -1,24 +1,19 @@
-//! `bench peers`.
+//! `bench peers` and `bench redb`.
 
 use super::failed;
-use crate::args::Peers;
+use crate::args::{Peers, Redb};
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::process::spawn_self;
 use bristlecone_command::{print_json, print_report, progress};
 use bristlecone_lab::LabError;
-use bristlecone_lab::peers::{self, Counts, Engine, Params, Report, Step};
+use bristlecone_lab::peers::{self, Counts, Engine, Params, PublishedParams, Report, Step};
 use std::path::Path;
 use std::time::Duration;
 
 /// Compares embedded databases, or counts for one of them.
 pub fn run(args: &Peers) -> Outcome {
     let params = params(args);
-    if let Some(path) = params.paths.iter().find(|path| !path.is_dir()) {
-        return Err(Failure::new(format!(
-            "{}: not a directory; --path names one for the engines' files",
-            path.display()
-        )));
-    }
+    params.paths.iter().try_for_each(|path| directory(path))?;
     if args.count {
         return print_json(&peers::count(&params).map_err(failed)?);
     }
@@ -29,19 +24,55 @@ pub fn run(args: &Peers) -> Outcome {
             }
         }
     }
+    let report = following(|progress| peers::run(&params, &mut count, progress))?;
+    if let Some(out) = &args.out {
+        write(&report, out)?;
+    }
+    print_report(&report, &report, args.json)
+}
+
+/// Runs redb's published benchmark.
+pub fn run_published(args: &Redb) -> Outcome {
+    directory(&args.path)?;
+    let defaults = PublishedParams::default();
+    let params = PublishedParams {
+        path: args.path.clone(),
+        elements: args.elements,
+        rounds: args.rounds,
+        engines: if args.engines.is_empty() {
+            defaults.engines
+        } else {
+            args.engines.clone()
+        },
+        seed: args.seed.unwrap_or(defaults.seed),
+    };
+    let report = following(|progress| peers::run_published(&params, progress))?;
+    print_report(&report, &report, args.json)
+}
+
+fn directory(path: &Path) -> Outcome {
+    if path.is_dir() {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "{}: not a directory; --path names one for the engines' files",
+        path.display()
+    )))
+}
+
+/// Shows the progress of `run`.
+fn following<R>(
+    run: impl FnOnce(&mut dyn FnMut(&Step<'_>)) -> Result<R, LabError>,
+) -> Result<R, Failure> {
     let bar = progress::steps("comparing", 1);
     bar.enable_steady_tick(Duration::from_secs(1));
-    let report = peers::run(&params, &mut count, &mut |step: &Step<'_>| {
+    let report = run(&mut |step: &Step<'_>| {
         bar.set_length(step.total);
         bar.set_position(step.done);
         bar.set_message(step.doing.to_owned());
     });
     bar.finish_and_clear();
-    let report = report.map_err(failed)?;
-    if let Some(out) = &args.out {
-        write(&report, out)?;
-    }
-    print_report(&report, &report, args.json)
+    report.map_err(failed)
 }
 
 fn params(args: &Peers) -> Params {

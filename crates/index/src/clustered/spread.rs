@@ -1,0 +1,282 @@
+//! A batch whose keys belong to one page, and that many pages have to hold: a load into an empty
+//! range, or keys that come in ascending order.
+//!
+//! ```text
+//! lock the page | stamp | pages with all entries, newborn words | fence | word of the page, fence | show | separators
+//! ```
+//!
+//! Where a batch has several pages it appends a group to each, which counts by a slot. Here one
+//! word decides: the page is replaced by a chain of pages that have the changes among their sorted
+//! entries. All but the first are born in that replacement, as the right page of a split is, so a
+//! crash leaves all of the batch or nothing. Nothing is written twice, and the pages are as full
+//! as those of a load.
+//!
+//! Persist cost: the lines of the pages, a line for each word, and 2 fences; and 1 line and 1 fence
+//! for each separator, as after a split.
+
+use super::batch::Run;
+use super::changes::Batch;
+use super::group;
+use super::image::{Entries, Spec};
+use super::part::Part;
+use super::replace::{Change, Course, Cut, NewPage, Old, Turnover, separator_between};
+use super::table::Table;
+use super::{ClusteredTree, Handle, ReadError};
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::{Media, SpaceError};
+use crossbeam_epoch as epoch;
+
+/// Pages that the records of a batch fill at least, if it is spread.
+const PAGES: usize = 2;
+/// Records of a batch that is spread where rare paths are to be taken often, at least.
+const TINY_RECORDS: usize = 4;
+/// Entries of a page likewise, at most.
+const TINY_FILL: usize = 2;
+/// Percent of a page that entries take which were given in ascending order: they get no more.
+const FULL_ASCENDING: usize = 97;
+/// Likewise of others.
+const FULL_OTHERS: usize = 85;
+/// Entries of a page, at least: a page of long ones becomes larger.
+const FEW: usize = 4;
+
+/// Where a page begins: its first entry, and its low fence.
+struct Begin {
+    from: usize,
+    separator: Vec<u8>,
+}
+
+impl<K, V, M> ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// Whether the changes of a batch, which are all of one page, are to be spread.
+    pub(super) fn is_to_spread(&self, batch: &Batch<'_, K>, run: &Run<'_>) -> bool {
+        // Ends of keys are counted by 32 bits.
+        if batch.frees || batch.bytes.len() > (u32::MAX / 2) as usize {
+            return false;
+        }
+        let records = batch.records(run.changes.clone());
+        if self.pm().tiny() {
+            return records.count() >= TINY_RECORDS;
+        }
+        group::words(&run.part.base(), records) > PAGES * self.page_words
+    }
+
+    /// Whether it is the page that a root's word names.
+    pub(super) fn is_root(&self, part: &Part) -> bool {
+        part.id() == Table::FIRST_ID
+    }
+
+    /// Where to split a root, a leaf page, so that all changes belong to one of its children: the
+    /// root's word cannot be that of the first of many.
+    pub(super) fn cut_around(
+        &self,
+        batch: &Batch<'_, K>,
+        run: &Run<'_>,
+        entries: &Entries<'_>,
+    ) -> Option<Cut> {
+        let (first, last) = (run.changes.start, run.changes.end.checked_sub(1)?);
+        let (first, last) = (batch.key(first), batch.key(last));
+        let n = entries.len();
+        let below = (0..n).take_while(|i| entries.key(*i) < first).count();
+        let not_above = (0..n).take_while(|i| entries.key(*i) <= last).count();
+        let (at, left, right) = match (below, not_above < n) {
+            (0, true) => (not_above, last, entries.key(not_above)),
+            (0, false) => (0, &[][..], first),
+            _ => (below, entries.key(below - 1), first),
+        };
+        let separator = separator_between(left, right, Self::NUMBER_KEYS);
+        // No key is below the empty one, nor below the number 0.
+        (&separator[..] > Self::lowest()).then_some(Cut {
+            at,
+            left_full: 100,
+            separator,
+        })
+    }
+
+    /// Makes the changes of a run, whose page is locked and is not a root, by replacing the page
+    /// with as many as they need. They have that stamp.
+    ///
+    /// # Errors
+    /// [`ReadError`]; no entry has changed then.
+    pub(super) fn spread(
+        &self,
+        batch: &mut Batch<'_, K>,
+        run: &Run<'_>,
+        stamp: u64,
+    ) -> Result<(), ReadError> {
+        let guard = &epoch::pin();
+        let (part, block) = (run.part, run.part.block());
+        let generation = self.next_generation();
+        let mut born = Vec::new();
+        if Self::OUTER {
+            let birth = (part.id(), generation, 0);
+            batch.refer(run.changes.clone(), birth, |outer| born.push(*outer));
+        }
+        let records = batch.records(run.changes.clone());
+        let changes: Vec<Change<'_>> = records
+            .map(|record| Change {
+                key: record.key,
+                value: record.value,
+            })
+            .collect();
+        let (old, entries, dropped) = self.content(part, &changes)?;
+        let turnover = Turnover {
+            generation,
+            born,
+            dropped,
+        };
+        let cuts = self.cuts(&old, &entries, &turnover, batch.ascends);
+        let pages = self.write_chain(&old, &entries, &cuts, &turnover)?;
+        let Some((left, right)) = pages.split_first() else {
+            return Ok(());
+        };
+        self.install(left, &right.iter().collect::<Vec<_>>(), &turnover);
+        let kept = self.keep_superseded(part, &changes, stamp);
+        let right = cuts.iter().map(|cut| &cut.separator[..]).zip(right);
+        self.show_chain(part, left, right, stamp);
+        // Nobody comes to the page before any more.
+        self.drop_outers(&turnover.dropped, &kept, guard);
+        self.retire_leaf(block, guard);
+        Ok(())
+    }
+
+    /// Where all pages but the first begin.
+    fn cuts(
+        &self,
+        old: &Old<'_>,
+        entries: &Entries<'_>,
+        turnover: &Turnover,
+        ascends: bool,
+    ) -> Vec<Begin> {
+        let percent = if ascends { FULL_ASCENDING } else { FULL_OTHERS };
+        let n = entries.len();
+        let tiny = self.pm().tiny();
+        let (mut from, mut count) = (0, 1);
+        let mut cuts: Vec<Begin> = Vec::new();
+        loop {
+            let rest = n - from;
+            let low = cuts.last().map(|cut| &cut.separator[..]).or(old.low);
+            let fits = |count: usize| {
+                let to = from + count;
+                let high = (to < n).then(|| self.separator(old, entries, to));
+                let spec = Spec {
+                    low,
+                    high: high.as_deref().or(old.high),
+                    dropped: if from == 0 { &turnover.dropped } else { &[] },
+                    ..self.spec(old)
+                };
+                let words = spec.header(entries.part(from, to)).tail;
+                words * 100 <= self.page_words * percent && !(tiny && count > TINY_FILL)
+            };
+            let least = if tiny { 1 } else { FEW }.min(rest);
+            // About as many as in the page before.
+            count = count.clamp(least, rest);
+            while count > least && !fits(count) {
+                count -= 1;
+            }
+            while count < rest && fits(count + 1) {
+                count += 1;
+            }
+            if count == rest {
+                return cuts;
+            }
+            if !ascends && (rest - count) * 2 < count {
+                // Two pages that are alike rather than one with next to nothing.
+                count = rest / 2;
+            }
+            from += count;
+            let separator = self.separator(old, entries, from);
+            cuts.push(Begin { from, separator });
+        }
+    }
+
+    /// Writes the pages that take the place of `old`, and reserves the numbers of all but the first.
+    ///
+    /// # Errors
+    /// [`SpaceError`]; nothing has changed then.
+    fn write_chain(
+        &self,
+        old: &Old<'_>,
+        entries: &Entries<'_>,
+        cuts: &[Begin],
+        turnover: &Turnover,
+    ) -> Result<Vec<NewPage>, SpaceError> {
+        self.ensure_memory()?;
+        let (mut ids, mut pages) = (vec![old.header.id], Vec::new());
+        let mut write = || {
+            for _ in cuts {
+                let of_page = Some(turnover.generation);
+                ids.push(self.table.reserve(self.root(), &self.heap, of_page)?);
+            }
+            for (i, id) in ids.iter().enumerate() {
+                let this = i.checked_sub(1).map(|before| &cuts[before]);
+                let (next, from) = (cuts.get(i), this.map_or(0, |this| this.from));
+                let (born_in, dropped) = match i {
+                    0 => (old.header.born_in, &turnover.dropped[..]),
+                    _ => (old.header.id, &[][..]),
+                };
+                let spec = Spec {
+                    id: *id,
+                    generation: turnover.generation,
+                    born_in,
+                    next: ids.get(i + 1).copied().unwrap_or(old.header.next),
+                    low: this.map(|this| &this.separator[..]).or(old.low),
+                    high: next.map(|next| &next.separator[..]).or(old.high),
+                    dropped,
+                    ..self.spec(old)
+                };
+                let range = (from, next.map_or(entries.len(), |next| next.from));
+                pages.push(self.write_page_as(&spec, entries, range, 100, Course::Any)?);
+            }
+            Ok(())
+        };
+        match write() {
+            Ok(()) => Ok(pages),
+            Err(e) => {
+                pages.iter().for_each(|page| self.discard(page));
+                self.release(ids.drain(1..));
+                Err(e)
+            }
+        }
+    }
+
+    /// Makes `part` that of the first page, and shows it and those to the right of it to readers at
+    /// once; then adds their separators to the parent.
+    fn show_chain<'n>(
+        &self,
+        part: &Part,
+        left: &NewPage,
+        right: impl Iterator<Item = (&'n [u8], &'n NewPage)>,
+        stamp: u64,
+    ) {
+        let guard = &epoch::pin();
+        let right: Vec<_> = right
+            .map(|(separator, new)| {
+                let slot = self.parts.allocate();
+                let part = self.part(slot);
+                // Until its separator is there it is not merged away.
+                part.writer.lock();
+                self.become_page(part, new, stamp, |_| {});
+                (separator, new.header.id, slot)
+            })
+            .collect();
+        self.become_page(part, left, stamp, |tree| {
+            for (separator, _, slot) in &right {
+                let added = K::with_value_of(separator, |separator| {
+                    let right = Handle::Part(*slot).encode();
+                    tree.inner.insert(separator, right, guard);
+                });
+                debug_assert!(added.is_some(), "separators are keys");
+            }
+        });
+        for (separator, id, slot) in right {
+            // Without room the separator is left out: the page is found from its neighbour when
+            // the tree is opened again.
+            let _ = self.post_leaf(separator, id);
+            self.part(slot).writer.unlock();
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Batches that many pages have to hold.
+
+use super::tests::{crash, pool};
+use super::tests_outer::{Model, OPTIONS, Tree, assert_has, key};
+use super::*;
+use crate::contract::{Direction, DurableIndex, OrderedIndex};
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+type Changes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+
+fn write(tree: &Tree, model: &mut Model, changes: &Changes) {
+    let batch = changes.iter().map(|(k, v)| (&k[..], v.as_deref()));
+    tree.write_batch(batch).unwrap();
+    for (k, v) in changes.iter().cloned() {
+        match v {
+            Some(v) => model.insert(k, v),
+            None => model.remove(&k),
+        };
+    }
+}
+
+/// Changes of keys that lie close together, in key order or not: many are new, some replace or
+/// remove what is there, and some values are long.
+fn any_changes(rng: &mut StdRng) -> Changes {
+    let first = rng.random_range(0..3_000);
+    let many = rng.random_range(1..400);
+    let value = |rng: &mut StdRng| {
+        let len = match rng.random_range(0..20) {
+            0 => rng.random_range(257..3_000),
+            1..4 => rng.random_range(100..257),
+            _ => rng.random_range(0..40),
+        };
+        vec![rng.random(); len]
+    };
+    let mut changes: Changes = (first..first + many)
+        .map(|n| (key(n), rng.random_bool(0.9).then(|| value(rng))))
+        .collect();
+    if rng.random_bool(0.5) {
+        changes.shuffle(rng);
+    }
+    changes
+}
+
+#[test]
+fn batches_of_neighbours_agree_with_a_map() {
+    for seed in 0..6 {
+        let rng = &mut StdRng::seed_from_u64(seed);
+        let pool = pool(1 << 30);
+        let options = ClusteredOptions {
+            page_bytes: if seed % 2 == 0 { 1024 } else { 4096 },
+        };
+        let mut tree = Tree::create(&pool, "t", &options).unwrap();
+        let mut model = Model::new();
+        for round in 0..40 {
+            let (before, snapshot) = (model.clone(), tree.snapshot());
+            write(&tree, &mut model, &any_changes(rng));
+            let mut seen = Model::new();
+            let mut visit = |key: &[u8], value: &[u8]| {
+                seen.insert(key.to_vec(), value.to_vec());
+                ControlFlow::Continue(())
+            };
+            let all = (Bound::<&[u8]>::Unbounded, Bound::<&[u8]>::Unbounded);
+            snapshot
+                .scan::<(Bound<&[u8]>, Bound<&[u8]>)>(all, Direction::Up, &mut visit)
+                .unwrap();
+            assert!(seen == before, "a snapshot from before the batch");
+            drop(snapshot);
+            for n in 0..rng.random_range(0..200) {
+                let _ = tree.remove(&key(n * 7));
+                model.remove(&key(n * 7));
+            }
+            if round % 5 == 4 {
+                assert_has(&tree, &model);
+                if round % 10 == 4 {
+                    tree.close().unwrap();
+                } else {
+                    crash(tree);
+                }
+                tree = Tree::open(&pool, "t", &options).unwrap();
+                assert_has(&tree, &model);
+            }
+        }
+    }
+}
+
+/// All pages share two fences, and each adds its separator to the parent with one.
+#[test]
+fn a_spread_batch_takes_two_fences_and_one_for_each_page() {
+    let pool = pool(1 << 30);
+    let tree = Tree::create(&pool, "t", &OPTIONS).unwrap();
+    tree.upsert(b"a", b"below").unwrap();
+    tree.upsert(b"z", b"above").unwrap();
+    let mut model = Model::from([
+        (b"a".to_vec(), b"below".to_vec()),
+        (b"z".to_vec(), b"above".to_vec()),
+    ]);
+    let changes = |from: u32| (from..from + 200).map(|n| (key(n), Some(vec![7; 8])));
+    // The root is split first.
+    write(&tree, &mut model, &changes(0).collect());
+    let pages = tree.stats().leaves;
+    let before = pool.pm().counts();
+    write(&tree, &mut model, &changes(200).collect());
+    let cost = pool.pm().counts() - before;
+    let added = tree.stats().leaves - pages;
+    assert!(added >= 3, "{added} pages");
+    assert!(cost.fences <= added + 4, "{cost:?} for {added} pages");
+    // 16 bytes of each entry are its own, the rest is the prefix, which a page leaves out.
+    assert!(cost.lines <= 200 * 3 / 4, "{cost:?}");
+    assert_has(&tree, &model);
+}
+
+#[test]
+fn pages_of_ascending_batches_are_full() {
+    for page_bytes in [1024, 4096] {
+        let pool = pool(1 << 30);
+        let tree = Tree::create(&pool, "t", &ClusteredOptions { page_bytes }).unwrap();
+        tree.upsert(b"z", b"above").unwrap();
+        for batch in 0..50u64 {
+            let keys = (batch * 1000..(batch + 1) * 1000).map(u64::to_be_bytes);
+            let keys: Vec<[u8; 8]> = keys.collect();
+            let pairs = keys.iter().map(|key| (&key[..], Some(&[1; 8][..])));
+            tree.write_batch(pairs).unwrap();
+        }
+        let leaves = tree.stats().leaves;
+        let entries = 50_000 * 16 / leaves;
+        assert!(
+            entries * 100 >= u64::from(page_bytes) * 85,
+            "{entries} of {page_bytes} bytes"
+        );
+    }
+}
+
+#[test]
+fn a_batch_without_space_for_its_pages_changes_nothing() {
+    let pool = pool(4 << 20);
+    let tree = Tree::create(&pool, "t", &OPTIONS).unwrap();
+    let mut model = Model::new();
+    write(&tree, &mut model, &vec![(key(0), Some(vec![1; 8]))]);
+    let live = |tree: &Tree| {
+        bristlecone_pmem::sync::wait_for_readers();
+        tree.heap.live_blocks()
+    };
+    let large: Changes = (0..60_000).map(|n| (key(n), Some(vec![2; 100]))).collect();
+    let refused = || {
+        let batch = large.iter().map(|(k, v)| (&k[..], v.as_deref()));
+        assert!(tree.write_batch(batch).is_err(), "a pool of 4 MiB");
+        assert_has(&tree, &model);
+        live(&tree)
+    };
+    // The first one splits the root and adds to the page table, which both stay.
+    let first = refused();
+    assert_eq!(refused(), first, "blocks in use");
+    write(&tree, &mut model, &large[..500].to_vec());
+    assert_has(&tree, &model);
+}
+
+/// Readers and writers of the page while it becomes many.
+#[test]
+fn others_go_on_beside_a_batch_that_is_spread() {
+    let pool = pool(1 << 30);
+    let tree = Tree::create(&pool, "t", &OPTIONS).unwrap();
+    const BATCH: u32 = 300;
+    const ROUNDS: u32 = 60;
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (tree, over) = (&tree, &over);
+        scope.spawn(move || {
+            for round in 0..ROUNDS {
+                let keys: Vec<_> = (0..BATCH).map(|n| key(round * BATCH + n)).collect();
+                let value = round.to_le_bytes();
+                let batch = keys.iter().map(|key| (&key[..], Some(&value[..])));
+                tree.write_batch(batch).unwrap();
+            }
+            // ORDERING: Relaxed; it only ends the loops below.
+            over.store(true, Ordering::Relaxed);
+        });
+        for thread in 0..2 {
+            scope.spawn(move || {
+                let rng = &mut StdRng::seed_from_u64(thread);
+                while !over.load(Ordering::Relaxed) {
+                    let round = rng.random_range(0..ROUNDS);
+                    let some = key(round * BATCH + rng.random_range(0..BATCH));
+                    let own = format!("key/{:05}/{thread}", rng.random_range(0..ROUNDS * BATCH));
+                    tree.upsert(own.as_bytes(), b"own").unwrap();
+                    if rng.random_bool(0.7) {
+                        assert!(tree.remove(own.as_bytes()).unwrap());
+                    }
+                    let snapshot = tree.snapshot();
+                    let mut seen = 0;
+                    let (from, to) = (key(round * BATCH), key((round + 1) * BATCH));
+                    let range = (Bound::Included(&from[..]), Bound::Excluded(&to[..]));
+                    let scanned = snapshot.scan::<(Bound<&[u8]>, Bound<&[u8]>)>(
+                        range,
+                        Direction::Up,
+                        |key, value| {
+                            if key.len() == 9 {
+                                assert_eq!(value, round.to_le_bytes());
+                                seen += 1;
+                            }
+                            ControlFlow::Continue(())
+                        },
+                    );
+                    scanned.unwrap();
+                    let there = snapshot.get(&some[..]).unwrap().is_some();
+                    assert_eq!(
+                        seen,
+                        if there { BATCH } else { 0 },
+                        "all of a batch or nothing"
+                    );
+                }
+            });
+        }
+    });
+    assert!(tree.verify().unwrap().entries >= u64::from(BATCH * ROUNDS));
+}
