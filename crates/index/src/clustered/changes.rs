@@ -91,8 +91,6 @@ pub(super) struct Batch<'b, K: ToOwned + ?Sized> {
     pub(super) stamp: u64,
     /// No change that it saw has a later stamp.
     pub(super) seen: u64,
-    /// The keys were given in ascending order.
-    pub(super) ascends: bool,
     /// Its changes are of one page, and are to be [spread](super::spread) over many.
     pub(super) spreads: bool,
 }
@@ -118,7 +116,6 @@ impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
             made: false,
             stamp: 0,
             seen: 0,
-            ascends: false,
             spreads: false,
         }
     }
@@ -193,7 +190,6 @@ impl<'b, K: KeyRepr + ?Sized> Batch<'b, K> {
     /// Sorts the changes by key, and of each key in the order in which they were given.
     pub(super) fn sort(&mut self) {
         let Some(order) = order_of(self.changes.len(), |i| self.key(i)) else {
-            self.ascends = true;
             return;
         };
         let mut changes: Vec<Option<Change>> = self.changes.drain(..).map(Some).collect();

@@ -18,11 +18,13 @@ use super::batch::Run;
 use super::changes::Batch;
 use super::group;
 use super::image::{Entries, Spec};
+use super::page::partition;
 use super::part::Part;
 use super::replace::{Change, Course, Cut, NewPage, Old, Turnover, separator_between};
 use super::table::Table;
 use super::{ClusteredTree, Handle, ReadError};
 use crate::repr::{KeyRepr, Repr};
+use crate::sorted::common_prefix;
 use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch as epoch;
 
@@ -32,12 +34,27 @@ const PAGES: usize = 2;
 const TINY_RECORDS: usize = 4;
 /// Entries of a page likewise, at most.
 const TINY_FILL: usize = 2;
-/// Percent of a page that entries take which were given in ascending order: they get no more.
+/// Percent of a page that entries of an ascent take: they get no more.
 const FULL_ASCENDING: usize = 97;
-/// Likewise of others.
-const FULL_OTHERS: usize = 85;
+/// Likewise of others, which go on to get some.
+const FULL_OTHERS: usize = 75;
 /// Entries of a page, at least: a page of long ones becomes larger.
 const FEW: usize = 4;
+
+/// Whether the keys of a batch go on where those of the page end, as in an ascent: nothing lies
+/// between them, and what is below the first one has as much in common with it as the last one has.
+fn ascends(changes: &[Change<'_>], entries: &Entries<'_>) -> bool {
+    let (Some(first), Some(last)) = (changes.first(), changes.last()) else {
+        return false;
+    };
+    let below = partition(entries.len(), |i| entries.key(i) < first.key);
+    let not_above = partition(entries.len(), |i| entries.key(i) <= last.key);
+    let Some(before) = below.checked_sub(1).map(|i| entries.key(i)) else {
+        return false;
+    };
+    not_above - below <= changes.len()
+        && common_prefix(before, first.key) >= common_prefix(first.key, last.key)
+}
 
 /// Where a page begins: its first entry, and its low fence.
 struct Begin {
@@ -128,7 +145,12 @@ where
             born,
             dropped,
         };
-        let cuts = self.cuts(&old, &entries, &turnover, batch.ascends);
+        let percent = if ascends(&changes, &entries) {
+            FULL_ASCENDING
+        } else {
+            FULL_OTHERS
+        };
+        let cuts = self.cuts(&old, &entries, &turnover, percent);
         let pages = self.write_chain(&old, &entries, &cuts, &turnover)?;
         let Some((left, right)) = pages.split_first() else {
             return Ok(());
@@ -149,9 +171,8 @@ where
         old: &Old<'_>,
         entries: &Entries<'_>,
         turnover: &Turnover,
-        ascends: bool,
+        percent: usize,
     ) -> Vec<Begin> {
-        let percent = if ascends { FULL_ASCENDING } else { FULL_OTHERS };
         let n = entries.len();
         let tiny = self.pm().tiny();
         let (mut from, mut count) = (0, 1);
@@ -183,7 +204,7 @@ where
             if count == rest {
                 return cuts;
             }
-            if !ascends && (rest - count) * 2 < count {
+            if percent < FULL_ASCENDING && (rest - count) * 2 < count {
                 // Two pages that are alike rather than one with next to nothing.
                 count = rest / 2;
             }
