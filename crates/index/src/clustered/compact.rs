@@ -2,7 +2,7 @@
 //! chunks that can then go back to the pool. Others go on reading and writing.
 //!
 //! ```text
-//! each leaf page: merged with the one to its right while both fit | values that are superseded dropped
+//! each leaf page: merged with the one to its right while both fit, or filled up from it | superseded values dropped
 //! chunks are chosen, and none of their blocks is handed out any more
 //! each leaf page: replaced, if its block or a value is in one of these | each inner page likewise
 //! ```
@@ -19,6 +19,7 @@ use super::merge::Joins;
 use super::outer::{self, Outer};
 use super::part::Part;
 use super::replace::{Course, Turnover};
+use super::spread::Fill;
 use super::stored::{REFERENCE, Reference, Stored};
 use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Ranged;
@@ -35,6 +36,13 @@ const TOGETHER: usize = 16;
 const TOGETHER_BYTES: usize = 1 << 20;
 /// Bytes after which what was moved is committed: until then, a journal has it in memory.
 const COMMITTED: u64 = 8 << 20;
+/// Pages that are filled up: so full that their next changes find room.
+const FILLED: Fill = Fill {
+    percent: 90,
+    even: false,
+};
+/// Percent of a page that its entries take at least, if it counts as full.
+const FULL_ENOUGH: usize = 86;
 /// Attempts to let readers leave what was merged or moved: for a second or so.
 const WAITS: usize = 16;
 
@@ -44,6 +52,8 @@ const WAITS: usize = 16;
 pub struct Compacted {
     /// Pages that joined the page to their left.
     pub merged: u64,
+    /// Pages that were filled up from the page to their right.
+    pub filled: u64,
     /// Pages that were moved.
     pub pages: u64,
     /// Long values that were moved.
@@ -97,21 +107,27 @@ where
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn compact(&self) -> Result<Compacted, ReadError> {
-        self.shrink(&|| false)
+        self.shrink(true, &|| false)
     }
 
-    /// As [`compact`](Self::compact). Looks before each page whether to stop.
+    /// As [`compact`](Self::compact). `fills`: pages are filled up from the ones to their right,
+    /// which writes most pages of a tree whose keys came in no order. Looks before each page
+    /// whether to stop.
     ///
     /// # Errors
     /// The first [`ReadError`]; what can be read all the same is made smaller. Want of space is
     /// none: then some of it is not.
-    pub(super) fn shrink(&self, stops: &dyn Fn() -> bool) -> Result<Compacted, ReadError> {
+    pub(super) fn shrink(
+        &self,
+        fills: bool,
+        stops: &dyn Fn() -> bool,
+    ) -> Result<Compacted, ReadError> {
         if self.read_only {
             return Err(SpaceError::ReadOnly.into());
         }
         let (mut done, mut failed) = (Compacted::default(), None);
         self.each_leaf(stops, (&mut done, &mut failed), |at, done| {
-            self.pack(at, done)
+            self.pack(at, fills, done)
         });
         let _ = (0..WAITS).any(|_| wait_for_readers());
         let vacating = self.heap.vacate();
@@ -206,7 +222,7 @@ where
 
     /// Merges a leaf page with those to its right, as long as they fit, and drops values that are
     /// superseded.
-    fn pack(&self, at: &Ranged<K>, done: &mut Compacted) -> Result<(), ReadError> {
+    fn pack(&self, at: &Ranged<K>, fills: bool, done: &mut Compacted) -> Result<(), ReadError> {
         let _storing = self.storing();
         let guard = epoch::pin();
         let again = || self.range_at(at.low.as_ref(), &guard);
@@ -228,6 +244,10 @@ where
             done.bytes += self.page_words as u64 * 8;
             at = again();
         }
+        if fills {
+            self.fill_up(&at, done)?;
+            at = again();
+        }
         let Some(part) = self.lock_at(&at) else {
             return Ok(());
         };
@@ -239,6 +259,55 @@ where
         };
         part.writer.unlock();
         renewed
+    }
+
+    /// Whether a compaction has left a leaf page full, whose writer's lock is held.
+    pub(super) fn is_filled(&self, part: &Part) -> bool {
+        let (_, words) = part.block_and_words();
+        part.count() == 0 && part.end() * 100 >= words * FULL_ENOUGH
+    }
+
+    /// Fills a leaf page up with entries of the one to its right, if it has room for many.
+    ///
+    /// For that the two become one page of twice the size, which is split. If others are faster,
+    /// or there is no space for it, the pages stay as they are, or the large one does.
+    fn fill_up(&self, at: &Ranged<K>, done: &mut Compacted) -> Result<(), ReadError> {
+        let Some(high) = &at.high else {
+            return Ok(());
+        };
+        let Some(part) = self.lock_at(at) else {
+            return Ok(());
+        };
+        let is_full = self.is_filled(part);
+        part.writer.unlock_unchanged();
+        if is_full && !self.pm().tiny() {
+            return Ok(());
+        }
+        match self.merge_two(at, high.borrow(), Joins::Filling) {
+            Ok(Some(_)) => {}
+            Ok(None) | Err(ReadError::Space(_)) => return Ok(()),
+            Err(e) => return Err(e),
+        }
+        done.filled += 1;
+        done.bytes += self.page_words as u64 * 8 * 4;
+        let again = self.range_at(at.low.as_ref(), &epoch::pin());
+        let Some(part) = self.lock_at(&again) else {
+            return Ok(());
+        };
+        let split = self.content(part, &[]).and_then(|(old, entries, dropped)| {
+            let turnover = Turnover {
+                dropped,
+                ..Turnover::of(self.next_generation())
+            };
+            let unchanged = (&[][..], part.latest());
+            self.become_chain(part, (&old, &entries), FILLED, &turnover, unchanged)?;
+            Ok(())
+        });
+        part.writer.unlock();
+        match split {
+            Err(ReadError::Space(_)) => Ok(()),
+            split => split,
+        }
     }
 
     /// Replaces a leaf page whose block is leaving, or a value of it.

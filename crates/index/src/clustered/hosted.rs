@@ -574,12 +574,13 @@ impl<M: Media> HostedTree<M> {
         durable
     }
 
-    /// As [`ClusteredTree::compact`]. Looks before each page whether to stop.
+    /// As [`ClusteredTree::compact`]. Without `fills` pages with room for many entries stay as they
+    /// are, unless two fit into one. Looks before each page whether to stop.
     ///
     /// # Errors
     /// As there.
-    pub fn compact(&self, stops: &dyn Fn() -> bool) -> Result<Compacted, ReadError> {
-        self.0.shrink(stops)
+    pub fn compact(&self, fills: bool, stops: &dyn Fn() -> bool) -> Result<Compacted, ReadError> {
+        self.0.shrink(fills, stops)
     }
 
     /// Returns how much of the pool the tree has.

@@ -24,7 +24,7 @@ use super::layout::DROPPED_WORDS;
 use super::outer;
 use super::page::Page;
 use super::part::Part;
-use super::replace::{Change, Course, NewPage, Old, Spec, entries_at};
+use super::replace::{Change, Course, NewPage, Old, Spec, TINY_ENTRIES, entries_at};
 use super::stored::Reference;
 use super::sum;
 use super::table::{Kind, Table, Word};
@@ -47,6 +47,9 @@ pub(super) enum Joins<'g> {
     Sparse,
     /// All that fit, to make the tree smaller.
     Packing,
+    /// Into a page of twice the size, to be split where its left part is full; but not from a page
+    /// that is full itself, after which all that follow would be filled anew.
+    Filling,
     /// Any, without the keys that this is true of, which nobody reads any more.
     Without(&'g dyn Fn(&[u8]) -> bool),
 }
@@ -70,6 +73,7 @@ impl Joins<'_> {
         match self {
             Self::Sparse | Self::Without(_) => 55,
             Self::Packing => 80,
+            Self::Filling => 200,
         }
     }
 
@@ -91,6 +95,7 @@ impl Joins<'_> {
         match self {
             Self::Sparse => is_one_sparse() && fit(),
             Self::Packing => fit(),
+            Self::Filling => fit() && !tree.is_filled(parts[1]),
             Self::Without(_) => true,
         }
     }
@@ -337,8 +342,13 @@ where
         let header = self
             .joined_spec(&joined)
             .header(joined.entries.part(0, joined.entries.len()));
+        let pages = if matches!(joins, Joins::Filling) {
+            2
+        } else {
+            1
+        };
         let most = if self.pm().tiny() {
-            100
+            100 * pages
         } else {
             joins.together()
         };
@@ -348,8 +358,8 @@ where
             _ => 0,
         };
         let fits = (header.tail - names) * 100 <= self.page_words * most
-            && header.tail <= self.page_words
-            && !(self.pm().tiny() && joined.entries.len() > super::replace::TINY_ENTRIES);
+            && header.tail <= self.page_words * pages
+            && !(self.pm().tiny() && joined.entries.len() > TINY_ENTRIES * pages);
         Ok(fits.then_some(joined))
     }
 

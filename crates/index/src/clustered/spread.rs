@@ -34,10 +34,16 @@ const PAGES: usize = 2;
 const TINY_RECORDS: usize = 4;
 /// Entries of a page likewise, at most.
 const TINY_FILL: usize = 2;
-/// Percent of a page that entries of an ascent take: they get no more.
-const FULL_ASCENDING: usize = 97;
-/// Likewise of others, which go on to get some.
-const FULL_OTHERS: usize = 75;
+/// Pages of an ascent, which get no more.
+const ASCENT: Fill = Fill {
+    percent: 97,
+    even: false,
+};
+/// Others, which go on to get some.
+const OTHERS: Fill = Fill {
+    percent: 75,
+    even: true,
+};
 /// Entries of a page, at least: a page of long ones becomes larger.
 const FEW: usize = 4;
 
@@ -54,6 +60,15 @@ fn ascends(changes: &[Change<'_>], entries: &Entries<'_>) -> bool {
     };
     not_above - below <= changes.len()
         && common_prefix(before, first.key) >= common_prefix(first.key, last.key)
+}
+
+/// How full the pages of a chain are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fill {
+    /// Percent of a page that its entries take at most.
+    pub(super) percent: usize,
+    /// The last two are alike, rather than one with next to nothing.
+    pub(super) even: bool,
 }
 
 /// Where a page begins: its first entry, and its low fence.
@@ -124,8 +139,7 @@ where
         run: &Run<'_>,
         stamp: u64,
     ) -> Result<(), ReadError> {
-        let guard = &epoch::pin();
-        let (part, block) = (run.part, run.part.block());
+        let part = run.part;
         let generation = self.next_generation();
         let mut born = Vec::new();
         if Self::OUTER {
@@ -145,18 +159,36 @@ where
             born,
             dropped,
         };
-        let percent = if ascends(&changes, &entries) {
-            FULL_ASCENDING
+        let fill = if ascends(&changes, &entries) {
+            ASCENT
         } else {
-            FULL_OTHERS
+            OTHERS
         };
-        let cuts = self.cuts(&old, &entries, &turnover, percent);
-        let pages = self.write_chain(&old, &entries, &cuts, &turnover)?;
+        self.become_chain(part, (&old, &entries), fill, &turnover, (&changes, stamp))?;
+        Ok(())
+    }
+
+    /// Replaces a page, whose writer's lock the caller holds, by as many as `entries` need. They
+    /// have those of `changes`, whose stamp goes with them. It is not a root, unless one will do.
+    ///
+    /// # Errors
+    /// [`SpaceError`]; nothing has changed then.
+    pub(super) fn become_chain(
+        &self,
+        part: &Part,
+        (old, entries): (&Old<'_>, &Entries<'_>),
+        fill: Fill,
+        turnover: &Turnover,
+        (changes, stamp): (&[Change<'_>], u64),
+    ) -> Result<(), SpaceError> {
+        let (block, guard) = (part.block(), &epoch::pin());
+        let cuts = self.cuts(old, entries, turnover, fill);
+        let pages = self.write_chain(old, entries, &cuts, turnover)?;
         let Some((left, right)) = pages.split_first() else {
             return Ok(());
         };
-        self.install(left, &right.iter().collect::<Vec<_>>(), &turnover);
-        let kept = self.keep_superseded(part, &changes, stamp);
+        self.install(left, &right.iter().collect::<Vec<_>>(), turnover);
+        let kept = self.keep_superseded(part, changes, stamp);
         let right = cuts.iter().map(|cut| &cut.separator[..]).zip(right);
         self.show_chain(part, left, right, stamp);
         // Nobody comes to the page before any more.
@@ -171,7 +203,7 @@ where
         old: &Old<'_>,
         entries: &Entries<'_>,
         turnover: &Turnover,
-        percent: usize,
+        fill: Fill,
     ) -> Vec<Begin> {
         let n = entries.len();
         let tiny = self.pm().tiny();
@@ -190,7 +222,7 @@ where
                     ..self.spec(old)
                 };
                 let words = spec.header(entries.part(from, to)).tail;
-                words * 100 <= self.page_words * percent && !(tiny && count > TINY_FILL)
+                words * 100 <= self.page_words * fill.percent && !(tiny && count > TINY_FILL)
             };
             let least = if tiny { 1 } else { FEW }.min(rest);
             // About as many as in the page before.
@@ -204,8 +236,7 @@ where
             if count == rest {
                 return cuts;
             }
-            if percent < FULL_ASCENDING && (rest - count) * 2 < count {
-                // Two pages that are alike rather than one with next to nothing.
+            if fill.even && (rest - count) * 2 < count {
                 count = rest / 2;
             }
             from += count;

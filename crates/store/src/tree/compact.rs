@@ -30,14 +30,15 @@ struct Seen {
 }
 
 impl<M: Media> Core<M> {
-    /// Makes the tree smaller, and then the pool, unless `stops` says otherwise first.
+    /// Makes the tree smaller, unless `stops` says otherwise first. `fills`: its pages are filled
+    /// up, which writes most of them.
     ///
     /// # Errors
     /// The first [`WriteError`]: a page is damaged, or the file system refuses; what can be given
     /// back all the same is.
-    pub(super) fn compact(&self, stops: &dyn Fn() -> bool) -> Result<(), WriteError> {
+    pub(super) fn compact(&self, fills: bool, stops: &dyn Fn() -> bool) -> Result<(), WriteError> {
         self.sound()?;
-        let compacted = self.tree.compact(stops);
+        let compacted = self.tree.compact(fills, stops);
         // Blocks that were kept for readers at the durable mark are free then.
         self.make_durable(self.applied())?;
         match compacted {
@@ -60,7 +61,7 @@ impl<M: Media> Core<M> {
         seen.left = seen.left.min(free(space));
         let mut compacted = Ok(());
         if is_worth_it(space, seen.left) {
-            compacted = self.compact(&|| self.control.is_stopped());
+            compacted = self.compact(false, &|| self.control.is_stopped());
             seen.left = free(self.tree.space());
         } else if pool.idle_bytes() <= FEW.max(space.chunk_bytes) {
             return Ok(());

@@ -205,7 +205,7 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
 
     fn compact(&self) -> Result<(), WriteError> {
         let _held = self.control.hold();
-        self.core.compact(&|| false)
+        self.core.compact(true, &|| false)
     }
 
     fn take_failure(&self) -> Option<WriteError> {
