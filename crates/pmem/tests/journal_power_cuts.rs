@@ -61,12 +61,16 @@ fn life(seed: u64, cuts: u64) -> u64 {
                 let every = 1 + random.below(4);
                 let steps = events * 2 + random.below(600);
                 let checkpoints = random.below(3) == 0;
+                let trims = random.below(2) == 0;
                 let working = AtomicBool::new(true);
                 std::thread::scope(|scope| {
                     scopeguard::defer!(working.store(false, Ordering::SeqCst));
                     if checkpoints {
                         scope.spawn(|| {
                             while working.load(Ordering::SeqCst) && pm.sync().is_ok() {
+                                if trims && pm.trim().is_err() {
+                                    break;
+                                }
                                 std::thread::yield_now();
                             }
                         });

@@ -587,3 +587,76 @@ fn shrinking_before_attaching_keeps_the_order_of_fences() {
         }
     }
 }
+
+/// A journal that has become longer by much writing, after `steps` steps.
+fn long_journal(seed: u64, steps: u64, acknowledged: &Acknowledged) -> (FaultDisk, Journal) {
+    let disk = FaultDisk::new(seed);
+    let pm = create(&disk, &read_write()).expect("creates");
+    assert!(run(&pm, 1, steps, 1, acknowledged).is_none());
+    let stats = pm.stats();
+    assert!(stats.journal_bytes > 256 << 10, "it is longer: {stats:?}");
+    (disk, pm)
+}
+
+#[test]
+fn a_trimmed_journal_is_as_short_as_a_new_one_and_goes_on() {
+    let acknowledged = Acknowledged::new(1);
+    let (disk, pm) = long_journal(11, 1_500, &acknowledged);
+    pm.trim().expect("trims");
+    assert_eq!(pm.stats().journal_bytes, 256 << 10);
+    assert_eq!(disk.bytes(Which::Journal).len(), 8192 + (256 << 10));
+    assert!(run(&pm, 1, 50, 1, &acknowledged).is_none());
+    disk.cut_now();
+    drop(pm);
+    let disk = disk.restart(11);
+    let pm = open(&disk, &read_write()).expect("opens");
+    assert_eq!(verify(&pm, 1, &acknowledged), Ok(1_550));
+    // It becomes longer again.
+    assert!(run(&pm, 1, 1_500, 1, &acknowledged).is_none());
+    assert!(pm.stats().journal_bytes > 256 << 10);
+}
+
+/// A cut after each of the disk's events, wherever the journal stood before.
+#[test]
+fn a_cut_while_the_journal_is_trimmed_loses_nothing() {
+    let mut cuts = 0;
+    for steps in [1_100, 1_400, 1_503, 1_507, 1_999] {
+        for events in 1.. {
+            let acknowledged = Acknowledged::new(1);
+            let (disk, pm) = long_journal(events, steps, &acknowledged);
+            disk.cut_after(events);
+            let trimmed = pm.trim();
+            let failed = run(&pm, 1, 40, 1, &acknowledged);
+            let cut = disk.is_cut();
+            assert_eq!(failed.is_some(), cut, "trimmed: {trimmed:?}");
+            disk.cut_now();
+            drop(pm);
+            let disk = disk.restart(events);
+            let pm = open(&disk, &read_write()).expect("opens");
+            let found = verify(&pm, 1, &acknowledged).expect("nothing acknowledged is lost");
+            assert!(found >= steps, "{found} of {steps}");
+            cuts += 1;
+            if !cut {
+                break;
+            }
+        }
+    }
+    assert!(cuts > 100, "{cuts} cuts");
+}
+
+/// Whichever of the two headers is refused, what is committed after that is found.
+#[test]
+fn commits_after_a_trim_that_failed_are_kept() {
+    for n in 1..8 {
+        let acknowledged = Acknowledged::new(1);
+        let (disk, pm) = long_journal(n, 1_300, &acknowledged);
+        disk.fail_sync(n);
+        let _ = pm.trim();
+        let _ = run(&pm, 1, 40, 1, &acknowledged);
+        disk.cut_now();
+        drop(pm);
+        let pm = open(&disk.restart(n), &read_write()).expect("opens");
+        let found = verify(&pm, 1, &acknowledged).expect("nothing acknowledged is lost");
+        assert!(found >= 1_300, "{found}");
+    }
+}

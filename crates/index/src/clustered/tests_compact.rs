@@ -163,7 +163,10 @@ fn pages_that_are_not_loaded_are_compacted_and_damaged_ones_are_left() {
     let done = tree.tree().compact().unwrap();
     tree.verify().unwrap();
     let few = done.merged + done.filled;
-    assert!(few <= 4, "all others were merged or filled before: {done:?}");
+    assert!(
+        few <= 4,
+        "all others were merged or filled before: {done:?}"
+    );
 }
 
 #[test]

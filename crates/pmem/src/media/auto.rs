@@ -215,6 +215,10 @@ unsafe impl Media for Auto {
         each!(self, pm => pm.punch(offset, len))
     }
 
+    fn trim(&self) -> Result<(), SpaceError> {
+        each!(self, pm => pm.trim())
+    }
+
     fn back(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
         each!(self, pm => pm.back(offset, len))
     }

@@ -151,6 +151,10 @@ unsafe impl<M: Media, const PERSISTENT: bool> Media for Counting<M, PERSISTENT> 
         self.inner.punch(offset, len)
     }
 
+    fn trim(&self) -> Result<(), SpaceError> {
+        self.inner.trim()
+    }
+
     fn back(&self, offset: u64, len: u64) -> Result<(), SpaceError> {
         self.inner.back(offset, len)
     }

@@ -300,6 +300,14 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
     /// [`SpaceError`] if the file system refuses. Nothing has changed then.
     fn punch(&self, offset: u64, len: u64) -> Result<(), SpaceError>;
 
+    /// Gives back the space that the medium keeps beside the pool, as far as it needs none now.
+    ///
+    /// # Errors
+    /// [`SpaceError`] if the file system refuses. The pool is as it was.
+    fn trim(&self) -> Result<(), SpaceError> {
+        Ok(())
+    }
+
     /// Allocates real space again behind `offset..offset + len` (page-aligned), which was punched,
     /// so that a store there cannot fail for want of it.
     ///

@@ -274,6 +274,7 @@ impl<M: Media> Pool<M> {
             self.pm
                 .punch(u64::from(first) * CHUNK, u64::from(chunks) * CHUNK)?;
         }
+        self.pm.trim()?;
         Ok(CompactReport {
             before_bytes: before,
             after_bytes: after,

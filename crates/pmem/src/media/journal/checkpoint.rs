@@ -301,7 +301,33 @@ impl Core {
         };
         self.write_header(keeper, header)?;
         self.write_header(keeper, header)?;
-        let end = keeper.header.file_offset(segments, 0);
+        self.cut_journal(keeper)
+    }
+
+    /// Cuts the journal back to its first segments after a checkpoint, unless somebody has written
+    /// to it since.
+    pub fn trim(&self, keeper: &mut Keeper) -> Result<(), CommitError> {
+        if keeper.header.segments <= FIRST_SEGMENTS {
+            return Ok(());
+        }
+        let restarted = lock(&self.log).restart(keeper.header.head, FIRST_SEGMENTS);
+        let Some(head) = restarted else {
+            return Ok(());
+        };
+        let header = Header {
+            head,
+            segments: FIRST_SEGMENTS,
+            ..keeper.header
+        };
+        // PERSIST: both slots, before the segments are cut off that the old one counts.
+        self.write_header(keeper, header)?;
+        self.write_header(keeper, header)?;
+        self.cut_journal(keeper)
+    }
+
+    /// Cuts off what is behind the segments that both headers count.
+    fn cut_journal(&self, keeper: &Keeper) -> Result<(), CommitError> {
+        let end = keeper.header.file_offset(keeper.header.segments, 0);
         self.aside()
             .truncate(end)
             .map_err(|e| write_error("shortening the journal", e))

@@ -115,6 +115,27 @@ impl Log {
         }
     }
 
+    /// Goes on at the front of a journal of `segments` segments, if it is empty: all that was written
+    /// lies before `head`. Returns the place of the next frame.
+    ///
+    /// A header whose head is the place before leads there, too: a chain goes on in the segment that
+    /// begins with the next frame, if that is another one.
+    pub fn restart(&mut self, head: Position, segments: u32) -> Option<Position> {
+        if head != self.at || !self.pending.is_empty() {
+            return None;
+        }
+        let segment = u32::from(self.at.segment == 0);
+        self.at = Position {
+            segment,
+            offset: 0,
+            ..self.at
+        };
+        self.segments = segments;
+        self.live = VecDeque::from([segment]);
+        self.free = (0..segments).filter(|other| *other != segment).collect();
+        Some(self.at)
+    }
+
     /// Returns the part of the journal that is in use, as (used, total) bytes.
     pub fn fill(&self) -> (u64, u64) {
         let segment = u64::from(self.segment_bytes);

@@ -432,6 +432,13 @@ unsafe impl Media for Journal {
         self.core.image.discard(offset, len)
     }
 
+    /// Empties the journal and cuts it back to its first segments, unless others commit meanwhile.
+    fn trim(&self) -> Result<(), SpaceError> {
+        let mut keeper = self.settled()?;
+        let trimmed = self.core.trim(&mut keeper);
+        trimmed.map_err(|e| SpaceError::io("shortening the journal", std::io::Error::other(e)))
+    }
+
     #[inline]
     fn sections(&self) -> Option<&Sections> {
         Some(&self.core.sections)
