@@ -188,7 +188,7 @@ where
     ) -> Result<NewPage, SpaceError> {
         let entries = self.entries(level);
         let spec = self.spec(level, id, high, next);
-        (self.tree).write_page_as(&spec, &entries, (0, entries.len()), 100, Course::Any)
+        (self.tree).write_page_as(&spec, &entries, (0, entries.len()), 100, Course::Chain)
     }
 
     /// Writes all pages of the tree but the root, and the root's block.

@@ -265,7 +265,7 @@ fn bytes_of_mut(words: &mut [u64]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), words.len() * 8) }
 }
 
-/// Writes a page's words to its block and flushes them; the caller fences.
+/// Writes a page's words to its block; the caller flushes.
 ///
 /// # Safety
 /// 1. The block at `off` is inside the pool, with room for `words`; 2. no one else reads or writes
@@ -275,6 +275,4 @@ pub(super) unsafe fn write<M: Media>(pm: &M, off: u64, words: &[u64]) {
     // SAFETY: the caller's obligations are those of `write_bytes`: room, and nobody else. Blocks
     // are aligned to words.
     unsafe { write_bytes(pm, at, bytes_of(words)) };
-    // PERSIST: the page, before the table's word leads to it.
-    pm.flush(at, words.len() * 8);
 }

@@ -227,7 +227,7 @@ where
         let bytes = HEAD + reference.len();
         // PERSIST: head and content, with the group or the page that leads to the value. With those
         // of the batch's other values, which a journal writes as one if they are neighbours.
-        pm.flush_fresh(at, bytes, self.heap.freed());
+        pm.flush_fresh(at, bytes, self.heap.freed(reference.block));
         self.table
             .bear(pm, reference.id(), word_of(reference, true));
     }

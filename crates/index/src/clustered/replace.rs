@@ -21,6 +21,7 @@ use super::table::{Kind, Table, Word};
 use super::{ClusteredTree, root};
 use crate::repr::{KeyRepr, Repr};
 use crate::sorted::common_prefix;
+use bristlecone_pmem::media::MediumKind;
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, POff, SpaceError, planted};
 use crossbeam_epoch::Guard;
@@ -86,6 +87,9 @@ pub(super) enum Course {
     /// None: room is made for so many words in the tail. `frees`: for removals only, which may use
     /// spare blocks.
     Making { room: usize, frees: bool },
+    /// The page is one of many, written one behind the other. It may not be given up before the next
+    /// fence.
+    Chain,
     /// One is removed: that is to need no space. The page is not split, and may use a spare block.
     Removing,
 }
@@ -480,7 +484,7 @@ where
         if Self::NUMBER_KEYS { &[0; 8] } else { &[] }
     }
 
-    /// Takes a block for a page, writes the page to it, and flushes it.
+    /// Takes a block for a page, writes the page to it, and flushes it; the caller fences.
     ///
     /// # Errors
     /// [`SpaceError`]; nothing has changed then.
@@ -531,6 +535,15 @@ where
         // SAFETY: 1. the block was allocated for a page of so many words, which the page's do not
         // exceed; 2. nothing leads to it.
         unsafe { image::write(self.pm(), block, &words) };
+        let (pm, at) = (self.pm(), self.pm().base().wrapping_add(block as usize));
+        if course == Course::Chain && pm.kind() == MediumKind::Journal {
+            // PERSIST: the page, before a table's word leads to it: the whole block, which is one
+            // with its neighbours then, so that a journal writes them once.
+            pm.flush_fresh(at, header.words * 8, self.heap.freed(block));
+        } else {
+            // PERSIST: the page, before the table's word leads to it.
+            pm.flush(at, words.len() * 8);
+        }
         Ok(NewPage { header, block })
     }
 

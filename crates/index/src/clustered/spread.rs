@@ -281,13 +281,15 @@ where
                     ..self.spec(old)
                 };
                 let range = (from, next.map_or(entries.len(), |next| next.from));
-                pages.push(self.write_page_as(&spec, entries, range, 100, Course::Any)?);
+                pages.push(self.write_page_as(&spec, entries, range, 100, Course::Chain)?);
             }
             Ok(())
         };
         match write() {
             Ok(()) => Ok(pages),
             Err(e) => {
+                // PERSIST: nothing; blocks of a chain are given up behind a fence.
+                self.pm().fence();
                 pages.iter().for_each(|page| self.discard(page));
                 self.release(ids.drain(1..));
                 Err(e)

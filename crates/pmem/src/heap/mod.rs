@@ -198,8 +198,8 @@ impl<M: Media> Heap<M> {
     pub fn free(&self, off: POff<u8>) {
         let guard = epoch::pin();
         if self.blocks.clear_live(off.get(), &guard) {
-            self.blocks.freed().note(self.pool.pm().captured());
-            self.blocks.recycle(&[off.get()], &guard);
+            let captured = self.pool.pm().captured();
+            self.blocks.recycle(&[off.get()], captured, &guard);
             self.release_empty();
         }
     }
@@ -209,7 +209,7 @@ impl<M: Media> Heap<M> {
     pub fn retire(&self, off: POff<u8>, guard: &Guard) {
         if self.blocks.clear_live(off.get(), guard) {
             self.defer(
-                move |blocks, guard| blocks.recycle(&[off.get()], guard),
+                move |blocks, captured, guard| blocks.recycle(&[off.get()], captured, guard),
                 guard,
             );
         }
@@ -219,12 +219,15 @@ impl<M: Media> Heap<M> {
     pub fn retire_all(&self, mut offs: Vec<u64>, guard: &Guard) {
         offs.retain(|off| self.blocks.clear_live(*off, guard));
         if !offs.is_empty() {
-            self.defer(move |blocks, guard| blocks.recycle(&offs, guard), guard);
+            let recycle = move |blocks: &Blocks, captured, guard: &Guard| {
+                blocks.recycle(&offs, captured, guard);
+            };
+            self.defer(recycle, guard);
         }
     }
 
-    /// Calls `recycle` once readers have left.
-    fn defer(&self, recycle: impl FnOnce(&Blocks, &Guard) + Send + 'static, guard: &Guard) {
+    /// Calls `recycle` once readers have left, with what the medium has captured by now.
+    fn defer(&self, recycle: impl FnOnce(&Blocks, u64, &Guard) + Send + 'static, guard: &Guard) {
         let blocks = Arc::clone(&self.blocks);
         // That the blocks are unreachable was fenced before.
         let captured = self.pool.pm().captured();
@@ -234,18 +237,16 @@ impl<M: Media> Heap<M> {
             // runs this while the thread is pinned, so no state of a chunk that was reachable since
             // is freed; 2. nothing is deferred through it.
             let guard = unsafe { epoch::unprotected() };
-            blocks.freed().note(captured);
-            recycle(&blocks, guard);
+            recycle(&blocks, captured, guard);
         });
         self.release_empty();
     }
 
-    /// Returns what the medium had [captured](Media::captured) when the blocks that are handed out
-    /// now were freed, or later, for [`Media::flush_fresh`].
-    #[inline]
+    /// Returns what the medium had [captured](Media::captured) when the block at `off`, which was
+    /// allocated since, was freed, or later, for [`Media::flush_fresh`].
     #[must_use]
-    pub fn freed(&self) -> u64 {
-        self.blocks.freed().last()
+    pub fn freed(&self, off: u64) -> u64 {
+        self.blocks.freed(off)
     }
 
     /// Checks that `off` is the start of a block of this root with room for `bytes`.
@@ -330,8 +331,7 @@ impl<M: Media> Heap<M> {
     /// pool.
     pub fn finish_recovery(&self) {
         // Unmarked blocks may have been unlinked by a change that is not durable yet.
-        self.blocks.freed().note(self.pool.pm().captured());
-        self.blocks.finish_recovery();
+        self.blocks.finish_recovery(self.pool.pm().captured());
         if !self.pool.pm().read_only() {
             self.release_empty();
         }

@@ -1,5 +1,6 @@
 //! Volatile state of the chunks that are cut into blocks.
 
+use super::Freed;
 use crate::format::classes::CLASSES;
 use crate::format::layout::CHUNK;
 use crossbeam_epoch::Guard;
@@ -27,6 +28,8 @@ pub(crate) struct ChunkState {
     pub untaken: AtomicU32,
     /// It is being emptied. Changed under the class lock only.
     closed: AtomicBool,
+    /// When its free blocks were freed, and the chunk before it was the root's.
+    pub freed: Freed,
 }
 
 impl ChunkState {
@@ -51,6 +54,7 @@ impl ChunkState {
             taken: zeros(),
             untaken: AtomicU32::new(blocks),
             closed: AtomicBool::new(false),
+            freed: Freed::default(),
         }
     }
 

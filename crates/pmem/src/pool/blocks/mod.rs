@@ -88,7 +88,8 @@ pub(crate) struct Blocks {
     freed: Arc<Freed>,
 }
 
-/// How much the medium had captured when the pool's free blocks were freed, at the latest.
+/// How much the medium had captured when blocks were freed, at the latest: those of a chunk, or of
+/// all free chunks of the pool.
 #[derive(Debug, Default)]
 pub(crate) struct Freed(AtomicU64);
 
@@ -133,13 +134,18 @@ impl Blocks {
     }
 
     fn adopt(&self, chunk: u32, state: ChunkState, guard: &Guard) {
+        state.freed.note(self.freed.last());
         self.chunks.set(chunk, Some(state), guard);
         lock(&self.owned).push(chunk);
     }
 
-    /// The record of when the pool's blocks were freed.
-    pub(crate) fn freed(&self) -> &Freed {
-        &self.freed
+    /// Returns what the medium had captured when the blocks of the chunk of `off` were freed, at
+    /// the latest.
+    pub(crate) fn freed(&self, off: u64) -> u64 {
+        let guard = epoch::pin();
+        let state = self.block(off, &guard).map(|(_, state, _)| state);
+        // Not known is later than everything.
+        state.map_or(u64::MAX, |state| state.freed.last())
     }
 
     /// Splits an offset into its chunk's state and the block's number.
@@ -164,8 +170,9 @@ impl Blocks {
         }
     }
 
-    /// Puts blocks that no thread can reach any more into this thread's cache.
-    pub(crate) fn recycle(&self, offs: &[u64], guard: &Guard) {
+    /// Puts blocks that no thread can reach any more into this thread's cache. What freed them was
+    /// captured by `captured`.
+    pub(crate) fn recycle(&self, offs: &[u64], captured: u64, guard: &Guard) {
         let mut spilt: Vec<(u8, Vec<u64>)> = Vec::new();
         let mut caches = lock(&self.caches[shard()]);
         for &off in offs {
@@ -173,6 +180,7 @@ impl Blocks {
                 debug_assert!(false, "recycling {off:#x}, which is no block");
                 continue;
             };
+            state.freed.note(captured);
             let class = state.class;
             if class == RUN {
                 state.give_back(0);

@@ -49,7 +49,9 @@ impl Blocks {
 
     /// Ends recovery: blocks without a mark are free, and chunks without a mark wait to go back to
     /// the pool.
-    pub(crate) fn finish_recovery(&self) {
+    /// What the medium has captured by then may have freed the others: `captured`.
+    pub(crate) fn finish_recovery(&self, captured: u64) {
+        self.freed.note(captured);
         let guard = epoch::pin();
         let owned = lock(&self.owned).clone();
         for chunk in owned {
@@ -57,6 +59,7 @@ impl Blocks {
                 continue;
             };
             state.settle();
+            state.freed.note(captured);
             // ORDERING: Relaxed; recovery is alone.
             let untaken = state.untaken.load(Ordering::Relaxed);
             if untaken == state.blocks {
