@@ -28,6 +28,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{ControlFlow, RangeBounds};
 
+/// Changes of a page from which on those of new keys are kept together.
+const MANY: usize = 64;
+
 /// A tree as it was when [`snapshot`](ClusteredTree::snapshot) was called: with all changes that
 /// had returned by then, and none that began later.
 ///
@@ -273,24 +276,31 @@ where
             (page.bytes(rest), (stamp, value))
         };
         let mut records: Vec<_> = stamps.into_iter().enumerate().map(record).collect();
-        for change in changes {
-            records.push((base.rest(change.key), (stamp, change.value)));
-        }
         // Those of a key stay in their order.
         records.sort_by(|a, b| a.0.cmp(b.0));
-        let of_keys = records.chunk_by(|a, b| a.0 == b.0).map(|records| {
-            let rest = records[0].0;
+        let in_base = |rest: &[u8]| {
             let rank = page.rank(&base, rest, |_| (0, base.entries));
-            let there = rank
-                .equal
-                .then(|| page.stored(page.entry(&base, rank.below).1));
-            (rest, there, records)
-        });
+            (rank.equal).then(|| page.stored(page.entry(&base, rank.below).1))
+        };
+        let is_forgotten =
+            |key: &[u8]| (self.observer.as_ref()).is_some_and(|one| one.forgets(key));
+        let (mut new, in_tail) = (Vec::new(), records.len());
+        for change in changes.iter().filter(|change| !is_forgotten(change.key)) {
+            let rest = base.rest(change.key);
+            let of_tail = records[..in_tail].binary_search_by(|record| record.0.cmp(rest));
+            if changes.len() >= MANY && of_tail.is_err() && in_base(rest).is_none() {
+                new.push(change.key);
+            } else {
+                records.push((rest, (stamp, change.value)));
+            }
+        }
+        records.sort_by(|a, b| a.0.cmp(b.0));
+        let of_keys = records.chunk_by(|a, b| a.0 == b.0);
+        let of_keys = of_keys.map(|records| (records[0].0, in_base(records[0].0), records));
         // All of the page has been read when the lock is taken.
         let of_keys: Vec<_> = of_keys.collect();
         let mut keeping = self.versions.keep();
-        let is_forgotten =
-            |key: &[u8]| (self.observer.as_ref()).is_some_and(|one| one.forgets(key));
+        keeping.add_new(new.into_iter(), stamp);
         let mut key = page.prefix(base.prefix).to_vec();
         for (rest, there, records) in of_keys {
             key.truncate(base.prefix);

@@ -12,6 +12,7 @@
 //! the snapshot's time is above the replacement's stamp.
 
 use super::ReadError;
+use super::page::partition;
 use super::stored::{Reference, Stored};
 use bristlecone_pmem::sync::lock;
 use std::borrow::Cow;
@@ -24,6 +25,9 @@ use std::sync::{Mutex, MutexGuard};
 const FEW: usize = 64;
 /// Likewise, bytes of outer values.
 const FEW_BYTES: usize = 1 << 20;
+
+/// Batches whose new keys are kept together, at most.
+const FEW_BATCHES: usize = 16;
 
 /// How many read at each time.
 type Times = BTreeMap<u64, usize>;
@@ -42,6 +46,8 @@ pub(super) struct Versions {
 struct History {
     /// The old values of each key, in time order.
     keys: BTreeMap<Vec<u8>, Vec<Kept>>,
+    /// Keys that were not there: a batch may bring many.
+    added: Vec<Added>,
     bytes: usize,
     entries: usize,
     /// Bytes of the outer values.
@@ -51,6 +57,40 @@ struct History {
     swept_bytes: usize,
     /// Snapshots of this time or an earlier one get errors: a page with their values was damaged.
     lost: u64,
+}
+
+/// Keys that were not there before the change with the stamp `until`.
+#[derive(Debug)]
+struct Added {
+    until: u64,
+    /// In order, one behind the other, and where each ends.
+    keys: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Added {
+    fn key(&self, i: usize) -> &[u8] {
+        let from = i.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.keys[from..self.ends[i]]
+    }
+
+    /// How many are below `key`.
+    fn below(&self, key: &[u8]) -> usize {
+        partition(self.ends.len(), |i| self.key(i) < key)
+    }
+
+    fn has(&self, key: &[u8]) -> bool {
+        let at = self.below(key);
+        at < self.ends.len() && self.key(at) == key
+    }
+
+    fn is_read(&self, times: &Times) -> bool {
+        times.range(..=self.until).next().is_some()
+    }
+
+    fn bytes(&self) -> usize {
+        self.keys.len() + self.ends.len() * size_of::<usize>() + size_of::<Self>()
+    }
 }
 
 /// An old value of a key.
@@ -234,8 +274,14 @@ impl Versions {
     pub(super) fn at(&self, time: u64, key: &[u8]) -> Result<Option<Was>, ReadError> {
         let history = lock(&self.history);
         history.check(time)?;
-        let of_key = history.keys.get(key);
-        Ok(of_key.and_then(|of_key| Some(past(of_key, time)?.value.clone())))
+        let kept = history.keys.get(key).and_then(|of_key| past(of_key, time));
+        // Of both, what was before the earlier change.
+        let before = kept.map_or(u64::MAX, |kept| kept.until);
+        let mut added = history.added.iter();
+        if added.any(|added| (time..before).contains(&added.until) && added.has(key)) {
+            return Ok(Some(None));
+        }
+        Ok(kept.map(|kept| kept.value.clone()))
     }
 
     /// Returns the values at `time`, in key order, of the keys of a range whose later changes are
@@ -259,10 +305,28 @@ impl Versions {
         // A range that ends before it begins would not do.
         let keys = history.keys.range::<[u8], _>((from, Bound::Unbounded));
         let keys = keys.take_while(|(key, _)| is_below(key));
-        let past = |(key, of_key): (&Vec<u8>, &Vec<Kept>)| {
-            Some((key.clone(), past(of_key, time)?.value.clone()))
+        let kept = |(key, of_key): (&Vec<u8>, &Vec<Kept>)| {
+            let kept = past(of_key, time)?;
+            Some((key.clone(), kept.until, kept.value.clone()))
         };
-        Ok(keys.filter_map(past).collect())
+        let mut all: Vec<(Vec<u8>, u64, Was)> = keys.filter_map(kept).collect();
+        let before = all.len();
+        for added in history.added.iter().filter(|added| added.until >= time) {
+            let first = match from {
+                Bound::Unbounded => 0,
+                Bound::Included(from) => added.below(from),
+                Bound::Excluded(from) => added.below(from) + usize::from(added.has(from)),
+            };
+            let keys = (first..added.ends.len()).map(|i| added.key(i));
+            let keys = keys.take_while(|key| is_below(key));
+            all.extend(keys.map(|key| (key.to_vec(), added.until, None)));
+        }
+        if all.len() > before {
+            // Of each key, what was before the earliest change.
+            all.sort_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
+            all.dedup_by(|later, earlier| later.0 == earlier.0);
+        }
+        Ok(all.into_iter().map(|(key, _, was)| (key, was)).collect())
     }
 
     /// How many old values are kept, and their bytes, in DRAM and in blocks.
@@ -320,6 +384,32 @@ impl Keeping<'_> {
                 );
             }
             last = record;
+        }
+    }
+
+    /// Keeps that keys, which come in order, were not there before the change with that stamp, as
+    /// [`add`](Self::add) does for one.
+    pub(super) fn add_new<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>, stamp: u64) {
+        let mut added = Added {
+            until: stamp,
+            keys: Vec::new(),
+            ends: Vec::new(),
+        };
+        if !added.is_read(&self.times) {
+            return;
+        }
+        if self.history.added.len() >= FEW_BATCHES {
+            // Each lookup looks at all of them.
+            return keys.for_each(|key| self.add(key, None, [(stamp, None)].into_iter()));
+        }
+        for key in keys {
+            added.keys.extend_from_slice(key);
+            added.ends.push(added.keys.len());
+        }
+        if !added.ends.is_empty() {
+            self.history.bytes += added.bytes();
+            self.history.entries += added.ends.len();
+            self.history.added.push(added);
         }
     }
 
@@ -386,6 +476,11 @@ impl History {
             }
             !of_key.is_empty()
         });
+        self.added.retain(|added| added.is_read(times));
+        for added in &self.added {
+            bytes += added.bytes();
+            entries += added.ends.len();
+        }
         (self.bytes, self.entries, self.swept) = (bytes, entries, entries);
         (self.outer_bytes, self.swept_bytes) = (outer_bytes, outer_bytes);
     }
@@ -411,6 +506,57 @@ mod tests {
 
     fn at(versions: &Versions, time: u64, key: &[u8]) -> Option<Option<Past<'static>>> {
         versions.at(time, key).unwrap()
+    }
+
+    #[test]
+    fn keys_that_a_batch_brought_were_not_there_before() {
+        let versions = Versions::new();
+        let add = |keys: &[&[u8]], stamp| {
+            versions.keep().add_new(keys.iter().copied(), stamp);
+        };
+        add(&[b"a"], 3);
+        assert_eq!(versions.kept(), (0, 0), "nobody reads");
+        assert_eq!(versions.begin(|| 5), 5);
+        add(&[b"b", b"d", b"f"], 10);
+        keep(&versions, b"d", Some(b"first"), &[(15, Some(b"second"))]);
+        assert_eq!(versions.begin(|| 12), 12);
+        // It went, and a later batch brings it again.
+        keep(&versions, b"f", Some(b"first"), &[(16, None)]);
+        add(&[b"c", b"f"], 20);
+        let absent = Some(None);
+        for (time, key, expected) in [
+            (5, b"b", absent.clone()),
+            (12, b"b", None),
+            (5, b"d", absent.clone()),
+            (12, b"d", Some(past(b"first"))),
+            (12, b"c", absent.clone()),
+            (21, b"c", None),
+            (5, b"f", absent.clone()),
+            (12, b"f", Some(past(b"first"))),
+            (5, b"a", None),
+        ] {
+            assert_eq!(at(&versions, time, key), expected, "{key:?} at {time}");
+        }
+        let between = |time, from, to| {
+            let found = versions.between(time, from, to).unwrap();
+            let found = found.into_iter();
+            found.map(|(key, was)| (key[0], was)).collect::<Vec<_>>()
+        };
+        let all = between(5, Bound::Unbounded, Bound::Unbounded);
+        assert_eq!(all, [b'b', b'c', b'd', b'f'].map(|key| (key, None)));
+        let some = between(12, Bound::Excluded(&b"c"[..]), Bound::Included(&b"f"[..]));
+        assert_eq!(some, [b'd', b'f'].map(|key| (key, past(b"first"))));
+        assert_eq!(
+            between(5, Bound::Included(&b"f"[..]), Bound::Excluded(&b"b"[..])),
+            []
+        );
+        // Nobody reads before 12 any more.
+        versions.end(5);
+        versions.sweep();
+        assert_eq!(at(&versions, 12, b"c"), absent);
+        assert_eq!(versions.kept().0, 4, "two values and two new keys");
+        versions.end(12);
+        assert_eq!((versions.kept(), versions.bytes()), ((0, 0), 0));
     }
 
     #[test]

@@ -209,12 +209,14 @@ impl Core {
         Ok(())
     }
 
-    /// Doubles the journal, within its limit.
+    /// Doubles the journal, or makes it as long as a pool of this size has it, within its limit.
     fn lengthen(&self, keeper: &mut Keeper) -> Result<(), CommitError> {
         let segment = u64::from(keeper.header.segment_bytes);
         let have = u64::from(keeper.header.segments);
         let most = self.journal_max / segment;
+        let usual = self.image.len() / KEPT / segment;
         let add = have
+            .max(usual.saturating_sub(have))
             .min(GROW_BYTES / segment)
             .min(most.saturating_sub(have));
         if add == 0 {
