@@ -146,6 +146,7 @@ mod tests_serial;
 mod tests_snapshots;
 #[cfg(test)]
 mod tests_spread;
+mod times;
 mod upper;
 mod verify;
 mod versions;

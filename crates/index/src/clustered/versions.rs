@@ -14,6 +14,7 @@
 use super::ReadError;
 use super::page::partition;
 use super::stored::{Reference, Stored};
+use super::times::Times;
 use bristlecone_pmem::sync::lock;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -28,9 +29,6 @@ const FEW_BYTES: usize = 1 << 20;
 
 /// Batches whose new keys are kept together, at most.
 const FEW_BATCHES: usize = 16;
-
-/// How many read at each time.
-type Times = BTreeMap<u64, usize>;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -85,7 +83,7 @@ impl Added {
     }
 
     fn is_read(&self, times: &Times) -> bool {
-        times.range(..=self.until).next().is_some()
+        times.any_in(0..=self.until)
     }
 
     fn bytes(&self) -> usize {
@@ -106,7 +104,7 @@ struct Kept {
 
 impl Kept {
     fn is_read(&self, times: &Times) -> bool {
-        times.range(self.since + 1..=self.until).next().is_some()
+        times.any_in(self.since + 1..=self.until)
     }
 
     fn bytes(&self) -> usize {
@@ -182,27 +180,27 @@ impl Versions {
         // its stamp before `next_stamp` looks.
         self.read.store(true, Ordering::SeqCst);
         let time = next_stamp();
-        *times.entry(time).or_default() += 1;
+        times.add(time);
         time
     }
 
     /// Begins another reading at `time`, at which somebody reads.
     pub(super) fn begin_again(&self, time: u64) {
-        *lock(&self.times).entry(time).or_default() += 1;
+        lock(&self.times).add(time);
     }
 
     /// The earliest time at which somebody reads, and how many read at all times, but for one who
     /// reads at `mark`.
     pub(super) fn readers(&self, mark: Option<u64>) -> (Option<u64>, usize) {
         let times = lock(&self.times);
-        let count = |time: &u64, readers: &usize| readers - usize::from(mark == Some(*time));
-        let mut read = times
-            .iter()
-            .map(|(time, readers)| (*time, count(time, readers)));
-        let first = read.clone().find(|(_, readers)| *readers > 0);
+        let others = times.iter().map(|(time, readers)| {
+            let readers = readers - usize::from(mark == Some(time));
+            (time, readers)
+        });
+        let others = others.filter(|(_, readers)| *readers > 0);
         (
-            first.map(|(time, _)| time),
-            read.by_ref().map(|(_, n)| n).sum(),
+            others.clone().next().map(|(time, _)| time),
+            others.map(|(_, readers)| readers).sum(),
         )
     }
 
@@ -210,15 +208,7 @@ impl Versions {
     /// outer values that nobody reads any more, and their bytes.
     pub(super) fn end(&self, time: u64) -> Vec<(u64, usize)> {
         let mut times = lock(&self.times);
-        let is_oldest = times.first_key_value().map(|(first, _)| *first) == Some(time);
-        let mut was_oldest = false;
-        if let Some(readers) = times.get_mut(&time) {
-            *readers -= 1;
-            if *readers == 0 {
-                times.remove(&time);
-                was_oldest = is_oldest;
-            }
-        }
+        let was_oldest = times.remove(time);
         let mut history = lock(&self.history);
         let (mut gone, mut freed) = (History::default(), Vec::new());
         if times.is_empty() {
@@ -370,7 +360,7 @@ impl Keeping<'_> {
             let (since, value) = last;
             let until = record.0;
             // Somebody reads after the one and before the other.
-            if since < until && self.times.range(since + 1..=until).next().is_some() {
+            if since < until && self.times.any_in(since + 1..=until) {
                 let outer = value.and_then(Stored::reference);
                 self.outers.extend(outer.as_ref().map(Reference::id));
                 let value = value.map(Past::kept);
@@ -420,7 +410,7 @@ impl Keeping<'_> {
 
     /// Says that what those who read now would need is lost: a page is damaged.
     pub(super) fn lose(&mut self) {
-        let newest = self.times.last_key_value().map_or(0, |(time, _)| *time);
+        let newest = self.times.newest().unwrap_or(0);
         self.history.lost = self.history.lost.max(newest);
     }
 }
