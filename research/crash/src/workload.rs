@@ -30,11 +30,14 @@ pub enum Kind {
     /// All operations on a handful of keys, so that an operation after a crash changes the entries
     /// that the crash cut short.
     Few,
+    /// Batches of neighbours, of which one page gets many, removals of some of them, and
+    /// compactions that fill pages up.
+    Bulk,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Mixed,
         Self::Split,
         Self::Merge,
@@ -45,6 +48,7 @@ impl Kind {
         Self::Churn,
         Self::Upkeep,
         Self::Few,
+        Self::Bulk,
     ];
 
     /// Returns the name that the command line uses.
@@ -61,6 +65,7 @@ impl Kind {
             Self::Churn => "churn",
             Self::Upkeep => "upkeep",
             Self::Few => "few",
+            Self::Bulk => "bulk",
         }
     }
 
@@ -110,6 +115,7 @@ impl Workload {
             Kind::Churn => draw.churn(),
             Kind::Upkeep => draw.upkeep(creation),
             Kind::Few => draw.few(),
+            Kind::Bulk => draw.bulk(),
         };
         setup.retain(|op| subject.can(op));
         ops.retain(|op| subject.can(op));

@@ -525,7 +525,7 @@ pub struct Crash {
     /// Crash again inside recovery
     #[arg(long)]
     pub nested: bool,
-    /// mixed, split, merge, dense, drain, update, boundary, churn, upkeep, few or all
+    /// mixed, split, merge, dense, drain, update, boundary, churn, upkeep, few, bulk or all
     #[arg(long, value_name = "W", default_value = "all")]
     pub workload: String,
     /// Seed of the first round of workloads

@@ -266,6 +266,35 @@ impl Draw {
         (setup, ops)
     }
 
+    pub(super) fn bulk(&mut self) -> Lists {
+        let (mut setup, mut ops) = Lists::default();
+        for _ in 0..24 + self.rng.below(self.range) {
+            setup.push(Op::Upsert(self.key(), self.value()));
+        }
+        let mut brought = Vec::new();
+        for _ in 0..self.ops {
+            let (first, value) = (self.key(), self.value());
+            let some = self.rng.below(brought.len().max(1) as u64) as usize;
+            ops.push(match self.rng.below(16) {
+                0..6 => {
+                    let count = 3 + self.rng.below(12);
+                    let count = self.fitting(first, count);
+                    brought.extend(first..first + count);
+                    Op::Batch {
+                        first,
+                        step: 1,
+                        count,
+                        value,
+                    }
+                }
+                6..12 if !brought.is_empty() => Op::Remove(brought.swap_remove(some)),
+                12..14 => Op::Compact,
+                _ => Op::Upsert(first, value),
+            });
+        }
+        (setup, ops)
+    }
+
     /// With three keys, the node of the middle one holds all of them, and the operation after a
     /// crash changes that node.
     pub(super) fn few(&mut self) -> Lists {
