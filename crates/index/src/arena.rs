@@ -144,16 +144,17 @@ impl<T: Node> Arena<T> {
         Ok(())
     }
 
-    /// Makes sure that the next splits find room for their nodes.
+    /// Makes sure that the next splits find room for their nodes, and `more` nodes.
     ///
     /// # Errors
     /// The system's error when it granted no more memory.
-    pub(crate) fn ensure(&self) -> io::Result<()> {
+    pub(crate) fn ensure(&self, more: u32) -> io::Result<()> {
+        let ensured = ENSURED.saturating_add(more);
         let mut space = lock(&self.space);
-        if space.free.len() >= ENSURED as usize {
+        if space.free.len() >= ensured as usize {
             return Ok(());
         }
-        let wanted = (space.next.saturating_add(ENSURED)).min(self.capacity) as usize;
+        let wanted = (space.next.saturating_add(ensured)).min(self.capacity) as usize;
         let wanted = wanted * size_of::<T>();
         if wanted <= space.writable {
             return Ok(());
@@ -296,10 +297,10 @@ mod tests {
         for _ in 0..nodes - ENSURED {
             arena.allocate();
         }
-        arena.ensure().expect("memory");
+        arena.ensure(0).expect("memory");
         assert_eq!(writable(), STEP, "there are enough");
         arena.allocate();
-        arena.ensure().expect("memory");
+        arena.ensure(0).expect("memory");
         assert_eq!(writable(), 2 * STEP);
         // Without `ensure` before.
         for _ in 0..3 * nodes {

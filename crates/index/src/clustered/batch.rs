@@ -5,20 +5,18 @@
 //!                                            slot, fence (all or none, in more than one page) | counts | unlock
 //! ```
 //!
-//! Each page gets one group. Pages without room for theirs are consolidated or split before, which
-//! changes no entry; from the first group on nothing can refuse. A batch of one page that needs
+//! Each page gets one group. Pages without [room](super::room) for theirs are consolidated or split
+//! before; from the first group on nothing can refuse. A batch of one page that needs
 //! many is [spread](super::spread) over them.
 
 use super::changes::{Batch, Change, Conflict};
 use super::find::Found;
-use super::group::{self, Group};
-use super::layout::{MAX_GROUP, MAX_PAGE};
+use super::group::Group;
 use super::modify::{Current, Each};
-use super::page::Page;
 use super::part::Part;
-use super::place::{Base, Place};
+use super::place::Place;
 use super::read::TOGETHER;
-use super::replace::{Course, Cut, Entries, FULL, Old, Spec, Turnover, separator_between};
+use super::room::entry_to_remove;
 use super::scan::NOW;
 use super::slots::stamp_word;
 use super::write::Expected;
@@ -31,23 +29,6 @@ use bristlecone_pmem::planted;
 use crossbeam_epoch::{self as epoch, Guard};
 use crossbeam_utils::Backoff;
 use std::ops::Range;
-
-/// Entries of a page from which on it is split rather than made larger.
-const SPLIT_FROM: usize = 4;
-
-/// The entry of the base that a change removes, whose key was found like that.
-#[inline(always)]
-fn entry_to_remove<M: Media>(
-    page: Page<'_, M>,
-    part: &Part,
-    change: &Change,
-    found: Found,
-) -> Option<u16> {
-    match found {
-        Found::Value(found) if change.removes() => page.entry_of(&part.base(), found),
-        _ => None,
-    }
-}
 
 /// A page that a batch has locked, and its changes there.
 pub(super) struct Run<'t> {
@@ -158,7 +139,7 @@ where
         batch.sort();
         let mut done = 0;
         let made = self.with_outers(batch, |batch| {
-            let runs = self.prepare_all(batch)?;
+            let runs = self.prepare_all(batch, false)?;
             let unlock = Unlock(&runs);
             done = self.look_at_all(batch, &runs, each)?;
             std::mem::forget(unlock);
@@ -221,10 +202,15 @@ where
     fn change_sorted(&self, batch: &mut Batch<'_, K>, atomic: bool) -> Result<(), ReadError> {
         let mut turn = 0;
         loop {
-            let runs = self.prepare_all(batch)?;
+            let runs = self.prepare_all(batch, true)?;
             match self.finish(batch, &runs, atomic) {
                 Err(e) if self.may_find_space(&e, batch.frees, &mut turn) => {}
-                finished => return finished,
+                Err(e) => {
+                    // A root that was split for it gives its space back.
+                    self.merge(batch.given(0));
+                    return Err(e);
+                }
+                Ok(()) => return Ok(()),
             }
         }
     }
@@ -243,15 +229,20 @@ where
         Ok(())
     }
 
-    /// Locks the pages of all changes, which are sorted, with room for them.
+    /// Locks the pages of all changes, which are sorted, with room for them. `spreads`: it may be
+    /// spread, and be refused for want of space later.
     ///
     /// # Errors
     /// [`ReadError`]; no page is locked then.
-    fn prepare_all<'t>(&'t self, batch: &mut Batch<'_, K>) -> Result<Vec<Run<'t>>, ReadError> {
+    fn prepare_all<'t>(
+        &'t self,
+        batch: &mut Batch<'_, K>,
+        spreads: bool,
+    ) -> Result<Vec<Run<'t>>, ReadError> {
         let mut turn = 0;
         loop {
             let mut runs = Vec::new();
-            let ready = self.prepare(batch, &mut runs);
+            let ready = self.prepare(batch, spreads, &mut runs);
             if ready.is_ok() {
                 return Ok(runs);
             }
@@ -275,6 +266,7 @@ where
     fn prepare<'t>(
         &'t self,
         batch: &mut Batch<'_, K>,
+        spreads: bool,
         runs: &mut Vec<Run<'t>>,
     ) -> Result<(), ReadError> {
         let mut guard = epoch::pin();
@@ -312,7 +304,7 @@ where
         }
         drop(guard);
         batch.spreads = match &runs[..] {
-            [run] => self.is_to_spread(batch, run),
+            [run] if spreads => self.is_to_spread(batch, run),
             _ => false,
         };
         let mut i = 0;
@@ -389,122 +381,6 @@ where
             }
             at = self.inner.find(key, guard);
         }
-    }
-
-    fn has_room(&self, batch: &Batch<'_, K>, run: &Run<'_>) -> bool {
-        let most = self.most_records();
-        let records = batch.records(run.changes.clone());
-        let n = records.clone().count();
-        let words = group::words(&run.part.base(), records);
-        let (_, page_words) = run.part.block_and_words();
-        n == 0
-            || run.part.count() + n <= most
-                && words <= MAX_GROUP
-                && run.part.end() + words <= page_words
-    }
-
-    /// Replaces the page of `run` by a page or two that have more room, with the same entries.
-    /// Returns the right one, locked, with its changes.
-    fn make_room<'t>(
-        &'t self,
-        batch: &mut Batch<'_, K>,
-        run: &mut Run<'t>,
-    ) -> Result<Option<Run<'t>>, ReadError> {
-        let guard = &epoch::pin();
-        let part = run.part;
-        let block = part.block();
-        let (old, entries, dropped) = self.content(part, &[])?;
-        let turnover = Turnover {
-            dropped,
-            ..Turnover::of(self.next_generation())
-        };
-        // All keys will be in the base: of that size are the records of removals.
-        for change in &mut batch.changes[run.changes.clone()] {
-            change.entry = (change.removes() && change.was_there).then_some(0);
-        }
-        let around = (batch.spreads).then(|| self.cut_around(batch, run, &entries));
-        let around = around.flatten();
-        batch.spreads = around.is_some();
-        let (cut, room) = match around {
-            Some(cut) => (Some(cut), 0),
-            None => self.cut_for(batch, run, (&old, &turnover), &entries),
-        };
-        let middle = cut.as_ref().map(|cut| {
-            let below = |i: &usize| batch.key(*i) < &cut.separator[..];
-            run.changes.start + run.changes.clone().take_while(below).count()
-        });
-        let course = Course::Making {
-            room,
-            frees: batch.frees,
-        };
-        let replaced = self.replace_as(&old, &entries, cut, course, &turnover)?;
-        let dropped = &turnover.dropped;
-        let right = self.become_replaced(part, replaced, None, dropped, true, guard);
-        self.retire_leaf(block, guard);
-        let right = right.zip(middle).map(|(part, middle)| {
-            let changes = middle..run.changes.end;
-            run.changes.end = middle;
-            Run { part, changes }
-        });
-        for run in [&*run].into_iter().chain(&right) {
-            self.find_removed(batch, run);
-        }
-        Ok(right)
-    }
-
-    /// Finds the entries of the base that a run removes.
-    fn find_removed(&self, batch: &mut Batch<'_, K>, run: &Run<'_>) {
-        let page = self.page_of(run.part);
-        for change in &mut batch.changes[run.changes.clone()] {
-            let key = &batch.bytes[change.key()];
-            let found = page.find(run.part, key, change.hash);
-            change.entry = entry_to_remove(page, run.part, change, found);
-        }
-    }
-
-    /// Where to split a page so that the changes of `run` find room, or the words that they need in
-    /// a page by itself.
-    fn cut_for(
-        &self,
-        batch: &Batch<'_, K>,
-        run: &Run<'_>,
-        (old, turnover): (&Old<'_>, &Turnover),
-        entries: &Entries<'_>,
-    ) -> (Option<Cut>, usize) {
-        let most = self.most_records();
-        let records = batch.records(run.changes.clone());
-        let n = entries.len();
-        let spec = Spec {
-            dropped: &turnover.dropped,
-            ..self.spec(old)
-        };
-        let header = spec.header(entries.part(0, n));
-        let base = Base::of(&header);
-        let words = group::words(&base, records.clone());
-        let whole = base.aligned(header.tail) + words;
-        let one = (None, whole - header.tail);
-        let few = records.clone().count() <= most && words <= MAX_GROUP;
-        let is_full = header.tail * 100 > self.page_words * FULL;
-        if few && whole <= self.page_words && (batch.frees || !is_full) {
-            return one;
-        }
-        // Keys of the page and of the run, each once.
-        let mut keys: Vec<&[u8]> = (0..n).map(|i| entries.key(i)).collect();
-        keys.extend(records.map(|record| record.key));
-        keys.sort_unstable();
-        keys.dedup();
-        if keys.len() < 2 || few && keys.len() < SPLIT_FROM && whole <= MAX_PAGE / 8 {
-            return one;
-        }
-        let middle = keys.len() / 2;
-        let separator = separator_between(keys[middle - 1], keys[middle], Self::NUMBER_KEYS);
-        let below = (0..n).take_while(|i| entries.key(*i) < &separator[..]);
-        let cut = Cut {
-            at: below.count(),
-            left_full: FULL,
-            separator,
-        };
-        (Some(cut), 0)
     }
 
     /// Appends the groups of a batch whose pages are locked and have room, and unlocks them.
@@ -605,7 +481,6 @@ where
             spread = self.spread(batch, run, stamp);
             if spread.is_ok() {
                 (batch.made, batch.stamp) = (true, stamp);
-                self.tell_run(batch, run, stamp);
             }
         }
         runs.iter().for_each(|run| run.part.writer.unlock());
@@ -717,7 +592,7 @@ where
     }
 
     /// Tells the observer of the changes of a run, which have that stamp.
-    fn tell_run(&self, batch: &Batch<'_, K>, run: &Run<'_>, stamp: u64) {
+    pub(super) fn tell_run(&self, batch: &Batch<'_, K>, run: &Run<'_>, stamp: u64) {
         if self.observer.is_none() {
             return;
         }

@@ -300,7 +300,7 @@ where
                 ..Turnover::of(self.next_generation())
             };
             let unchanged = (&[][..], part.latest());
-            self.become_chain(part, (&old, &entries), FILLED, &turnover, unchanged)?;
+            self.become_chain(part, (&old, &entries), FILLED, &turnover, unchanged, || ())?;
             Ok(())
         });
         part.writer.unlock();

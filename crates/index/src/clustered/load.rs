@@ -84,7 +84,7 @@ where
     ) -> Result<(), ReadError> {
         let low = range.low.as_ref().map(Borrow::borrow);
         let high = range.high.as_ref().map(Borrow::borrow);
-        self.ensure_memory()?;
+        self.ensure_memory(0)?;
         let read = self.sound(id).and_then(|sound| {
             let missing = self.beyond(&sound, low, high)?;
             let inner = (sound.header.level > 0).then(|| self.content_of_inner(&sound));

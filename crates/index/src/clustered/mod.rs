@@ -110,6 +110,7 @@ mod place;
 mod read;
 mod replace;
 mod rescue;
+mod room;
 mod root;
 mod scan;
 mod serial;
@@ -429,10 +430,12 @@ where
         self.pm().commit()
     }
 
-    /// Sees to it that memory for the parts and inner nodes to come is there.
-    fn ensure_memory(&self) -> Result<(), SpaceError> {
-        self.inner.ensure_room()?;
-        let asked = self.parts.ensure();
+    /// Sees to it that memory for the parts and inner nodes to come is there: for a few pages, and
+    /// `more`.
+    fn ensure_memory(&self, more: usize) -> Result<(), SpaceError> {
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        self.inner.ensure_room(more)?;
+        let asked = self.parts.ensure(more);
         asked.map_err(|e| SpaceError::io("memory for parts of pages", e))
     }
 }

@@ -87,8 +87,8 @@ pub(super) enum Course {
     /// None: room is made for so many words in the tail. `frees`: for removals only, which may use
     /// spare blocks.
     Making { room: usize, frees: bool },
-    /// The page is one of many, written one behind the other. It may not be given up before the next
-    /// fence.
+    /// The page is one of many, written one behind the other. It may not be given up before the
+    /// next fence.
     Chain,
     /// One is removed: that is to need no space. The page is not split, and may use a spare block.
     Removing,
@@ -273,7 +273,7 @@ where
         course: Course,
         turnover: &Turnover,
     ) -> Result<Replaced, SpaceError> {
-        self.ensure_memory()?;
+        self.ensure_memory(0)?;
         let spec = Spec {
             generation: turnover.generation,
             dropped: &turnover.dropped,

@@ -89,6 +89,10 @@ where
         if batch.frees || batch.bytes.len() > (u32::MAX / 2) as usize {
             return false;
         }
+        // A root is split first; a large one may have room for all.
+        if self.is_root(run.part) && self.has_room(batch, run) {
+            return false;
+        }
         let records = batch.records(run.changes.clone());
         if self.pm().tiny() {
             return records.count() >= TINY_RECORDS;
@@ -140,6 +144,10 @@ where
         stamp: u64,
     ) -> Result<(), ReadError> {
         let part = run.part;
+        debug_assert!(
+            !self.is_root(part),
+            "a root's word is not that of a leaf page"
+        );
         let generation = self.next_generation();
         let mut born = Vec::new();
         if Self::OUTER {
@@ -164,12 +172,15 @@ where
         } else {
             OTHERS
         };
-        self.become_chain(part, (&old, &entries), fill, &turnover, (&changes, stamp))?;
+        let tell = || self.tell_run(batch, run, stamp);
+        let content = (&old, &entries);
+        self.become_chain(part, content, fill, &turnover, (&changes, stamp), tell)?;
         Ok(())
     }
 
     /// Replaces a page, whose writer's lock the caller holds, by as many as `entries` need. They
     /// have those of `changes`, whose stamp goes with them. It is not a root, unless one will do.
+    /// Calls `tell` when readers see the pages, and nobody can have changed them.
     ///
     /// # Errors
     /// [`SpaceError`]; nothing has changed then.
@@ -180,6 +191,7 @@ where
         fill: Fill,
         turnover: &Turnover,
         (changes, stamp): (&[Change<'_>], u64),
+        tell: impl FnOnce(),
     ) -> Result<(), SpaceError> {
         let (block, guard) = (part.block(), &epoch::pin());
         let cuts = self.cuts(old, entries, turnover, fill);
@@ -190,7 +202,7 @@ where
         self.install(left, &right.iter().collect::<Vec<_>>(), turnover);
         let kept = self.keep_superseded(part, changes, stamp);
         let right = cuts.iter().map(|cut| &cut.separator[..]).zip(right);
-        self.show_chain(part, left, right, stamp);
+        self.show_chain(part, left, right, stamp, tell);
         // Nobody comes to the page before any more.
         self.drop_outers(&turnover.dropped, &kept, guard);
         self.retire_leaf(block, guard);
@@ -245,7 +257,7 @@ where
         }
     }
 
-    /// Writes the pages that take the place of `old`, and reserves the numbers of all but the first.
+    /// Writes the pages that take the place of `old`. Reserves the numbers of all but the first.
     ///
     /// # Errors
     /// [`SpaceError`]; nothing has changed then.
@@ -256,7 +268,7 @@ where
         cuts: &[Begin],
         turnover: &Turnover,
     ) -> Result<Vec<NewPage>, SpaceError> {
-        self.ensure_memory()?;
+        self.ensure_memory(cuts.len())?;
         let (mut ids, mut pages) = (vec![old.header.id], Vec::new());
         let mut write = || {
             for _ in cuts {
@@ -305,6 +317,7 @@ where
         left: &NewPage,
         right: impl Iterator<Item = (&'n [u8], &'n NewPage)>,
         stamp: u64,
+        tell: impl FnOnce(),
     ) {
         let guard = &epoch::pin();
         let right: Vec<_> = right
@@ -318,7 +331,9 @@ where
             })
             .collect();
         self.become_page(part, left, stamp, |tree| {
-            for (separator, _, slot) in &right {
+            // From the right: what is not led to its page yet is led to the first one, where
+            // readers wait.
+            for (separator, _, slot) in right.iter().rev() {
                 let added = K::with_value_of(separator, |separator| {
                     let right = Handle::Part(*slot).encode();
                     tree.inner.insert(separator, right, guard);
@@ -326,6 +341,8 @@ where
                 debug_assert!(added.is_some(), "separators are keys");
             }
         });
+        // Before anybody else changes these keys.
+        tell();
         for (separator, id, slot) in right {
             // Without room the separator is left out: the page is found from its neighbour when
             // the tree is opened again.

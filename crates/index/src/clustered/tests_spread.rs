@@ -166,6 +166,11 @@ fn others_go_on_beside_a_batch_that_is_spread() {
     const BATCH: u32 = 300;
     const ROUNDS: u32 = 60;
     let over = AtomicBool::new(false);
+    // Keys between those of the batches, which nobody changes.
+    let still = |n: u32| format!("key/{n:05}=").into_bytes();
+    for n in (0..BATCH * ROUNDS).step_by(40) {
+        tree.insert(&still(n), b"still").unwrap();
+    }
     std::thread::scope(|scope| {
         let (tree, over) = (&tree, &over);
         scope.spawn(move || {
@@ -189,8 +194,10 @@ fn others_go_on_beside_a_batch_that_is_spread() {
                     if rng.random_bool(0.7) {
                         assert!(tree.remove(own.as_bytes()).unwrap());
                     }
+                    let there = still(rng.random_range(0..BATCH * ROUNDS / 40) * 40);
+                    assert!(tree.get(&there).is_some(), "{there:?} stays");
                     let snapshot = tree.snapshot();
-                    let mut seen = 0;
+                    let (mut seen, mut stays) = (0, 0);
                     let (from, to) = (key(round * BATCH), key((round + 1) * BATCH));
                     let range = (Bound::Included(&from[..]), Bound::Excluded(&to[..]));
                     let scanned = snapshot.scan::<(Bound<&[u8]>, Bound<&[u8]>)>(
@@ -201,10 +208,13 @@ fn others_go_on_beside_a_batch_that_is_spread() {
                                 assert_eq!(value, round.to_le_bytes());
                                 seen += 1;
                             }
+                            stays += u32::from(value == b"still");
                             ControlFlow::Continue(())
                         },
                     );
                     scanned.unwrap();
+                    let expected = (round * BATCH..(round + 1) * BATCH).filter(|n| n % 40 == 0);
+                    assert_eq!(stays, expected.count() as u32, "a scan leaves none out");
                     let there = snapshot.get(&some[..]).unwrap().is_some();
                     assert_eq!(
                         seen,
@@ -216,4 +226,25 @@ fn others_go_on_beside_a_batch_that_is_spread() {
         }
     });
     assert!(tree.verify().unwrap().entries >= u64::from(BATCH * ROUNDS));
+}
+
+/// A root that is larger than other pages may have room for what they would not.
+#[test]
+fn a_large_root_with_room_stays_one_page() {
+    let pool = pool(1 << 30);
+    let tree = Tree::create(&pool, "t", &OPTIONS).unwrap();
+    let mut model = Model::new();
+    for long in [b'a', b'z'] {
+        tree.upsert(&[long; 2000], b"long").unwrap();
+        model.insert(vec![long; 2000], b"long".to_vec());
+    }
+    let changes = (0..10).map(|n| (key(n), Some(vec![3; 240]))).collect();
+    write(&tree, &mut model, &changes);
+    assert_has(&tree, &model);
+    let more = (10..400).map(|n| (key(n), Some(vec![4; 40]))).collect();
+    write(&tree, &mut model, &more);
+    assert_has(&tree, &model);
+    crash(tree);
+    let tree = Tree::open(&pool, "t", &OPTIONS).unwrap();
+    assert_has(&tree, &model);
 }

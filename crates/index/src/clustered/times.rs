@@ -16,7 +16,7 @@ impl Times {
         }
     }
 
-    /// One less reads at `time`. Returns whether it was the oldest, and nobody reads at it any more.
+    /// One less reads at `time`. Returns whether that was the oldest, and nobody reads at it now.
     pub(super) fn remove(&mut self, time: u64) -> bool {
         let Ok(at) = self.find(time) else {
             return false;

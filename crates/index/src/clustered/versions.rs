@@ -355,7 +355,10 @@ impl Keeping<'_> {
         records: impl Iterator<Item = Version<'v>>,
     ) {
         let known = self.history.keys.get(key).and_then(|of_key| of_key.last());
-        let mut last = (known.map_or(0, |known| known.until), base);
+        let added = self.history.added.iter().filter(|added| added.has(key));
+        let known = known.map(|known| known.until);
+        let known = known.max(added.map(|added| added.until).max());
+        let mut last = (known.unwrap_or(0), base);
         for record in records {
             let (since, value) = last;
             let until = record.0;
@@ -508,8 +511,8 @@ mod tests {
         assert_eq!(versions.kept(), (0, 0), "nobody reads");
         assert_eq!(versions.begin(|| 5), 5);
         add(&[b"b", b"d", b"f"], 10);
-        keep(&versions, b"d", Some(b"first"), &[(15, Some(b"second"))]);
         assert_eq!(versions.begin(|| 12), 12);
+        keep(&versions, b"d", Some(b"first"), &[(15, Some(b"second"))]);
         // It went, and a later batch brings it again.
         keep(&versions, b"f", Some(b"first"), &[(16, None)]);
         add(&[b"c", b"f"], 20);

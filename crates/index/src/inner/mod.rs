@@ -145,13 +145,13 @@ impl<S: Separator + ?Sized, const CAP: usize, D: DramTrace> InnerIndex<S, CAP, D
         Ok(index)
     }
 
-    /// Makes sure that the next insertions find memory for their nodes. For use before a leaf is
-    /// split, which cannot be undone for want of memory.
+    /// Makes sure that the next insertions, and `more`, find memory for their nodes. For use before
+    /// a leaf is split, which cannot be undone for want of memory.
     ///
     /// # Errors
     /// [`SpaceError::Io`] if the system grants no more memory.
-    pub fn ensure_room(&self) -> Result<(), SpaceError> {
-        let asked = self.arena.ensure();
+    pub fn ensure_room(&self, more: u32) -> Result<(), SpaceError> {
+        let asked = self.arena.ensure(more);
         asked.map_err(|e| SpaceError::io("memory for inner nodes", e))
     }
 

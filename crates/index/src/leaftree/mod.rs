@@ -245,7 +245,7 @@ where
     /// [`SpaceError`]
     pub fn new_leaf(&self) -> Result<POff<u8>, SpaceError> {
         let (heap, bytes) = (&self.heap, self.design.leaf_bytes());
-        self.inner.ensure_room()?;
+        self.inner.ensure_room(0)?;
         let off = heap.alloc(bytes)?;
         if u32::try_from(off.get() / UNIT).is_err() {
             heap.free(off);

@@ -321,9 +321,11 @@ impl Core {
             segments: FIRST_SEGMENTS,
             ..keeper.header
         };
-        // PERSIST: both slots, before the segments are cut off that the old one counts.
+        // PERSIST: both slots, before the segments are cut off that the old one counts, and before
+        // the one is used again that it begins in.
         self.write_header(keeper, header)?;
         self.write_header(keeper, header)?;
+        lock(&self.log).let_go(head);
         self.cut_journal(keeper)
     }
 

@@ -115,24 +115,30 @@ impl Log {
         }
     }
 
-    /// Goes on at the front of a journal of `segments` segments, if it is empty: all that was written
-    /// lies before `head`. Returns the place of the next frame.
+    /// Goes on at the front of a journal of `segments` segments, if it is empty: all that was
+    /// written lies before `head`. Returns the place of the next frame, for the headers; then
+    /// [`let_go`](Self::let_go) frees the segment before.
     ///
-    /// A header whose head is the place before leads there, too: a chain goes on in the segment that
-    /// begins with the next frame, if that is another one.
+    /// A header whose head is the place before leads there, too: a chain goes on in the segment
+    /// that begins with the next frame, if it has not been in that. So until both headers have the
+    /// new place, no frame goes to the segment before.
     pub fn restart(&mut self, head: Position, segments: u32) -> Option<Position> {
         if head != self.at || !self.pending.is_empty() {
             return None;
         }
-        let segment = u32::from(self.at.segment == 0);
+        let before = self.at.segment;
+        let segment = u32::from(before == 0);
         self.at = Position {
             segment,
             offset: 0,
             ..self.at
         };
         self.segments = segments;
-        self.live = VecDeque::from([segment]);
-        self.free = (0..segments).filter(|other| *other != segment).collect();
+        self.live = (before < segments).then_some(before).into_iter().collect();
+        self.live.push_back(segment);
+        self.free = (0..segments)
+            .filter(|other| !self.live.contains(other))
+            .collect();
         Some(self.at)
     }
 

@@ -382,7 +382,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         change: &Change<'_, K, V>,
     ) -> Result<bool, Refusal> {
         let (pm, inline) = (self.pm(), self.shape.inline);
-        self.inner.ensure_room()?;
+        self.inner.ensure_room(0)?;
         let (right, right_lock) = self.table.take(&self.locks, Some(lnid))?;
         let new = self.table.entry(right);
         let (low, high) = items.split_at(items.len() / 2);

@@ -414,7 +414,7 @@ impl Elements {
         Ok(parts.into_iter().fold(Answers::default(), add))
     }
 
-    /// Reads ranges from random keys on. Each but those near the end has its ten elements, in order.
+    /// Reads ranges from random keys on. Each has its ten elements, in order, but near the end.
     fn ranges(&self, table: &dyn Table) -> Result<Answers, LabError> {
         let (mut answers, mut least, mut buffer) = (Answers::default(), Vec::new(), Vec::new());
         table.read(&mut |reader| {
