@@ -161,3 +161,70 @@ impl Log {
         (self.segments as usize / 8).max(1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEGMENT: u32 = 4096;
+
+    /// A journal of eight segments that is in that one, and empty.
+    fn log(segment: u32) -> Log {
+        Log {
+            salt: 0,
+            epoch: 1,
+            segment_bytes: SEGMENT,
+            segments: 8,
+            at: Position {
+                seq: 70,
+                segment,
+                offset: 512,
+            },
+            next_seq: 70,
+            durable: 70,
+            written_lines: 0,
+            durable_lines: 0,
+            live: VecDeque::from([segment]),
+            free: (0..8).filter(|other| *other != segment).collect(),
+            pending: VecDeque::new(),
+        }
+    }
+
+    /// The segments that frames go to until there is none left.
+    fn fill(log: &mut Log) -> Vec<u32> {
+        let mut used = Vec::new();
+        while let Ok((segment, _)) = log.place(SECTOR, 0) {
+            let seq = log.at.seq;
+            log.advance(SECTOR, seq, 0);
+            if used.last() != Some(&segment) {
+                used.push(segment);
+            }
+        }
+        used
+    }
+
+    #[test]
+    fn a_restarted_journal_leaves_the_old_heads_segment_alone() {
+        for before in 0..8 {
+            let mut log = log(before);
+            let old = log.at;
+            let elsewhere = Position {
+                seq: old.seq - 1,
+                ..old
+            };
+            assert_eq!(log.restart(elsewhere, 4), None, "something lies behind it");
+            let new = log.restart(old, 4).expect("it is empty");
+            assert_eq!((new.seq, new.offset), (70, 0));
+            assert_ne!(new.segment, before, "a chain never comes back to a segment");
+            let used = fill(&mut log);
+            assert_eq!(used.len(), if before < 4 { 3 } else { 4 }, "{used:?}");
+            assert!(!used.contains(&before), "segment {before} in {used:?}");
+            // Both headers have the new place.
+            log.let_go(new);
+            assert_eq!(
+                fill(&mut log),
+                if before < 4 { vec![before] } else { vec![] }
+            );
+        }
+    }
+}
