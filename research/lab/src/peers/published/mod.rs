@@ -148,7 +148,7 @@ pub struct PublishedParams {
     pub elements: u64,
     /// Number of rounds, each on new files.
     pub rounds: usize,
-    /// The compared engines, of [`ENGINES`].
+    /// The compared engines: store, lmdb, redb, fjall, rocksdb.
     pub engines: Vec<Engine>,
     /// Seed of the elements.
     pub seed: u64,
