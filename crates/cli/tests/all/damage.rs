@@ -191,11 +191,11 @@ fn all_damaged_records_are_listed_and_the_rest_is_saved() {
 #[test]
 fn a_long_list_ends_with_how_many_there_are() {
     // So far apart that no page has two of them.
-    let damaged: Vec<usize> = (600..12_600).step_by(80).collect();
+    let damaged: Vec<usize> = (600..17_100).step_by(110).collect();
     assert_eq!(damaged.len(), 150);
     for layout in LAYOUTS {
         let b = Bench::new();
-        filled(&b, layout, 13_000);
+        filled(&b, layout, 17_500);
         damage_values(&b.path("p"), &damaged);
         let check = b
             .run(&["check", "p", "--json"])
