@@ -127,12 +127,18 @@ impl fmt::Display for PublishedReport {
         for engine in &self.engines {
             write!(f, "{:>11}", engine.name())?;
         }
-        writeln!(f, "  best peer x store")?;
+        let compared = self.first_in.is_some();
+        writeln!(f, "{}", if compared { "  best peer x store" } else { "" })?;
         for rows in self.rows.chunks(self.engines.len().max(1)) {
             let Some(first) = rows.first() else { continue };
             write!(f, "{:30}", format!("{} ({})", first.row, first.unit))?;
             for row in rows {
-                write!(f, "{:>11}", short(row.number))?;
+                let number = match row.number {
+                    // Calls of nanoseconds, in milliseconds.
+                    tiny if tiny < 0.01 => format!("{tiny:.5}"),
+                    number => short(number),
+                };
+                write!(f, "{number:>11}")?;
             }
             let own = rows.iter().find(|row| row.engine == Engine::Store);
             match own.and_then(|own| Some((own.ratio_to_best_peer?, own.best_peer?))) {
