@@ -11,7 +11,7 @@
 //! | `fjall::Fjall` | a batch with `persist(SyncData)` | a snapshot | walks the entries |
 //! | `rocksdb::RocksDb` | a `WriteBatch` with `WriteOptions.sync` | a snapshot | walks the entries |
 //!
-//! SQLite has none: in redb's table it is among the last in every row but the sizes.
+//! SQLite has none.
 
 use crate::PeerError;
 

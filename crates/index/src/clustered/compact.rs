@@ -19,7 +19,7 @@ use super::merge::Joins;
 use super::outer::{self, Outer};
 use super::part::Part;
 use super::replace::{Course, Turnover};
-use super::spread::Fill;
+use super::spread::Fullness;
 use super::stored::{REFERENCE, Reference, Stored};
 use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Ranged;
@@ -37,7 +37,7 @@ const TOGETHER_BYTES: usize = 1 << 20;
 /// Bytes after which what was moved is committed: until then, a journal has it in memory.
 const COMMITTED: u64 = 8 << 20;
 /// Pages that are filled up: so full that their next changes find room.
-const FILLED: Fill = Fill {
+const FILLED: Fullness = Fullness {
     percent: 90,
     even: false,
 };

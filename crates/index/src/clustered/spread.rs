@@ -30,17 +30,19 @@ use crossbeam_epoch as epoch;
 
 /// Pages that the records of a batch fill at least, if it is spread.
 const PAGES: usize = 2;
+/// Words of a record besides its key and value, or of a group besides its records, at most.
+const MOST_OVERHEAD: usize = 4;
 /// Records of a batch that is spread where rare paths are to be taken often, at least.
 const TINY_RECORDS: usize = 4;
 /// Entries of a page likewise, at most.
 const TINY_FILL: usize = 2;
 /// Pages of an ascent, which get no more.
-const ASCENT: Fill = Fill {
+const ASCENT: Fullness = Fullness {
     percent: 97,
     even: false,
 };
 /// Others, which go on to get some.
-const OTHERS: Fill = Fill {
+const OTHERS: Fullness = Fullness {
     percent: 75,
     even: true,
 };
@@ -64,7 +66,7 @@ fn ascends(changes: &[Change<'_>], entries: &Entries<'_>) -> bool {
 
 /// How full the pages of a chain are.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fill {
+pub(super) struct Fullness {
     /// Percent of a page that its entries take at most.
     pub(super) percent: usize,
     /// The last two are alike, rather than one with next to nothing.
@@ -85,6 +87,11 @@ where
 {
     /// Whether the changes of a batch, which are all of one page, are to be spread.
     pub(super) fn is_to_spread(&self, batch: &Batch<'_, K>, run: &Run<'_>) -> bool {
+        // Most batches are small: their records are not measured one by one.
+        let most = batch.bytes.len() / 8 + run.changes.len() * MOST_OVERHEAD + MOST_OVERHEAD;
+        if most <= PAGES * self.page_words && !self.pm().tiny() {
+            return false;
+        }
         // Ends of keys are counted by 32 bits.
         if batch.frees || batch.bytes.len() > (u32::MAX / 2) as usize {
             return false;
@@ -188,7 +195,7 @@ where
         &self,
         part: &Part,
         (old, entries): (&Old<'_>, &Entries<'_>),
-        fill: Fill,
+        fill: Fullness,
         turnover: &Turnover,
         (changes, stamp): (&[Change<'_>], u64),
         tell: impl FnOnce(),
@@ -215,7 +222,7 @@ where
         old: &Old<'_>,
         entries: &Entries<'_>,
         turnover: &Turnover,
-        fill: Fill,
+        fill: Fullness,
     ) -> Vec<Begin> {
         let n = entries.len();
         let tiny = self.pm().tiny();
@@ -300,7 +307,8 @@ where
         match write() {
             Ok(()) => Ok(pages),
             Err(e) => {
-                // PERSIST: nothing; blocks of a chain are given up behind a fence.
+                // PERSIST: the pages, though nothing leads to them: a journal takes fresh blocks at
+                // the fence, and must not find in them what their next owners write.
                 self.pm().fence();
                 pages.iter().for_each(|page| self.discard(page));
                 self.release(ids.drain(1..));

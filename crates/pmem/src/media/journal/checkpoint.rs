@@ -209,7 +209,7 @@ impl Core {
         Ok(())
     }
 
-    /// Doubles the journal, or makes it as long as a pool of this size has it, within its limit.
+    /// Doubles the journal, or grows it to a quarter of the pool if that is more, within its limit.
     fn lengthen(&self, keeper: &mut Keeper) -> Result<(), CommitError> {
         let segment = u64::from(keeper.header.segment_bytes);
         let have = u64::from(keeper.header.segments);

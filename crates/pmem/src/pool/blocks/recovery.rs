@@ -49,7 +49,7 @@ impl Blocks {
 
     /// Ends recovery: blocks without a mark are free, and chunks without a mark wait to go back to
     /// the pool.
-    /// What the medium has captured by then may have freed the others: `captured`.
+    /// `captured`: how much the medium has captured so far. That may include what freed the others.
     pub(crate) fn finish_recovery(&self, captured: u64) {
         self.freed.note(captured);
         let guard = epoch::pin();

@@ -144,7 +144,7 @@ impl fmt::Display for Published {
 pub struct PublishedParams {
     /// Directory for the engines' files.
     pub path: PathBuf,
-    /// Elements of the bulk load. redb loads 5 M at present, and 1 M until 2024.
+    /// Elements of the bulk load. redb's program loads 5 M.
     pub elements: u64,
     /// Number of rounds, each on new files.
     pub rounds: usize,
