@@ -34,14 +34,19 @@ impl Product {
     }
 }
 
+/// Shows `visit` the numbers that keys are.
+fn numbered(visit: &mut dyn FnMut(u64, &[u8])) -> impl FnMut(&[u8], &[u8]) {
+    move |key, value| visit(key.try_into().map_or(0, u64::from_be_bytes), value)
+}
+
 /// Shows `visit` the first `limit` entries, at least one.
-fn first(
+pub(super) fn first(
     limit: usize,
-    visit: &mut dyn FnMut(u64, &[u8]),
+    visit: &mut dyn FnMut(&[u8], &[u8]),
 ) -> impl FnMut(&[u8], &[u8]) -> ControlFlow<()> {
     let mut seen = 0;
     move |key, value| {
-        visit(key.try_into().map_or(0, u64::from_be_bytes), value);
+        visit(key, value);
         seen += 1;
         if seen >= limit {
             ControlFlow::Break(())
@@ -89,8 +94,8 @@ impl Store for Product {
         limit: usize,
         visit: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<(), PeerError> {
-        let visit = first(limit, visit);
-        let scanned = self.pairs.scan(from.to_be_bytes().., visit);
+        let mut visit = numbered(visit);
+        let scanned = (self.pairs).scan(from.to_be_bytes().., first(limit, &mut visit));
         scanned.map_err(failed("scan"))
     }
 
@@ -158,8 +163,9 @@ impl Store for Tree {
     ) -> Result<(), PeerError> {
         let from = from.to_be_bytes();
         let range = (Bound::Included(&from[..]), Bound::Unbounded);
+        let mut visit = numbered(visit);
         self.0
-            .scan::<(Bound<&[u8]>, Bound<&[u8]>)>(range, first(limit, visit));
+            .scan::<(Bound<&[u8]>, Bound<&[u8]>)>(range, first(limit, &mut visit));
         Ok(())
     }
 

@@ -1,14 +1,13 @@
 //! The engines as tables.
 
 use super::super::engine::Place;
-use super::super::own::{Product, failed};
+use super::super::own::{Product, failed, first};
 use super::{ENGINES, Engine, LabError};
 use bristlecone::{Batch, Keyspace, KeyspaceAt};
 use bristlecone_peers::PeerError;
 use bristlecone_peers::table::{Fill, Look, Reader, Table, Writer};
 #[cfg(feature = "peers")]
 use bristlecone_peers::{fjall::Fjall, lmdb::LmdbTable, redb::Redb, rocksdb::RocksDb};
-use std::ops::ControlFlow;
 
 /// Creates a table of `engine` at `place`.
 pub(super) fn open(engine: Engine, place: &Place<'_>) -> Result<Box<dyn Table>, LabError> {
@@ -102,16 +101,7 @@ impl Reader for View<'_> {
         limit: usize,
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<(), PeerError> {
-        let mut visited = 0;
-        let scanned = self.at.scan(from.., |key, value| {
-            visit(key, value);
-            visited += 1;
-            if visited < limit {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
-        });
+        let scanned = self.at.scan(from.., first(limit, visit));
         scanned.map_err(failed("scan"))
     }
 }
