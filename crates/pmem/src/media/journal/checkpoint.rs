@@ -46,20 +46,7 @@ impl Core {
             }
             let full = progress.full;
             drop(progress);
-            let result = {
-                let mut keeper = lock(&self.keeper);
-                // Not where it is the number of dirty pages that calls for it.
-                let crowded = lock(&self.log).is_half_full();
-                let began = Instant::now();
-                let often = keeper.last.is_some_and(|last| began - last < TOO_OFTEN);
-                keeper.last = Some(began);
-                self.checkpoint(&mut keeper).inspect(|()| {
-                    if crowded && (often || full) {
-                        // Without space for it, the journal keeps its length.
-                        let _ = self.lengthen(&mut keeper);
-                    }
-                })
-            };
+            let result = self.make_room(full);
             let mut progress = lock(&self.progress);
             // Cleared only now, because a checkpoint wanted while this one ran is the same one.
             progress.checkpoint_wanted = false;
@@ -68,6 +55,31 @@ impl Core {
             }
             self.no_longer_full(progress);
         }
+    }
+
+    /// Makes room in the journal, or for dirty pages: by a checkpoint, and before that by more
+    /// segments where the journal is short for its pool, which saves the checkpoint.
+    fn make_room(&self, full: bool) -> Result<(), CommitError> {
+        let mut keeper = lock(&self.keeper);
+        // Not where it is the number of dirty pages that calls for it.
+        let crowded = lock(&self.log).is_half_full();
+        if crowded {
+            // Without space for it, the journal keeps its length.
+            let usual = self.usual(&keeper);
+            let _ = self.lengthen(&mut keeper, usual);
+            if !lock(&self.log).is_half_full() && !self.is_dirty(2) {
+                return Ok(());
+            }
+        }
+        let began = Instant::now();
+        let often = keeper.last.is_some_and(|last| began - last < TOO_OFTEN);
+        keeper.last = Some(began);
+        self.checkpoint(&mut keeper)?;
+        if crowded && (often || full) {
+            let twice = 2 * keeper.header.segments;
+            let _ = self.lengthen(&mut keeper, twice);
+        }
+        Ok(())
     }
 
     fn no_longer_full(&self, mut progress: MutexGuard<'_, Progress>) {
@@ -209,20 +221,25 @@ impl Core {
         Ok(())
     }
 
-    /// Doubles the journal, or grows it to a quarter of the pool if that is more, within its limit.
-    fn lengthen(&self, keeper: &mut Keeper) -> Result<(), CommitError> {
+    /// Number of segments of the journal of a pool that much is written to: a quarter of the pool.
+    fn usual(&self, keeper: &Keeper) -> u32 {
+        let usual = self.image.len() / KEPT / u64::from(keeper.header.segment_bytes);
+        usual.min(u64::from(MAX_SEGMENTS)) as u32
+    }
+
+    /// Makes the journal `segments` segments long, within its limit, or by the most that it grows at
+    /// a time. A longer one keeps its length.
+    fn lengthen(&self, keeper: &mut Keeper, segments: u32) -> Result<(), CommitError> {
         let segment = u64::from(keeper.header.segment_bytes);
-        let have = u64::from(keeper.header.segments);
-        let most = self.journal_max / segment;
-        let usual = self.image.len() / KEPT / segment;
-        let add = have
-            .max(usual.saturating_sub(have))
-            .min(GROW_BYTES / segment)
-            .min(most.saturating_sub(have));
+        let have = keeper.header.segments;
+        let most = u64::from(segments).min(self.journal_max / segment);
+        let add = most
+            .saturating_sub(u64::from(have))
+            .min(GROW_BYTES / segment);
         if add == 0 {
             return Ok(());
         }
-        // At most a quarter of the header's limit, see GROW_BYTES.
+        // At most what GROW_BYTES has of segments.
         self.extend_journal(keeper, add as u32)?;
         let mut log = lock(&self.log);
         Self::adopt(&mut log, keeper.header.segments);

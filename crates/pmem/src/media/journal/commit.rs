@@ -480,7 +480,7 @@ impl Core {
     }
 
     /// Whether the pages ahead of the pool file are one `share`th of the most, or more.
-    fn is_dirty(&self, share: u64) -> bool {
+    pub(super) fn is_dirty(&self, share: u64) -> bool {
         // ORDERING: Relaxed; a bound.
         lock(&self.behind).dirty.count() >= self.dirty_most.load(Ordering::Relaxed) / share
     }
