@@ -342,6 +342,10 @@ pub struct Peers {
     /// Seed of the keys and their order
     #[arg(long)]
     pub seed: Option<u64>,
+    /// Bytes of memory that each engine may use, a number with K, M or G: the store in all, others for
+    /// their caches. Each then runs in a process of its own
+    #[arg(long, value_name = "BYTES", value_parser = count)]
+    pub memory: Option<u64>,
     /// Draw the result into this file (SVG), and write the numbers beside it (JSON)
     #[arg(long, value_name = "FILE.svg")]
     pub out: Option<PathBuf>,

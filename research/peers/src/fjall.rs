@@ -4,13 +4,13 @@
 //! | --- | --- | --- |
 //! | commit | `persist(SyncData)` after every write; a batch has the same mode | a call that returns is durable |
 //! | keys | 8 bytes, big-endian | the order of the bytes is that of the numbers |
-//! | cache | [`CACHE_BYTES`] | the default of 32 MiB is less than the others have |
+//! | cache | [`CACHE_BYTES`](crate::CACHE_BYTES), or what the caller says | the default of 32 MiB is less than the others have |
 //! | everything else | fjall's defaults, with background threads and LZ4 | an application gets the same |
 
 mod table;
 
+use crate::PeerError;
 use crate::store::Store;
-use crate::{CACHE_BYTES, PeerError};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use std::fmt;
 use std::path::Path;
@@ -37,13 +37,13 @@ fn failed(doing: &'static str) -> impl Fn(fjall::Error) -> PeerError {
 }
 
 impl Fjall {
-    /// Creates or opens the database in the directory `dir`.
+    /// Creates or opens the database in the directory `dir`, with a cache of so many bytes.
     ///
     /// # Errors
     /// [`PeerError`] with fjall's own message.
-    pub fn open(dir: &Path) -> Result<Self, PeerError> {
+    pub fn open(dir: &Path, cache: u64) -> Result<Self, PeerError> {
         let db = Database::builder(dir)
-            .cache_size(CACHE_BYTES)
+            .cache_size(cache)
             .open()
             .map_err(failed("opening"))?;
         let keyspace = |name| {
@@ -65,7 +65,7 @@ impl Store for Fjall {
     }
 
     fn setting(&self) -> &'static str {
-        "persist(SyncData) after each call; cache of 1 GiB"
+        "persist(SyncData) after each call"
     }
 
     fn put(&self, key: u64, value: &[u8]) -> Result<(), PeerError> {
@@ -119,10 +119,11 @@ impl Store for Fjall {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CACHE_BYTES;
 
     #[test]
     fn as_a_store() {
         let dir = tempfile::tempdir().unwrap();
-        crate::store::tests::answers_as_the_model(&|| Fjall::open(dir.path()));
+        crate::store::tests::answers_as_the_model(&|| Fjall::open(dir.path(), CACHE_BYTES));
     }
 }

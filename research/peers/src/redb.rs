@@ -4,14 +4,14 @@
 //! | --- | --- | --- |
 //! | commit | one write transaction per call, `Durability::Immediate` | a call that returns is durable |
 //! | keys | redb's own `u64` | its fastest comparison |
-//! | cache | [`CACHE_BYTES`] | redb's default |
+//! | cache | [`CACHE_BYTES`](crate::CACHE_BYTES), or what the caller says | redb's default |
 //! | reads, scans | one read transaction per call | each call sees the latest commit |
 
 mod table;
 
+use crate::PeerError;
 use crate::store::Store;
 use crate::table::Table;
-use crate::{CACHE_BYTES, PeerError};
 use redb::{Database, ReadableDatabase, TableDefinition};
 use std::fmt;
 use std::path::Path;
@@ -42,9 +42,9 @@ impl Redb {
     ///
     /// # Errors
     /// [`PeerError`] with redb's own message.
-    pub fn open(path: &Path) -> Result<Self, PeerError> {
+    pub fn open(path: &Path, cache: u64) -> Result<Self, PeerError> {
         let db = Database::builder()
-            .set_cache_size(CACHE_BYTES as usize)
+            .set_cache_size(cache as usize)
             .create(path)
             .map_err(failed("opening"))?;
         let redb = Self { db };
@@ -65,7 +65,7 @@ impl Store for Redb {
     }
 
     fn setting(&self) -> &'static str {
-        "a transaction with Durability::Immediate a call; cache of 1 GiB"
+        "a transaction with Durability::Immediate a call"
     }
 
     fn put(&self, key: u64, value: &[u8]) -> Result<(), PeerError> {
@@ -125,10 +125,13 @@ impl Store for Redb {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CACHE_BYTES;
 
     #[test]
     fn as_a_store() {
         let dir = tempfile::tempdir().unwrap();
-        crate::store::tests::answers_as_the_model(&|| Redb::open(&dir.path().join("redb")));
+        crate::store::tests::answers_as_the_model(&|| {
+            Redb::open(&dir.path().join("redb"), CACHE_BYTES)
+        });
     }
 }

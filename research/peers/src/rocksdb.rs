@@ -6,7 +6,7 @@
 //! | keys | 8 bytes, big-endian | the order of the bytes is that of the numbers |
 //! | reads | pinned slices, which copy nothing from the block cache | RocksDB's fastest call for a value |
 //! | scans | an iterator per call | each call sees the latest commit |
-//! | cache, filter | [`CACHE_BYTES`], Bloom filters of 10 bits a key | the default of 8 MiB is none, and RocksDB's guide recommends the filter |
+//! | cache, filter | [`CACHE_BYTES`](crate::CACHE_BYTES), or what the caller says; Bloom filters of 10 bits a key | the default of 8 MiB is none, and RocksDB's guide recommends the filter |
 //! | everything else | RocksDB's defaults, with background threads and Snappy | an application gets the same |
 //!
 //! # Concurrency
@@ -16,8 +16,8 @@
 mod api;
 mod table;
 
+use crate::PeerError;
 use crate::store::Store;
-use crate::{CACHE_BYTES, PeerError};
 use api::{Functions, Loaded, loaded};
 use std::ffi::{CStr, CString, c_char};
 use std::fmt;
@@ -106,8 +106,8 @@ fn pointer(bytes: &[u8]) -> *const c_char {
     bytes.as_ptr().cast()
 }
 
-/// Returns the options of a database.
-fn options(c: &Functions) -> Result<NonNull<api::Options>, PeerError> {
+/// Returns the options of a database with a cache of so many bytes.
+fn options(c: &Functions, cache: u64) -> Result<NonNull<api::Options>, PeerError> {
     // SAFETY: 1. Every pointer comes from the function that makes such a thing, and is not null.
     // 2. The table's options take the filter policy over; the cache is shared, and so are the
     // table's options once they are set, so what is destroyed here lives on in the options.
@@ -115,7 +115,7 @@ fn options(c: &Functions) -> Result<NonNull<api::Options>, PeerError> {
         let options = made((c.rocksdb_options_create)())?;
         (c.rocksdb_options_set_create_if_missing)(options.as_ptr(), 1);
         let table = made((c.rocksdb_block_based_options_create)())?.as_ptr();
-        let cache = made((c.rocksdb_cache_create_lru)(CACHE_BYTES as usize))?.as_ptr();
+        let cache = made((c.rocksdb_cache_create_lru)(cache as usize))?.as_ptr();
         (c.rocksdb_block_based_options_set_block_cache)(table, cache);
         (c.rocksdb_cache_destroy)(cache);
         let filter = made((c.rocksdb_filterpolicy_create_bloom_full)(FILTER_BITS))?.as_ptr();
@@ -132,12 +132,12 @@ impl RocksDb {
     /// # Errors
     /// [`PeerError`] with RocksDB's own message, or the name of the package if the system does not
     /// have its library.
-    pub fn open(dir: &Path) -> Result<Self, PeerError> {
+    pub fn open(dir: &Path, cache: u64) -> Result<Self, PeerError> {
         let library = loaded().map_err(|message| error("loading", message))?;
         let c = &library.functions;
         let name = CString::new(dir.as_os_str().as_bytes())
             .map_err(|e| error("opening", format!("{}: {e}", dir.display())))?;
-        let options = options(c)?;
+        let options = options(c, cache)?;
         let mut message = ptr::null_mut();
         // SAFETY: 1. The options are live, the name is a C string, and the message starts as null.
         // 2. The database copies the options, which are destroyed here and only here.
@@ -248,7 +248,7 @@ impl Store for RocksDb {
     }
 
     fn setting(&self) -> &'static str {
-        "WriteOptions.sync a call; cache of 1 GiB, Bloom filters"
+        "WriteOptions.sync a call; Bloom filters"
     }
 
     fn put(&self, key: u64, value: &[u8]) -> Result<(), PeerError> {
@@ -334,6 +334,7 @@ impl Store for RocksDb {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CACHE_BYTES;
     use crate::store::tests::{answers_as_the_model, or_skip};
 
     #[test]
@@ -346,7 +347,7 @@ mod tests {
             "{version}"
         );
         let dir = tempfile::tempdir().unwrap();
-        answers_as_the_model(&|| RocksDb::open(dir.path()));
+        answers_as_the_model(&|| RocksDb::open(dir.path(), CACHE_BYTES));
     }
 
     #[test]
@@ -355,8 +356,10 @@ mod tests {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
-        let _open = RocksDb::open(dir.path()).unwrap();
-        let message = RocksDb::open(dir.path()).unwrap_err().to_string();
+        let _open = RocksDb::open(dir.path(), CACHE_BYTES).unwrap();
+        let message = RocksDb::open(dir.path(), CACHE_BYTES)
+            .unwrap_err()
+            .to_string();
         assert!(message.contains("rocksdb: opening failed"), "{message}");
         assert!(message.contains("lock"), "{message}");
     }

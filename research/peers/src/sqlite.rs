@@ -6,7 +6,7 @@
 //! | table | `key INTEGER PRIMARY KEY, value BLOB` | the key is the row's number: SQLite's fastest lookup |
 //! | keys | the top bit flipped | SQLite's integers are signed; the order stays that of the numbers |
 //! | writes | `REPLACE`, one prepared statement a call; a batch is a transaction | one search in the tree |
-//! | cache | [`CACHE_BYTES`], and as much mapped | the default of 2 MiB is none |
+//! | cache | [`CACHE_BYTES`](crate::CACHE_BYTES), or what the caller says, and as much mapped | the default of 2 MiB is none |
 //! | `secure_delete` | off | Debian turns it on: deleted bytes are overwritten, which no other engine does |
 //! | everything else | SQLite's defaults, with a checkpoint each 1000 pages | an application gets the same |
 //!
@@ -17,8 +17,8 @@
 
 mod api;
 
+use crate::PeerError;
 use crate::store::Store;
-use crate::{CACHE_BYTES, PeerError};
 use api::{DONE, Functions, OK, ROW, loaded};
 use std::ffi::{CStr, CString, c_int};
 use std::fmt;
@@ -34,6 +34,7 @@ const PATIENCE: c_int = 60_000;
 pub struct Sqlite {
     functions: &'static Functions,
     path: PathBuf,
+    cache: u64,
     idle: Mutex<Vec<Connection>>,
     writing: Mutex<()>,
 }
@@ -224,15 +225,15 @@ impl Drop for Statement {
 }
 
 impl Connection {
-    fn open(functions: &'static Functions, path: &Path) -> Result<Self, PeerError> {
+    fn open(functions: &'static Functions, path: &Path, cache: u64) -> Result<Self, PeerError> {
         let db = Db::open(functions, path)?;
-        let cache = CACHE_BYTES >> 10;
+        let kib = cache >> 10;
         for setup in [
             "PRAGMA journal_mode=WAL".to_owned(),
             "PRAGMA synchronous=FULL".to_owned(),
             "PRAGMA secure_delete=OFF".to_owned(),
-            format!("PRAGMA cache_size=-{cache}"),
-            format!("PRAGMA mmap_size={CACHE_BYTES}"),
+            format!("PRAGMA cache_size=-{kib}"),
+            format!("PRAGMA mmap_size={cache}"),
             "CREATE TABLE IF NOT EXISTS pairs(key INTEGER PRIMARY KEY, value BLOB NOT NULL)"
                 .to_owned(),
         ] {
@@ -286,12 +287,13 @@ impl Sqlite {
     /// # Errors
     /// [`PeerError`] with SQLite's own message, or the name of the package if the system does not
     /// have its library.
-    pub fn open(path: &Path) -> Result<Self, PeerError> {
+    pub fn open(path: &Path, cache: u64) -> Result<Self, PeerError> {
         let functions = loaded().map_err(|message| error("loading", message))?;
-        let first = Connection::open(functions, path)?;
+        let first = Connection::open(functions, path, cache)?;
         Ok(Self {
             functions,
             path: path.to_path_buf(),
+            cache,
             idle: Mutex::new(vec![first]),
             writing: Mutex::new(()),
         })
@@ -321,7 +323,7 @@ impl Sqlite {
         let idle = self.idle().pop();
         let connection = match idle {
             Some(connection) => connection,
-            None => Connection::open(self.functions, &self.path)?,
+            None => Connection::open(self.functions, &self.path, self.cache)?,
         };
         let result = work(&connection);
         self.idle().push(connection);
@@ -348,7 +350,7 @@ impl Store for Sqlite {
     }
 
     fn setting(&self) -> &'static str {
-        "WAL, synchronous=FULL, a transaction a call; cache of 1 GiB, mapped"
+        "WAL, synchronous=FULL, a transaction a call"
     }
 
     fn put(&self, key: u64, value: &[u8]) -> Result<(), PeerError> {
@@ -400,6 +402,7 @@ impl Store for Sqlite {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::CACHE_BYTES;
     use crate::store::tests::{answers_as_the_model, or_skip};
 
     #[test]
@@ -409,7 +412,7 @@ mod tests {
         };
         assert!(version.starts_with("3."), "{version}");
         let dir = tempfile::tempdir().unwrap();
-        answers_as_the_model(&|| Sqlite::open(&dir.path().join("sqlite")));
+        answers_as_the_model(&|| Sqlite::open(&dir.path().join("sqlite"), CACHE_BYTES));
     }
 
     #[test]
@@ -425,7 +428,7 @@ mod tests {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
-        let sqlite = Sqlite::open(&dir.path().join("sqlite")).unwrap();
+        let sqlite = Sqlite::open(&dir.path().join("sqlite"), CACHE_BYTES).unwrap();
         for (pragma, expected) in [
             (c"PRAGMA synchronous", 2),
             (c"PRAGMA secure_delete", 0),
@@ -438,7 +441,9 @@ mod tests {
             dir.path().join("sqlite-wal").exists(),
             "the log of WAL mode"
         );
-        let message = Sqlite::open(dir.path()).unwrap_err().to_string();
+        let message = Sqlite::open(dir.path(), CACHE_BYTES)
+            .unwrap_err()
+            .to_string();
         assert!(message.contains("sqlite: opening failed"), "{message}");
     }
 }

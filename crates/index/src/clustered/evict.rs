@@ -42,6 +42,8 @@ use std::sync::{Mutex, OnceLock};
 const PAGE: u64 = 4096;
 /// Bytes of the pool that have one array of counts.
 const REGION: u64 = 64 << 20;
+/// Where memory is short, one value of so many that are read comes to memory.
+const KEPT_OF: u64 = 16;
 /// Chunks that are looked at while nobody stores.
 const TOGETHER: usize = 64;
 
@@ -52,6 +54,8 @@ pub(super) struct Memory {
     /// Pages of the system's that were touched, or lie beside one that was, and were not dropped
     /// since. The kernel may have mapped others, or not all of these.
     resident: AtomicU64,
+    /// Values that have been read beside memory, or into it since it is nearly full.
+    reads: AtomicU64,
     /// How many may be; `u64::MAX` if that does not matter, and nothing is counted.
     most: AtomicU64,
     /// Until more than so many are, it would be in vain to give memory back.
@@ -96,6 +100,7 @@ impl Memory {
                 .map(|_| OnceLock::new())
                 .collect(),
             resident: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
             most: AtomicU64::new(u64::MAX),
             in_vain: AtomicU64::new(0),
             hands: Mutex::default(),
@@ -247,6 +252,26 @@ where
         }
     }
 
+    /// Whether bytes of the pool are not in memory, as far as it is known.
+    #[inline]
+    pub(super) fn is_away(&self, bytes: Range<u64>) -> bool {
+        let memory = self.memory.as_ref();
+        memory.is_some_and(|memory| memory.is_limited() && !memory.is_any_counted(bytes))
+    }
+
+    /// Whether a value that is read should come to memory: while there is room, and now and then.
+    pub(super) fn comes_in(&self) -> bool {
+        self.memory.as_ref().is_none_or(|memory| {
+            // ORDERING: Relaxed (all); counts.
+            let resident = memory.resident.load(Ordering::Relaxed);
+            let room = resident < memory.most.load(Ordering::Relaxed) / 8 * 5;
+            room || memory
+                .reads
+                .fetch_add(1, Ordering::Relaxed)
+                .is_multiple_of(KEPT_OF)
+        })
+    }
+
     /// Before bytes of the pool are read that may have left memory, by a thread that holds no lock:
     /// gives other memory back first, if there is too much.
     #[inline(always)]
@@ -266,6 +291,17 @@ where
         }
         // The system maps the pages around one that is read, if it has them.
         memory.count(bytes.start / CHUNK * CHUNK..bytes.end.next_multiple_of(CHUNK));
+    }
+
+    /// Before bytes of the pool are read that are going to be changed, and that may have left
+    /// memory. A batch can give nothing back before it is done: so nothing comes to memory with them.
+    pub(super) fn touch_to_store(&self, bytes: Range<u64>) {
+        if self.is_away(bytes.clone()) {
+            self.fill_memory(bytes.clone());
+            for page in bytes.start / PAGE..bytes.end.div_ceil(PAGE) {
+                self.pm().touch_to_store(bytes.start.max(page * PAGE));
+            }
+        }
     }
 
     /// Counts bytes of the pool that are going to be written.

@@ -331,7 +331,7 @@ impl<M: Media> HostedTree<M> {
             (Err(ReadError::Damaged(what)), Some(f)) => {
                 let guard = &epoch::pin();
                 match self.get_rescued(key, what, guard)? {
-                    Some(stored) => Ok(Some(f(self.0.resolve(stored)?))),
+                    Some(stored) => Ok(Some(f(&self.0.resolve(stored)?))),
                     None => Ok(None),
                 }
             }
@@ -354,7 +354,7 @@ impl<M: Media> HostedTree<M> {
             Ok(Some(past)) => self.0.resolve_past(past)?,
             Ok(None) => return Ok(None),
             Err(ReadError::Damaged(what)) => match self.get_rescued(key, what, &guard)? {
-                Some(stored) => Cow::Borrowed(self.0.resolve(stored)?),
+                Some(stored) => self.0.resolve(stored)?,
                 None => return Ok(None),
             },
             Err(e) => return Err(e),
@@ -634,8 +634,7 @@ impl<M: Media> ClusteredTree<[u8], [u8], M> {
         let is_outer = past.stored().outer;
         match past.into_reference() {
             Ok(reference) => self
-                .content_of(&reference, true)
-                .map(Cow::Borrowed)
+                .content_or_copy(&reference, true)
                 .map_err(ReadError::Value),
             Err(_) if is_outer => {
                 let what = "a reference to a value leads nowhere";

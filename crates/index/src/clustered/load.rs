@@ -20,6 +20,7 @@ use super::upper::{Known, Upper, by_itself};
 use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Ranged;
 use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::media::Sections;
 use bristlecone_pmem::pool::DataKind;
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, planted};
@@ -70,7 +71,13 @@ where
         if let Handle::Unloaded(id) = Handle::decode(self.inner.find(key, guard).leaf)
             && let Ok(Some(word)) = self.table.read(self.pm(), id)
         {
-            self.touch(word.block..word.block + self.page_words as u64 * 8);
+            let bytes = word.block..word.block + self.page_words as u64 * 8;
+            if self.pm().sections().is_some_and(Sections::is_inside) {
+                // To be changed.
+                self.touch_to_store(bytes);
+            } else {
+                self.touch(bytes);
+            }
         }
     }
 

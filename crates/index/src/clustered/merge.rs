@@ -19,6 +19,7 @@
 //! | before the record is armed | a block that no word names | nothing to do: it is free |
 //! | while it is armed | words in part | stored again when the tree is opened |
 
+use super::away::Beginning;
 use super::image::Entries;
 use super::layout::DROPPED_WORDS;
 use super::outer;
@@ -287,7 +288,8 @@ where
     fn tell_of_gone(&self, entries: &Entries<'_>) -> Gone {
         let mut gone = Gone::default();
         for i in 0..entries.len() {
-            let (key, value) = (entries.key(i), self.glimpse(entries.value(i)));
+            let (key, beginning) = (entries.key(i), Beginning::new());
+            let value = self.glimpse(entries.value(i), &beginning);
             gone.keys += 1;
             gone.bytes += (key.len() + value.len) as u64;
             let was = self.observer.as_ref().map(|one| one.weigh(value));
@@ -442,11 +444,10 @@ where
             };
         }
         let page = self.page(known.block, known.words);
-        let mut found = known;
-        let children = self
-            .children(page, &mut found)
-            .map_err(ReadError::Damaged)?;
-        if !children.iter().any(|(key, _)| key == separator) {
+        if !self
+            .has_separator(page, separator)
+            .map_err(ReadError::Damaged)?
+        {
             // A page that a crash left without separator.
             return Ok(true);
         }

@@ -80,6 +80,7 @@
 //! end of a page, behind its seal.
 
 mod ascend;
+mod away;
 mod batch;
 mod bulk;
 mod changes;

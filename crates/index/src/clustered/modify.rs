@@ -1,5 +1,6 @@
 //! Changing a key by what it has: read and written under one lock.
 
+use super::away::Beginning;
 use super::find::Found;
 use super::outer::Given;
 use super::part::Part;
@@ -9,7 +10,7 @@ use super::{ClusteredTree, Glimpse, ReadError};
 use crate::contract::InsertError;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
-use std::borrow::Borrow;
+use std::borrow::{Borrow, Cow};
 use std::fmt;
 use std::ops::ControlFlow;
 
@@ -33,6 +34,7 @@ where
 {
     tree: &'v ClusteredTree<K, V, M>,
     stored: Stored<'v>,
+    beginning: Beginning,
 }
 
 impl<K, V, M> fmt::Debug for Current<'_, K, V, M>
@@ -53,7 +55,11 @@ where
     M: Media,
 {
     pub(super) fn new(tree: &'v ClusteredTree<K, V, M>, stored: Stored<'v>) -> Self {
-        Self { tree, stored }
+        Self {
+            tree,
+            stored,
+            beginning: Beginning::new(),
+        }
     }
 
     /// Returns its value, if the page has it: one that is not long.
@@ -67,14 +73,14 @@ where
     ///
     /// # Errors
     /// [`ReadError`]: it is damaged.
-    pub fn value(&self) -> Result<&'v [u8], ReadError> {
+    pub fn value(&self) -> Result<Cow<'v, [u8]>, ReadError> {
         self.tree.resolve(self.stored)
     }
 
     /// Returns the value's length and its beginning, without verifying a long one.
     #[must_use]
-    pub fn glimpse(&self) -> Glimpse<'v> {
-        self.tree.glimpse(self.stored)
+    pub fn glimpse(&self) -> Glimpse<'_> {
+        self.tree.glimpse(self.stored, &self.beginning)
     }
 }
 
@@ -154,7 +160,7 @@ where
             let Some(current) = current else {
                 return Ok(decide(None));
             };
-            let decided = V::with_value_of(current.value()?, |value| decide(Some(value)));
+            let decided = V::with_value_of(&current.value()?, |value| decide(Some(value)));
             // Bytes of values of the tree are values.
             Ok(decided.unwrap_or(Modification::Keep))
         });

@@ -1,6 +1,7 @@
 //! Telling somebody of the changes of a tree: a store counts its keys, and feeds who watches them.
 
 use super::ClusteredTree;
+use super::away::Beginning;
 use super::find::Found;
 use super::outer::Given;
 use super::part::Part;
@@ -66,7 +67,7 @@ where
             Found::Absent => None,
             Found::Value(value) => {
                 let stored = self.page_of(part).stored(value);
-                Some(observer.weigh(self.glimpse(stored)))
+                Some(observer.weigh(self.glimpse(stored, &Beginning::new())))
             }
         }
     }
@@ -105,7 +106,8 @@ where
         value: Option<Stored<'_>>,
     ) {
         if let Some(observer) = &self.observer {
-            let is = value.map(|value| self.glimpse(value));
+            let beginning = Beginning::new();
+            let is = value.map(|value| self.glimpse(value, &beginning));
             observer.changed(Observed {
                 key,
                 stamp,
@@ -116,7 +118,11 @@ where
     }
 
     /// A value as a page has it. The caller holds the page's lock.
-    pub(super) fn glimpse<'v>(&'v self, stored: Stored<'v>) -> Glimpse<'v> {
+    pub(super) fn glimpse<'v>(
+        &'v self,
+        stored: Stored<'v>,
+        beginning: &'v Beginning,
+    ) -> Glimpse<'v> {
         let Some(reference) = stored.reference() else {
             let bytes = stored.bytes;
             return Glimpse {
@@ -124,8 +130,9 @@ where
                 len: bytes.len(),
             };
         };
+        let away = self.beginning_away(&reference, beginning);
         // Of a damaged one there is nothing to see; its readers get the error.
-        let content = self.content_of(&reference, false);
+        let content = away.or_else(|| self.content_of(&reference, false).ok());
         Glimpse {
             bytes: content.unwrap_or(&[]),
             len: reference.len(),

@@ -271,6 +271,10 @@ where
         if !self.read_only {
             self.sessions.begin(self.root());
         }
+        if self.retired.wait() {
+            // Loading has replaced inner pages; the old ones may have had chunks of their own.
+            self.heap.trim();
+        }
         Ok(())
     }
 

@@ -52,6 +52,7 @@ use bristlecone_pmem::media::cpu;
 use bristlecone_pmem::pool::DataKind;
 use bristlecone_pmem::{Media, POff, PWord, SpaceError, planted};
 use crossbeam_epoch::Guard;
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
 /// Longest value that pages hold, in bytes.
@@ -103,7 +104,7 @@ impl Outer {
 }
 
 /// The sum of a block whose content has the sum `content`.
-fn head_sum(content: u32, [a, b]: [u64; 2], len: u32) -> u32 {
+pub(super) fn head_sum(content: u32, [a, b]: [u64; 2], len: u32) -> u32 {
     sum::words(content, &[a, b, len.into()])
 }
 
@@ -177,7 +178,8 @@ where
             return Ok(None);
         }
         // Its head is read first.
-        self.touch(block..block + bytes as u64);
+        self.touch_to_store(block..block + HEAD as u64);
+        self.fill_memory(block..block + bytes as u64);
         let id = self.number_for(block);
         let id = id.inspect_err(|_| self.heap.free(POff::new(block)))?;
         let (pm, at) = (self.pm(), self.address(block));
@@ -320,18 +322,18 @@ where
     /// # Errors
     /// [`ReadError`]: an outer value is damaged.
     #[inline(always)]
-    pub(super) fn resolve<'v>(&'v self, stored: Stored<'v>) -> Result<&'v [u8], ReadError> {
+    pub(super) fn resolve<'v>(&'v self, stored: Stored<'v>) -> Result<Cow<'v, [u8]>, ReadError> {
         if Self::OUTER && stored.outer {
             self.resolve_outer(stored.bytes)
         } else {
-            Ok(stored.bytes)
+            Ok(Cow::Borrowed(stored.bytes))
         }
     }
 
-    fn resolve_outer(&self, reference: &[u8]) -> Result<&[u8], ReadError> {
+    fn resolve_outer(&self, reference: &[u8]) -> Result<Cow<'_, [u8]>, ReadError> {
         let content = Reference::decode(reference)
             .ok_or_else(|| "a reference to a value leads nowhere".to_owned())
-            .and_then(|reference| self.content_of(&reference, self.sums_on_read));
+            .and_then(|reference| self.content_or_copy(&reference, self.sums_on_read));
         content.map_err(ReadError::Value)
     }
 

@@ -127,7 +127,7 @@ where
         }
         let guard = &epoch::pin();
         key.with_bytes(|bytes| match self.latest(true, (key, bytes), guard)? {
-            Some(past) => Ok(V::with_value_of(self.resolve(past.stored())?, f)),
+            Some(past) => Ok(V::with_value_of(&self.resolve(past.stored())?, f)),
             None => Ok(None),
         })
     }
@@ -180,7 +180,7 @@ where
         Ok(match found {
             None => None,
             Some(Value::Number(word)) => V::with_value_of(&word.to_le_bytes(), f),
-            Some(Value::Stored(stored)) => V::with_value_of(self.resolve(stored)?, f),
+            Some(Value::Stored(stored)) => V::with_value_of(&self.resolve(stored)?, f),
         })
     }
 

@@ -90,7 +90,7 @@ where
     ) -> Result<(), ReadError> {
         let visit = |key: &K, stored: Stored<'_>| {
             let value = self.resolve(stored)?;
-            let visited = V::with_value_of(value, |value| visit(key, value));
+            let visited = V::with_value_of(&value, |value| visit(key, value));
             // Bytes of values of the tree are values.
             Ok(visited.unwrap_or(ControlFlow::Continue(())))
         };

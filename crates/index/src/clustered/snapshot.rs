@@ -352,7 +352,7 @@ where
     ) -> Result<Option<R>, ReadError> {
         let guard = &epoch::pin();
         key.with_bytes(|bytes| match self.past_at(time, (key, bytes), guard)? {
-            Some(past) => Ok(V::with_value_of(self.resolve(past.stored())?, f)),
+            Some(past) => Ok(V::with_value_of(&self.resolve(past.stored())?, f)),
             None => Ok(None),
         })
     }

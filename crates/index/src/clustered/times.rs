@@ -7,6 +7,17 @@ use std::ops::RangeInclusive;
 #[derive(Debug, Default)]
 pub(super) struct Times(Vec<(u64, usize)>);
 
+/// What a reader who went left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// Others read at that time.
+    Others,
+    /// Nobody reads at that time now.
+    Time,
+    /// Nor at an earlier one.
+    Oldest,
+}
+
 impl Times {
     /// One more reads at `time`.
     pub(super) fn add(&mut self, time: u64) {
@@ -16,17 +27,17 @@ impl Times {
         }
     }
 
-    /// One less reads at `time`. Returns whether that was the oldest, and nobody reads at it now.
-    pub(super) fn remove(&mut self, time: u64) -> bool {
+    /// One less reads at `time`. Returns what that leaves.
+    pub(super) fn remove(&mut self, time: u64) -> Left {
         let Ok(at) = self.find(time) else {
-            return false;
+            return Left::Others;
         };
         self.0[at].1 -= 1;
         if self.0[at].1 > 0 {
-            return false;
+            return Left::Others;
         }
         self.0.remove(at);
-        at == 0
+        if at == 0 { Left::Oldest } else { Left::Time }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -71,11 +82,14 @@ mod tests {
         assert!(!times.any_in(0..=4) && !times.any_in(6..=6) && !times.any_in(10..=u64::MAX));
         let (later, earlier) = (9, 7);
         assert!(!times.any_in(later..=earlier), "an empty range has none");
-        assert!(!times.remove(7), "it was not the oldest");
-        assert!(!times.remove(5), "another reads at it");
-        assert!(times.remove(5));
-        assert!(!times.remove(5), "nobody reads at it");
-        assert!(!times.remove(9) && !times.remove(9) && times.remove(9));
+        assert_eq!(times.remove(7), Left::Time);
+        assert_eq!(times.remove(5), Left::Others);
+        assert_eq!(times.remove(5), Left::Oldest);
+        assert_eq!(times.remove(5), Left::Others, "nobody reads at it");
+        assert_eq!(
+            [9, 9, 9].map(|time| times.remove(time)),
+            [Left::Others, Left::Others, Left::Oldest]
+        );
         assert!(times.is_empty());
     }
 }

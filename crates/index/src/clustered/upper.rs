@@ -223,6 +223,31 @@ where
         }
     }
 
+    /// Whether an inner page has that separator.
+    ///
+    /// # Errors
+    /// A message, if the page is damaged.
+    pub(super) fn has_separator(
+        &self,
+        page: Page<'_, M>,
+        separator: &[u8],
+    ) -> Result<bool, String> {
+        let (header, seed) = page.header(self.salt)?;
+        page.check_base(&header, seed)?;
+        let mut newest = None;
+        page.tail(&header, seed, by_itself, |place, key| {
+            if key == separator {
+                newest = Some(place);
+            }
+        })?;
+        let base = Base::of(&header);
+        Ok(match (newest, page.strip(&base, separator)) {
+            (Some(place), _) => !place.removed,
+            (None, Ok(rest)) => page.rank(&base, rest, |_| (0, base.entries)).equal,
+            (None, Err(_)) => false,
+        })
+    }
+
     /// The separators of an inner page, in order, and the numbers of the pages that they lead to.
     ///
     /// # Errors

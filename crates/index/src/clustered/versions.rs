@@ -14,7 +14,7 @@
 use super::ReadError;
 use super::page::partition;
 use super::stored::{Reference, Stored};
-use super::times::Times;
+use super::times::{Left, Times};
 use bristlecone_pmem::sync::lock;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -208,14 +208,18 @@ impl Versions {
     /// outer values that nobody reads any more, and their bytes.
     pub(super) fn end(&self, time: u64) -> Vec<(u64, usize)> {
         let mut times = lock(&self.times);
-        let was_oldest = times.remove(time);
+        let left = times.remove(time);
+        if left == Left::Others {
+            // They read all that this one did.
+            return Vec::new();
+        }
         let mut history = lock(&self.history);
         let (mut gone, mut freed) = (History::default(), Vec::new());
         if times.is_empty() {
             // ORDERING: SeqCst; as in `begin`.
             self.read.store(false, Ordering::SeqCst);
             std::mem::swap(&mut *history, &mut gone);
-        } else if history.is_worth_a_sweep(was_oldest) {
+        } else if history.is_worth_a_sweep(left == Left::Oldest) {
             history.sweep(&times, &mut freed);
         }
         // Nobody need wait while it is freed.

@@ -236,6 +236,15 @@ unsafe impl Media for Auto {
         each!(self, pm => pm.evict(ranges, goes))
     }
 
+    fn read_away(&self, offset: u64, into: &mut [u8]) -> bool {
+        each!(self, pm => pm.read_away(offset, into))
+    }
+
+    #[inline]
+    fn touch_to_store(&self, offset: u64) {
+        each!(self, pm => pm.touch_to_store(offset));
+    }
+
     fn bound_memory(&self, bytes: u64) {
         each!(self, pm => pm.bound_memory(bytes));
     }

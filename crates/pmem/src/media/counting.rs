@@ -172,6 +172,15 @@ unsafe impl<M: Media, const PERSISTENT: bool> Media for Counting<M, PERSISTENT> 
         self.inner.evict(ranges, goes)
     }
 
+    fn read_away(&self, offset: u64, into: &mut [u8]) -> bool {
+        self.inner.read_away(offset, into)
+    }
+
+    #[inline]
+    fn touch_to_store(&self, offset: u64) {
+        self.inner.touch_to_store(offset);
+    }
+
     fn bound_memory(&self, bytes: u64) {
         self.inner.bound_memory(bytes);
     }

@@ -345,6 +345,21 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
         Ok(Evicted::default())
     }
 
+    /// Reads bytes of the pool from its file, beside memory, and returns true, on a medium that can
+    /// [give memory back](Self::evict). Where memory has stores that the file has not, these are
+    /// older bytes: the caller tells by what they are. False: nothing useful was read.
+    fn read_away(&self, offset: u64, into: &mut [u8]) -> bool {
+        let _ = (offset, into);
+        false
+    }
+
+    /// Before a word of the pool is read that is going to be written: on a medium that can
+    /// [give memory back](Self::evict), its page comes to memory, and nothing of what lies around
+    /// it, which the system maps for a read.
+    fn touch_to_store(&self, offset: u64) {
+        let _ = offset;
+    }
+
     /// Prepares for keeping within so many bytes of memory, by [giving it back](Self::evict): at
     /// most half as many bytes of pages, about, are ahead of the pool file. At a quarter a
     /// checkpoint begins, and at the half commits wait for one.

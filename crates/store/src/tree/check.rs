@@ -136,9 +136,9 @@ impl<M: Media> Core<M> {
             |key, current| {
                 let decoded = match current.value() {
                     Ok(stored) if long::is_marker::<M>(key) => {
-                        Marker::decode(stored).map(|_| ()).map_err(|e| e.0)
+                        Marker::decode(&stored).map(|_| ()).map_err(|e| e.0)
                     }
-                    Ok(stored) => match Found::of(stored) {
+                    Ok(stored) => match Found::of(&stored) {
                         Ok(Found::Here(..)) => Ok(()),
                         Ok(Found::Packed(packed)) => packed.unpack().map(|_| ()).map_err(|e| e.0),
                         Ok(Found::Apart(head)) => {

@@ -178,7 +178,7 @@ impl<M: Media> Core<M> {
                         Ok(Modification::Put(Marker::encode(id)))
                     }
                     Some(current) => {
-                        id = Marker::decode(current.value()?).map_err(super::damaged)?;
+                        id = Marker::decode(&current.value()?).map_err(super::damaged)?;
                         Ok(Modification::Keep)
                     }
                 });
@@ -235,7 +235,7 @@ impl<M: Media> Core<M> {
         way: (Direction, Visits),
         visit: &mut Visit<'_, M>,
     ) -> Result<ControlFlow<()>, clustered::ReadError> {
-        let id = Marker::decode(current.value()?).map_err(super::damaged)?;
+        let id = Marker::decode(&current.value()?).map_err(super::damaged)?;
         let beginning = &marker[..longest::<M>()];
         let prefix = space(beginning, id);
         let after = space(beginning, id + 1);

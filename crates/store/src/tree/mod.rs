@@ -166,9 +166,15 @@ impl<M: Media> Core<M> {
 
     fn enter(&self, wait: Wait) -> Ticket {
         let time = self.tree.begin(wait == Wait::Durable);
-        // ORDERING: AcqRel; pairs with itself: a snapshot that begins later has no earlier time.
-        let now = self.wall.now();
-        let now = self.now.fetch_max(now, Ordering::AcqRel).max(now);
+        let mut now = self.wall.now();
+        // ORDERING: Acquire and AcqRel; pair with the AcqRel here: a snapshot that begins later has
+        // no earlier time.
+        let last = self.now.load(Ordering::Acquire);
+        now = if last < now {
+            self.now.fetch_max(now, Ordering::AcqRel).max(now)
+        } else {
+            last
+        };
         Ticket {
             ts: time - 1,
             now,

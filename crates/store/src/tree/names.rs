@@ -153,7 +153,7 @@ impl Names {
                     return Ok(ControlFlow::Continue(()));
                 }
                 let value = current.value().map_err(|e| Damage::new(e.to_string()));
-                let read = value.and_then(|stored| entry(key, &decode(stored)?.0));
+                let read = value.and_then(|stored| entry(key, &decode(&stored)?.0));
                 if let Err(e) = read {
                     damage.push(found(key, &e.0));
                 }

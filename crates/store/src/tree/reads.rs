@@ -304,7 +304,8 @@ impl<M: Media> Core<M> {
         visit: &mut Visit<'_>,
     ) -> Result<ControlFlow<()>, clustered::ReadError> {
         let unpacked;
-        let (value, expiry) = match Found::of(current.value()?).map_err(damaged)? {
+        let stored = current.value()?;
+        let (value, expiry) = match Found::of(&stored).map_err(damaged)? {
             Found::Here(value, expiry) => (value, expiry),
             Found::Packed(packed) => {
                 if !is_live(packed.expiry, || at.now) {

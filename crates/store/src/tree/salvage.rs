@@ -167,7 +167,7 @@ impl<M: Media> Walk<'_, M> {
         let id = current
             .value()
             .ok()
-            .and_then(|stored| Marker::decode(stored).ok());
+            .and_then(|stored| Marker::decode(&stored).ok());
         if let Some(id) = id {
             let space = long::space_of_marker(key, id);
             let beginning = whole[..whole.len() - 1].to_vec();
@@ -244,5 +244,5 @@ fn read<M: Media, R>(
     let stored = current
         .value()
         .map_err(|e: ReadError| Damage::new(e.to_string()))?;
-    f(stored)
+    f(&stored)
 }

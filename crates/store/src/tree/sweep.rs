@@ -276,7 +276,7 @@ impl<M: Media> Core<M> {
                     return Ok(Modification::Keep);
                 };
                 // Verified: a damaged expiry removes nothing.
-                let expiry = match Found::of(current.value()?).map_err(super::damaged)? {
+                let expiry = match Found::of(&current.value()?).map_err(super::damaged)? {
                     Found::Here(_, expiry) => expiry,
                     Found::Packed(packed) => packed.expiry,
                     Found::Apart(head) => head.expiry,

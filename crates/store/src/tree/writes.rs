@@ -191,12 +191,12 @@ impl<M: Media> Core<M> {
                 uses = false;
                 let was = current.as_ref().map(Current::value).transpose()?;
                 if let Some((basis, stored)) = &prepared
-                    && basis.as_deref() == was
+                    && basis.as_deref() == was.as_deref()
                 {
                     uses = true;
                     return Ok(Modification::Put(stored.bytes.to_vec()));
                 }
-                let update = match self.decide(place, current.as_ref(), f) {
+                let update = match self.decide(place, was.as_deref(), f) {
                     Ok(update) => update?,
                     Err(e) => {
                         failed = Some(e);
@@ -212,7 +212,7 @@ impl<M: Media> Core<M> {
                         Modification::Put(stored.into_owned())
                     }
                     Update::Put { value, expires_at } => {
-                        wanted = Some((was.map(<[u8]>::to_vec), value, expires_at));
+                        wanted = Some((was.map(Cow::into_owned), value, expires_at));
                         Modification::Keep
                     }
                 })
@@ -245,14 +245,14 @@ impl<M: Media> Core<M> {
     fn decide(
         &self,
         place: &[u8],
-        current: Option<&Current<'_, M>>,
+        stored: Option<&[u8]>,
         f: &mut dyn FnMut(Option<Entry<'_>>) -> Result<Update, WriteError>,
     ) -> Result<Result<Update, clustered::ReadError>, WriteError> {
-        let update = match current {
+        let update = match stored {
             None => f(None)?,
-            Some(current) => {
+            Some(stored) => {
                 let mut whole = Vec::new();
-                let (value, expiry) = match self.current_value(place, current, &mut whole) {
+                let (value, expiry) = match self.current_value(place, stored, &mut whole) {
                     Ok(found) => found,
                     Err(e) => return Ok(Err(e)),
                 };
@@ -272,10 +272,10 @@ impl<M: Media> Core<M> {
     fn current_value<'v>(
         &self,
         place: &[u8],
-        current: &Current<'v, M>,
+        stored: &'v [u8],
         whole: &'v mut Vec<u8>,
     ) -> Result<(&'v [u8], u64), clustered::ReadError> {
-        match Found::of(current.value()?).map_err(damaged)? {
+        match Found::of(stored).map_err(damaged)? {
             Found::Here(value, expiry) => Ok((value, expiry)),
             Found::Packed(packed) => {
                 *whole = packed.unpack().map_err(damaged)?;
@@ -476,7 +476,8 @@ impl<M: Media> Core<M> {
                     return Ok(ControlFlow::Break(()));
                 }
                 let mut whole = Vec::new();
-                let (value, expiry) = self.current_value(place, &current, &mut whole)?;
+                let stored = current.value()?;
+                let (value, expiry) = self.current_value(place, &stored, &mut whole)?;
                 // A put sees expired values too.
                 let is_live = !reads || expiry == 0 || expiry > self.wall.now();
                 let expires_at = expires_at(expiry);

@@ -27,10 +27,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The counts after a workload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
     /// The workload.
     pub workload: Workload,
+    /// Operations a second.
+    pub ops_per_s: f64,
+    /// Most bytes of resident memory during the workload.
+    pub peak_bytes: u64,
     /// Bytes of resident memory, those of mapped files included.
     pub resident_bytes: u64,
     /// Bytes of resident memory that are not of files.
@@ -80,6 +84,7 @@ pub fn count(params: &Params) -> Result<Vec<Counts>, LabError> {
         dir: scratch.path(),
         medium,
         most_bytes: most,
+        memory: params.memory,
     })?;
     let driver = Driver {
         store: &*store,
@@ -91,12 +96,14 @@ pub fn count(params: &Params) -> Result<Vec<Counts>, LabError> {
     let (mut counts, mut entries) = (Vec::new(), 0);
     for workload in params.needed() {
         let before_it = device.written_bytes()?;
+        Memory::forget_peak();
+        let turn = driver.turn(workload)?;
         let Tally {
             user_bytes,
             inserted,
             removed,
             ..
-        } = driver.turn(workload)?.tally;
+        } = turn.tally;
         entries = entries + inserted - removed;
         if !params.workloads.contains(&workload) {
             continue;
@@ -105,6 +112,8 @@ pub fn count(params: &Params) -> Result<Vec<Counts>, LabError> {
         let written = before_it.zip(device.written_bytes()?);
         counts.push(Counts {
             workload,
+            ops_per_s: turn.ops_per_s,
+            peak_bytes: memory.peak.saturating_sub(before.resident),
             resident_bytes: memory.resident.saturating_sub(before.resident),
             anonymous_bytes: memory.anonymous.saturating_sub(before.anonymous),
             file_bytes: allocated(&engine.directory(scratch.path()))?,
@@ -121,15 +130,23 @@ pub fn count(params: &Params) -> Result<Vec<Counts>, LabError> {
 struct Memory {
     resident: u64,
     anonymous: u64,
+    /// Most of what was resident since it was last forgotten.
+    peak: u64,
 }
 
 impl Memory {
+    fn forget_peak() {
+        // Without the right to do so the peak is that of the process.
+        let _ = std::fs::write("/proc/self/clear_refs", "5");
+    }
+
     fn now() -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let bytes = |name| number(&status, name).unwrap_or(0) << 10;
         Self {
             resident: bytes("VmRSS:"),
             anonymous: bytes("RssAnon:"),
+            peak: bytes("VmHWM:"),
         }
     }
 }

@@ -125,18 +125,18 @@ impl Engine {
     pub(super) fn open(self, place: &Place<'_>) -> Result<Box<dyn Store>, LabError> {
         let dir = place.create(self)?;
         Ok(match self {
-            Self::Store => Box::new(Product::open(&dir.join("pairs.db"))?),
+            Self::Store => Box::new(Product::open(&dir.join("pairs.db"), place.memory)?),
             Self::Tree => Box::new(Tree::open(&dir.join("pairs.pool"))?),
             #[cfg(feature = "peers")]
             Self::Lmdb => Box::new(Lmdb::open(&dir, place.lmdb_mode(), place.map_bytes()?)?),
             #[cfg(feature = "peers")]
-            Self::Redb => Box::new(Redb::open(&dir.join("pairs.redb"))?),
+            Self::Redb => Box::new(Redb::open(&dir.join("pairs.redb"), place.cache())?),
             #[cfg(feature = "peers")]
-            Self::Fjall => Box::new(Fjall::open(&dir)?),
+            Self::Fjall => Box::new(Fjall::open(&dir, place.cache())?),
             #[cfg(feature = "peers")]
-            Self::RocksDb => Box::new(RocksDb::open(&dir)?),
+            Self::RocksDb => Box::new(RocksDb::open(&dir, place.cache())?),
             #[cfg(feature = "peers")]
-            Self::Sqlite => Box::new(Sqlite::open(&dir.join("pairs.sqlite"))?),
+            Self::Sqlite => Box::new(Sqlite::open(&dir.join("pairs.sqlite"), place.cache())?),
             #[cfg(not(feature = "peers"))]
             _ => return Err(self.needs_feature()),
         })
@@ -154,6 +154,8 @@ pub(super) struct Place<'a> {
     /// Room for an engine whose file has a largest size.
     #[cfg_attr(not(feature = "peers"), expect(dead_code))]
     pub(super) most_bytes: u64,
+    /// Bytes of memory that an engine may use, if that is bounded.
+    pub(super) memory: Option<u64>,
 }
 
 impl Place<'_> {
@@ -162,6 +164,12 @@ impl Place<'_> {
         let dir = engine.directory(self.dir);
         std::fs::create_dir(&dir).map_err(|e| LabError::io(&dir, "making a directory", e))?;
         Ok(dir)
+    }
+
+    /// Returns the bytes of an engine's cache.
+    #[cfg(feature = "peers")]
+    pub(super) fn cache(&self) -> u64 {
+        self.memory.unwrap_or(bristlecone_peers::CACHE_BYTES)
     }
 
     /// Returns LMDB's faster way to write here.

@@ -48,6 +48,8 @@ use workload::Plan;
 const KEYS: RangeInclusive<u64> = 1000..=1 << 40;
 /// Bytes of a value that may be compared.
 const VALUE_BYTES: RangeInclusive<usize> = SHORTEST..=64 << 10;
+/// Least memory that engines can be bounded to, in bytes.
+const LEAST_MEMORY: u64 = 16 << 20;
 /// Threads that may be compared: LMDB's table of readers has 64 places.
 const THREADS: RangeInclusive<usize> = 1..=60;
 
@@ -72,6 +74,9 @@ pub struct Params {
     pub workloads: Vec<Workload>,
     /// Seed of the keys and their order.
     pub seed: u64,
+    /// Bytes of memory that each engine may use: the product in all, the others for their caches.
+    /// Each then runs in a process of its own, since what others have would count.
+    pub memory: Option<u64>,
 }
 
 impl Default for Params {
@@ -86,6 +91,7 @@ impl Default for Params {
             engines: Engine::available(),
             workloads: Workload::ALL.to_vec(),
             seed: 1,
+            memory: None,
         }
     }
 }
@@ -121,6 +127,14 @@ impl Params {
         };
         within("value_bytes", &self.value_bytes, VALUE_BYTES)?;
         within("threads", &self.threads, THREADS)?;
+        if let Some(bytes) = self.memory.filter(|bytes| *bytes < LEAST_MEMORY) {
+            let may_be = format!("{LEAST_MEMORY} or more");
+            return Err(LabError::parameter("memory", bytes, may_be));
+        }
+        if self.memory.is_some() && self.engines.contains(&Engine::Tree) {
+            let may_be = "an engine that keeps within a bound; the tree by itself has none";
+            return Err(LabError::parameter("engines", Engine::Tree, may_be));
+        }
         self.engines.iter().try_for_each(|engine| engine.check())
     }
 
@@ -172,7 +186,10 @@ pub fn run(
     let engines = params.distinct();
     let mut report = Report::new(params);
     let comparisons = params.paths.len() * params.value_bytes.len() * params.threads.len();
-    let turns = params.rounds * params.needed().len() + 1;
+    let turns = match params.memory {
+        Some(_) => params.rounds,
+        None => params.rounds * params.needed().len() + 1,
+    };
     let mut steps = Steps {
         done: 0,
         total: (comparisons * turns * engines.len()) as u64,
@@ -237,13 +254,14 @@ impl Case<'_> {
     ) -> Result<(), LabError> {
         let medium = engine::medium_of(self.path)?;
         let mut rates = Rates::new(&self.params.needed(), self.engines.len());
-        let mut engines = Vec::new();
+        let (mut engines, mut counts) = (Vec::new(), Vec::new());
         for round in 0..self.params.rounds {
             let scratch = scratch(self.path)?;
             let place = engine::Place {
                 dir: scratch.path(),
                 medium,
                 most_bytes: self.params.most_bytes(self.values.bytes()),
+                memory: self.params.memory,
             };
             let open = |engine: &Engine| engine.open(&place);
             let stores = self
@@ -251,7 +269,9 @@ impl Case<'_> {
                 .iter()
                 .map(open)
                 .collect::<Result<Vec<_>, _>>()?;
-            self.round(round, &stores, &mut rates, steps)?;
+            if self.params.memory.is_none() {
+                self.round(round, &stores, &mut rates, steps)?;
+            }
             let pairs = stores.iter().zip(self.engines);
             engines = pairs
                 .map(|(store, engine)| EngineReport {
@@ -260,6 +280,15 @@ impl Case<'_> {
                     setting: store.setting(),
                 })
                 .collect();
+            if self.params.memory.is_some() {
+                drop(stores);
+                counts = self.counts(round, counting, steps)?;
+                for (engine, counts) in counts.iter().enumerate() {
+                    for counts in counts {
+                        rates.push(counts.workload, engine, counts.ops_per_s);
+                    }
+                }
+            }
         }
         let comparison = Comparison {
             path: self.path.to_path_buf(),
@@ -268,7 +297,9 @@ impl Case<'_> {
             threads: self.threads,
             engines,
         };
-        let counts = self.counts(counting, steps)?;
+        if self.params.memory.is_none() {
+            counts = self.counts(0, counting, steps)?;
+        }
         for &workload in &self
             .params
             .workloads
@@ -311,24 +342,32 @@ impl Case<'_> {
         Ok(())
     }
 
+    /// Runs all engines in processes of their own, each round beginning with another.
     fn counts(
         &self,
+        round: usize,
         counting: &mut Counting<'_>,
         steps: &mut Steps<'_>,
     ) -> Result<Vec<Vec<Counts>>, LabError> {
         // The directory of a process that a signal ends goes with this one, which is its parent.
         let scratch = scratch(self.path)?;
-        let count = |engine: &Engine| {
+        let mut count = |engine: &Engine| {
             steps.begin(&format!("{}: counts, {engine}", self.name()));
             counting(&Params {
                 paths: vec![scratch.path().to_path_buf()],
                 value_bytes: vec![self.values.bytes()],
                 threads: vec![self.threads],
                 engines: vec![*engine],
+                seed: self.params.seed.wrapping_add(round as u64),
                 ..self.params.clone()
             })
         };
-        self.engines.iter().map(count).collect()
+        let mut all = vec![Vec::new(); self.engines.len()];
+        for turn in 0..self.engines.len() {
+            let engine = (turn + round) % self.engines.len();
+            all[engine] = count(&self.engines[engine])?;
+        }
+        Ok(all)
     }
 
     fn name(&self) -> String {

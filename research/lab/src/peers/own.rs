@@ -26,9 +26,13 @@ pub(super) fn failed(doing: &'static str) -> impl Fn(bristlecone::Error) -> Peer
 }
 
 impl Product {
-    /// Creates it in a new file.
-    pub(super) fn open(path: &Path) -> Result<Self, PeerError> {
-        let db = Database::open(path).map_err(failed("opening"))?;
+    /// Creates it in a new file, with so many bytes of memory if that is bounded.
+    pub(super) fn open(path: &Path, memory: Option<u64>) -> Result<Self, PeerError> {
+        let mut options = Database::builder();
+        if memory.is_some() {
+            options = options.memory(memory);
+        }
+        let db = options.open(path).map_err(failed("opening"))?;
         let pairs = db.keyspace("pairs").map_err(failed("opening"))?;
         Ok(Self { pairs })
     }
@@ -183,7 +187,7 @@ mod tests {
     #[test]
     fn both_answer_as_the_model() {
         let dir = tempfile::tempdir().unwrap();
-        let product = Product::open(&dir.path().join("store")).unwrap();
+        let product = Product::open(&dir.path().join("store"), None).unwrap();
         let tree = Tree::open(&dir.path().join("tree")).unwrap();
         for store in [&product as &dyn Store, &tree] {
             let mut model = Model::new(5);

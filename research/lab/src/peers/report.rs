@@ -24,6 +24,8 @@ pub struct Report {
     pub slice_ms: u128,
     /// Seed of the keys and their order.
     pub seed: u64,
+    /// Bytes of memory that each engine might use, if that was bounded.
+    pub memory: Option<u64>,
     /// The comparisons, one for each directory, size of values and number of threads.
     pub comparisons: Vec<Comparison>,
     /// A row for each comparison, workload and engine.
@@ -99,6 +101,8 @@ pub struct Row {
     pub best_peer: Option<Engine>,
     /// Resident memory after the workload, pages of mapped files included ([`Counts`]).
     pub resident_bytes: Option<u64>,
+    /// Most bytes of resident memory during the workload.
+    pub peak_bytes: Option<u64>,
     /// The part of it that is no file's.
     pub anonymous_bytes: Option<u64>,
     /// Bytes allocated to the engine's files after the workload, by entries.
@@ -196,6 +200,7 @@ impl Report {
             rounds: params.rounds,
             slice_ms: params.slice.as_millis(),
             seed: params.seed,
+            memory: params.memory,
             comparisons: Vec::new(),
             rows: Vec::new(),
         }
@@ -238,6 +243,7 @@ impl Report {
                 ratio_max: ratio.map(|ratio| ratio.max),
                 best_peer: best.map(|best| engines[best].name),
                 resident_bytes: counts.map(|c| c.resident_bytes),
+                peak_bytes: counts.map(|c| c.peak_bytes),
                 anonymous_bytes: counts.map(|c| c.anonymous_bytes),
                 bytes_per_entry: counts.and_then(Counts::bytes_per_entry),
                 written_per_user_byte: counts.and_then(Counts::written_per_user_byte),
@@ -306,6 +312,20 @@ impl Report {
             comparison.threads,
             self.rounds
         )?;
+        match self.memory {
+            Some(bytes) => {
+                let mib = bytes as f64 / f64::from(1 << 20);
+                writeln!(
+                    f,
+                    "each in a process of its own, with {} MiB of memory",
+                    short(mib)
+                )?;
+            }
+            None => writeln!(
+                f,
+                "in one process, with caches of 1 GiB where an engine has one"
+            )?,
+        }
         for engine in &comparison.engines {
             let (name, version) = (engine.name.name(), &engine.version);
             writeln!(f, "  {name:9} {version:20} {}", engine.setting)?;
@@ -388,6 +408,7 @@ fn write_counts(
     let mib = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64 / f64::from(1 << 20));
     for rows in [first, last].into_iter().take(rows.len()) {
         line("MiB", rows, &|row| mib(row.resident_bytes))?;
+        line("MiB at most", rows, &|row| mib(row.peak_bytes))?;
         line("MiB of no file", rows, &|row| mib(row.anonymous_bytes))?;
         line("bytes/entry", rows, &|row| row.bytes_per_entry)?;
     }

@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn as_a_table() {
         let dir = tempfile::tempdir().unwrap();
-        let mut table = Fjall::open(dir.path()).unwrap();
+        let mut table = Fjall::open(dir.path(), crate::CACHE_BYTES).unwrap();
         crate::table::keeps_its_contract(&mut table).unwrap();
     }
 }

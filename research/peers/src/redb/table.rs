@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn as_a_table() {
         let dir = tempfile::tempdir().unwrap();
-        let mut table = Redb::open(&dir.path().join("redb")).unwrap();
+        let mut table = Redb::open(&dir.path().join("redb"), crate::CACHE_BYTES).unwrap();
         crate::table::keeps_its_contract(&mut table).unwrap();
     }
 }

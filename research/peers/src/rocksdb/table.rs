@@ -154,7 +154,7 @@ mod tests {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
-        let mut table = RocksDb::open(dir.path()).unwrap();
+        let mut table = RocksDb::open(dir.path(), crate::CACHE_BYTES).unwrap();
         crate::table::keeps_its_contract(&mut table).unwrap();
     }
 }

@@ -482,7 +482,7 @@ impl Core {
     /// Whether the pages ahead of the pool file are one `share`th of the most, or more.
     pub(super) fn is_dirty(&self, share: u64) -> bool {
         // ORDERING: Relaxed; a bound.
-        lock(&self.behind).dirty.count() >= self.dirty_most.load(Ordering::Relaxed) / share
+        lock(&self.behind).count() >= self.dirty_most.load(Ordering::Relaxed) / share
     }
 
     fn publish(&self, log: &Log) {

@@ -5,6 +5,7 @@ use crate::error::SpaceError;
 use crate::media::capture::{self, WORDS, bytes_of};
 use crate::media::mapping::{Mapping, PAGE};
 use crate::media::{LINE, cpu};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Lines in a page.
 pub(super) const PAGE_LINES: u64 = PAGE / LINE as u64;
@@ -62,6 +63,21 @@ impl Image {
         }
     }
 
+    /// See [`Media::touch_to_store`](crate::media::Media::touch_to_store).
+    pub fn touch_to_store(&self, offset: u64) {
+        let end = offset.checked_add(size_of::<u64>() as u64);
+        if !offset.is_multiple_of(8) || end.is_none_or(|end| end > self.len()) {
+            return;
+        }
+        let at = self.base().wrapping_add(offset as usize).cast();
+        // SAFETY: 1. the word is aligned and below the image's end, so it is mapped, and stays so
+        // while the image is borrowed; 2. all access to it is by atomic words, or exclusive to the
+        // caller.
+        let word = unsafe { AtomicU64::from_ptr(at) };
+        // ORDERING: Relaxed; it changes nothing.
+        word.fetch_or(0, Ordering::Relaxed);
+    }
+
     /// Replaces lines during recovery, while no other thread has the image.
     pub fn restore(&self, line: u64, bytes: &[u8]) {
         assert!(
@@ -115,6 +131,13 @@ pub(super) struct Behind {
     pub dirty: DirtyPages,
     /// Of the checkpoint that is being made.
     pub writing: DirtyPages,
+}
+
+impl Behind {
+    /// Their number; one that is dirty again while it is being written counts twice.
+    pub fn count(&self) -> u64 {
+        self.dirty.count() + self.writing.count()
+    }
 }
 
 /// The pages with lines that the journal has, or will have, and the pool file may lack.

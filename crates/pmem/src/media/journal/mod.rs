@@ -452,6 +452,20 @@ unsafe impl Media for Journal {
         self.core.evict(ranges, goes)
     }
 
+    fn read_away(&self, offset: u64, into: &mut [u8]) -> bool {
+        // What a read-only pool has replayed is in memory alone.
+        !self.read_only
+            && (self.core.pool.read_full(offset, into)).is_ok_and(|read| read == into.len())
+    }
+
+    #[inline]
+    fn touch_to_store(&self, offset: u64) {
+        // ORDERING: Relaxed; a bound.
+        if self.core.dirty_most.load(Ordering::Relaxed) != u64::MAX {
+            self.core.image.touch_to_store(offset);
+        }
+    }
+
     fn bound_memory(&self, bytes: u64) {
         self.core.image.use_small_pages();
         // ORDERING: Relaxed; a bound, which leaders read when they next write.

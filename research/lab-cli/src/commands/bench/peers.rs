@@ -94,6 +94,7 @@ fn params(args: &Peers) -> Params {
         engines: or(&args.engines, defaults.engines),
         workloads: or(&args.workloads, defaults.workloads),
         seed: args.seed.unwrap_or(defaults.seed),
+        memory: args.memory,
     }
 }
 
@@ -115,6 +116,9 @@ fn count(params: &Params) -> Result<Vec<Counts>, LabError> {
         option("threads", each(&params.threads));
         option("slice-ms", each(&[params.slice.as_millis()]));
         option("seed", each(&[params.seed]));
+        if let Some(memory) = params.memory {
+            option("memory", each(&[memory]));
+        }
         for path in &params.paths {
             command.arg("--path").arg(path);
         }

@@ -220,6 +220,7 @@ pub fn run_published(
             dir: scratch.path(),
             medium,
             most_bytes: params.most_bytes(),
+            memory: None,
         };
         let open = |engine: &Engine| own::open(*engine, &place).map(|table| (*engine, table));
         let mut tables = engines.iter().map(open).collect::<Result<Vec<_>, _>>()?;

@@ -13,7 +13,7 @@ use bristlecone_peers::{fjall::Fjall, lmdb::LmdbTable, redb::Redb, rocksdb::Rock
 pub(super) fn open(engine: Engine, place: &Place<'_>) -> Result<Box<dyn Table>, LabError> {
     let dir = place.create(engine)?;
     Ok(match engine {
-        Engine::Store => Box::new(Product::open(&dir.join("pairs.db"))?),
+        Engine::Store => Box::new(Product::open(&dir.join("pairs.db"), place.memory)?),
         #[cfg(feature = "peers")]
         Engine::Lmdb => Box::new(LmdbTable::open(
             &dir,
@@ -21,11 +21,11 @@ pub(super) fn open(engine: Engine, place: &Place<'_>) -> Result<Box<dyn Table>, 
             place.map_bytes()?,
         )?),
         #[cfg(feature = "peers")]
-        Engine::Redb => Box::new(Redb::open(&dir.join("pairs.redb"))?),
+        Engine::Redb => Box::new(Redb::open(&dir.join("pairs.redb"), place.cache())?),
         #[cfg(feature = "peers")]
-        Engine::Fjall => Box::new(Fjall::open(&dir)?),
+        Engine::Fjall => Box::new(Fjall::open(&dir, place.cache())?),
         #[cfg(feature = "peers")]
-        Engine::RocksDb => Box::new(RocksDb::open(&dir)?),
+        Engine::RocksDb => Box::new(RocksDb::open(&dir, place.cache())?),
         _ => return Err(no_part(engine)),
     })
 }
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn the_product_as_a_table() {
         let dir = tempfile::tempdir().unwrap();
-        let mut product = Product::open(&dir.path().join("store")).unwrap();
+        let mut product = Product::open(&dir.path().join("store"), None).unwrap();
         bristlecone_peers::table::keeps_its_contract(&mut product).unwrap();
     }
 }
