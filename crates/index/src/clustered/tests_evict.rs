@@ -6,7 +6,9 @@ use crate::contract::{Direction, DurableIndex};
 use bristlecone_pmem::media::{Auto, journal};
 use bristlecone_pmem::{MediaOptions, MediumKind, PoolOptions};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::ops::{Bound, ControlFlow};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
@@ -271,4 +273,79 @@ fn write_and_read(tree: &Tree, thread: u64) -> Entries {
         }
     }
     model
+}
+
+/// Where memory is short few of the values that are read come to memory, and what is read is what
+/// they are: also of those that have changed since, and of one that the file has lost.
+#[test]
+fn values_are_read_beside_memory() {
+    const KEYS: u64 = 30_000;
+    const READ: u64 = 64;
+    let (dir, tree) = made(4096);
+    let long = |n: u64, turn: u64| (n << 8 | turn).to_be_bytes().repeat(50);
+    for n in 0..KEYS {
+        tree.put(&key(n), &long(n, 0)).unwrap();
+    }
+    for _ in 0..2 {
+        settle(&tree);
+        give_all_back(&tree);
+    }
+    // The keys come to memory, and nearly fill it.
+    tree.bound_memory(1 << 30);
+    let time = tree.begin(false);
+    let range = (Bound::Unbounded, Bound::Unbounded);
+    let mut keys = 0;
+    let scanned = tree.scan(time, range, (Direction::Up, Visits::Keys), |_, _| {
+        keys += 1;
+        Ok(ControlFlow::Continue(()))
+    });
+    scanned.unwrap();
+    assert_eq!(keys, KEYS);
+    let before = tree.in_memory();
+    tree.bound_memory(before / 2 * 3);
+    let of = |n: u64| n * (KEYS / READ);
+    let get = |when, n| {
+        tree.get(when, &key(of(n)), <[u8]>::to_vec)
+            .unwrap()
+            .unwrap()
+    };
+    for n in 0..READ {
+        assert_eq!(get(When::Now, n), long(of(n), 0));
+    }
+    let grown = tree.in_memory() - before;
+    // A sixteenth, with the 64 KiB around each.
+    assert!((1..=5 << 16).contains(&grown), "{grown} of {before}");
+    // Looking at what a key has, to change it, brings nothing.
+    for n in 0..READ / 2 {
+        tree.put(&key(of(n)), &long(of(n), 1)).unwrap();
+    }
+    let grown = tree.in_memory() - before - grown;
+    assert!(grown < 1 << 20, "{grown} of {before}");
+    for n in 0..READ {
+        assert_eq!(get(When::At(time), n), long(of(n), 0));
+        assert_eq!(get(When::Now, n), long(of(n), u64::from(n < READ / 2)));
+    }
+    tree.end(time);
+    // One that is nowhere but in the file, which is damaged.
+    settle(&tree);
+    give_all_back(&tree);
+    let path = dir.path().join("pool");
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
+    let (lost, mut all) = (long(of(READ - 1), 0), Vec::new());
+    (&file).read_to_end(&mut all).unwrap();
+    let at = all
+        .windows(lost.len())
+        .position(|bytes| bytes == lost)
+        .unwrap();
+    file.write_all_at(&[!lost[9]], at as u64 + 9).unwrap();
+    tree.bound_memory(before / 2 * 3);
+    for _ in 0..20 {
+        let read = tree.get(When::Now, &key(of(READ - 1)), <[u8]>::to_vec);
+        assert!(matches!(read, Err(ReadError::Value(_))), "{read:?}");
+    }
+    tree.bound_memory(u64::MAX);
 }
