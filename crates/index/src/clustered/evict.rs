@@ -296,8 +296,9 @@ where
     /// Before bytes of the pool are read that are going to be changed, and that may have left
     /// memory. A batch can give nothing back before it is done: so nothing comes to memory with them.
     pub(super) fn touch_to_store(&self, bytes: Range<u64>) {
-        if self.is_away(bytes.clone()) {
+        if self.memory.as_ref().is_some_and(Memory::is_limited) {
             self.fill_memory(bytes.clone());
+            // Whatever is counted: the kernel may have taken some of it.
             for page in bytes.start / PAGE..bytes.end.div_ceil(PAGE) {
                 self.pm().touch_to_store(bytes.start.max(page * PAGE));
             }

@@ -155,6 +155,53 @@ fn peers_reports_every_field_of_every_row() {
 }
 
 #[test]
+fn peers_keeps_within_a_bound_in_processes_of_their_own() {
+    let b = Bench::new();
+    let args = [
+        "bench",
+        "peers",
+        "--path",
+        ".",
+        "--engines",
+        "store",
+        "--workloads",
+        "load,get,update",
+        "--memory",
+        "32M",
+        "--keys",
+        "40K",
+        "--value-bytes",
+        "1000",
+        "--rounds",
+        "2",
+        "--slice-ms",
+        "50",
+        "--json",
+    ];
+    let report = b.run(&args).ok().json();
+    assert_eq!(report["memory"], 32_000_000);
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3);
+    for row in rows {
+        assert!(row["ops_per_s_min"].as_f64().unwrap() > 0.0, "{row}");
+        let [resident, peak] = ["resident_bytes", "peak_bytes"].map(|f| row[f].as_u64().unwrap());
+        assert!(resident <= peak, "{row}");
+        // All values have 40 MB, and on tmpfs there is no bound.
+        if report["comparisons"][0]["medium"] == "journal" {
+            assert!(peak < 40_000_000, "{row}");
+        }
+    }
+    let text = b.run(&args[..args.len() - 1]).ok().text();
+    assert!(
+        text.contains("30.5 MiB of memory") && text.contains("MiB at most, load"),
+        "{text}"
+    );
+    let run = |args: &[&str]| b.run(&[&["bench", "peers", "--path", "."], args].concat());
+    run(&["--memory", "1K", "--engines", "store"]).fails(&["memory cannot be", "1000"]);
+    run(&["--memory", "64M", "--engines", "tree"]).fails(&["engines cannot be", "tree"]);
+}
+
+#[test]
 fn peers_prints_a_table_for_people() {
     let b = Bench::new();
     let args = [
