@@ -8,7 +8,7 @@ use crate::tools::metadata;
 use serde_json::Value;
 
 /// Each crate with the crates of the project that it may use.
-const LAYERS: [(&str, &[&str]); 15] = [
+const LAYERS: [(&str, &[&str]); 16] = [
     ("bristlecone-pmem", &[]),
     ("bristlecone-index", &["bristlecone-pmem"]),
     (
@@ -31,9 +31,14 @@ const LAYERS: [(&str, &[&str]); 15] = [
         &["bristlecone-index", "bristlecone-pmem"],
     ),
     (
+        "bristlecone-nv-store",
+        &["bristlecone-index", "bristlecone-pmem", "bristlecone-store"],
+    ),
+    (
         "bristlecone-crash",
         &[
             "bristlecone-designs",
+            "bristlecone-nv-store",
             "bristlecone-pmem",
             "bristlecone-store",
         ],

@@ -23,6 +23,8 @@ const DEFAULT: &[&str] = &[
     "--package",
     "bristlecone-store",
     "--package",
+    "bristlecone-nv-store",
+    "--package",
     "bristlecone",
     "--lib",
     "--test",
@@ -37,8 +39,8 @@ const DEFAULT: &[&str] = &[
     "clustered::tests_snapshots::sums",
     "version_lock::tests::two_leaves",
     "version_lock::tests::versions_change",
-    // The store's timestamps, horizon, recovery and vacuum; commits, histories, backups, feeds,
-    // failing disks.
+    // NV-Store's timestamps, horizon, recovery and vacuum; commits, histories, backups, feeds and
+    // failing disks of stores of both formats.
     "clock::",
     "horizon::",
     "recovery::tests::walks_from_both_ends",

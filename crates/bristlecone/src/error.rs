@@ -87,7 +87,7 @@ pub enum ErrorKind {
     AlreadyExists,
     /// Another process has the database open.
     Locked,
-    /// The file is something else than a database.
+    /// The file is something else than a database, or a store of another format.
     NotADatabase,
     /// The file was written by a newer version of this software.
     NewerVersion,
@@ -296,6 +296,7 @@ fn kind_of_store(e: &StoreError) -> ErrorKind {
         StoreError::BadName(_) | StoreError::NoDesign { .. } | StoreError::NodeBytes { .. } => {
             ErrorKind::InvalidInput
         }
+        StoreError::OtherFormat { .. } => ErrorKind::NotADatabase,
         StoreError::NewerVersion { .. } => ErrorKind::NewerVersion,
         StoreError::Root(RootError::Busy(_)) => ErrorKind::InUse,
         StoreError::Root(RootError::ReadOnly) => ErrorKind::ReadOnly,

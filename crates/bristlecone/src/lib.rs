@@ -111,21 +111,6 @@ pub use bristlecone_store::Isolation;
 /// ```
 pub use bristlecone_store::ConflictError;
 
-/// How a database keeps its keys: [`Options::layout`].
-///
-/// # Examples
-/// ```
-/// # let dir = tempfile::tempdir()?;
-/// use bristlecone::{Database, Layout};
-///
-/// let db = Database::builder().layout(Layout::Clustered).open(dir.path().join("orders.db"))?;
-/// let orders = db.keyspace("orders")?;
-/// orders.insert("17", "packed")?;
-/// assert_eq!(orders.first()?.expect("it was inserted").1, "packed");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub use bristlecone_store::Layout;
-
 /// How long values are written: [`Options::compression`]. The choices but `None` are features of
 /// this crate.
 ///
@@ -181,8 +166,8 @@ pub use bristlecone_store::CheckReport;
 /// ```
 pub use bristlecone_store::StoreRecovery;
 
-/// Damage that opening found; [`StoreRecovery::damage`] lists it. In [`Layout::Clustered`] opening
-/// looks at the names of keyspaces only.
+/// Damage that opening found; [`StoreRecovery::damage`] lists it. Opening looks at the
+/// names of keyspaces only.
 ///
 /// # Examples
 /// ```

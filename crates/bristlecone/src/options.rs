@@ -5,7 +5,7 @@ use crate::{Database, Durability, Error, Medium, Result};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::memory::available;
 use bristlecone_pmem::{Access, MediaOptions, OpenError, Pool, PoolOptions};
-use bristlecone_store::{Compression, Layout, Store, StoreOptions};
+use bristlecone_store::{Compression, Store, StoreOptions};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,6 @@ pub struct Options {
     media: MediaOptions,
     create: bool,
     create_new: bool,
-    layout: Layout,
     vacuum_every: Option<Duration>,
     memory: Option<u64>,
     compression: Compression,
@@ -48,7 +47,6 @@ impl Default for Options {
             media: MediaOptions::default(),
             create: true,
             create_new: false,
-            layout: Layout::default(),
             vacuum_every: StoreOptions::default().vacuum_every,
             memory: available().map(|bytes| bytes / 2),
             compression: Compression::default(),
@@ -181,27 +179,9 @@ impl Options {
         self
     }
 
-    /// Sets how a new database keeps its keys, by default [`Layout::Clustered`]. One that is there
-    /// keeps its layout, which [`Database::layout`] returns.
-    ///
-    /// # Examples
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// use bristlecone::{Database, Layout};
-    ///
-    /// let db = Database::builder().layout(Layout::Records).open(dir.path().join("orders.db"))?;
-    /// assert_eq!(db.layout(), Layout::Records);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn layout(mut self, layout: Layout) -> Self {
-        self.layout = layout;
-        self
-    }
-
     /// Sets how often a thread of the database frees what nobody can read any more, by default
-    /// every 50 ms: entries that have expired, those of keyspaces that were removed or cleared, and
-    /// in [`Layout::Records`] superseded versions. With `None` there is no such thread, and
-    /// [`Database::compact`] frees them.
+    /// every 50 ms: entries that have expired, and those of keyspaces that were removed or cleared.
+    /// With `None` there is no such thread, and [`Database::compact`] frees them.
     ///
     /// # Examples
     /// ```
@@ -224,8 +204,8 @@ impl Options {
     }
 
     /// Sets how many bytes of memory this process may have resident, by default half of the
-    /// machine's, or of what its control groups allow. A database on [`Medium::Journal`], in
-    /// [`Layout::Clustered`], may be larger: a thread then drops from memory what can be read from
+    /// machine's, or of what its control groups allow. A database on [`Medium::Journal`] may be
+    /// larger: a thread then drops from memory what can be read from
     /// the file again. Changes that the file does not have yet are bounded by a half of it. With
     /// `None` everything that was touched stays in memory, as it does on other media.
     ///
@@ -248,7 +228,7 @@ impl Options {
     }
 
     /// Sets whether long values are compressed from now on; by default they are not. Values of at
-    /// least 512 bytes then are, in [`Layout::Clustered`], where that saves an eighth or more. Each
+    /// least 512 bytes then are, where that saves an eighth or more. Each
     /// value says how it was written, so the choice may change from one opening to the next, but a
     /// build without the feature of a value's compression cannot read that value.
     ///
@@ -375,7 +355,6 @@ impl Options {
     /// Opens the store of a pool, or makes it in one that holds nothing.
     fn store_in(&self, pool: &Arc<Pool<Auto>>) -> Result<Store<Auto>> {
         let options = StoreOptions {
-            layout: self.layout,
             vacuum_every: self.vacuum_every,
             memory: self.memory,
             compression: self.compression,

@@ -96,9 +96,8 @@ impl Hash for Slice {
     }
 }
 
-/// The value of one key, in place: nothing is copied. Values that are stored in several parts are
-/// copied all the same: those of more than 64 MiB in [`Layout::Clustered`](crate::Layout), of more
-/// than 1 MiB in [`Layout::Records`](crate::Layout).
+/// The value of one key, in place: nothing is copied. Values that are stored in several parts, as
+/// those of more than 64 MiB are, and compressed ones are copied all the same.
 ///
 /// It holds back the reclaiming of memory in this process while it exists, so it is to be dropped
 /// soon, or copied with [`to_vec`](slice::to_vec). It cannot be sent to another thread; what was

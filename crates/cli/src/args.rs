@@ -14,9 +14,8 @@ pub use serve::Serve;
 pub use top::Top;
 pub use torture::Torture;
 
-use bristlecone::Layout;
 use bristlecone_command::args::{MediumArgs, WriteArgs, WriterArgs};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -89,28 +88,6 @@ pub enum Command {
     DemoWriter(DemoWriter),
 }
 
-/// The layouts of a database.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum LayoutChoice {
-    /// Keys and values in the pages of one tree: a smaller file, faster scans, an opening that does
-    /// not read the keys
-    #[default]
-    Clustered,
-    /// Each value in a record of its own, to which an index leads: a wrong byte costs one key, not
-    /// the keys of a page
-    Records,
-}
-
-impl LayoutChoice {
-    /// The layout.
-    pub fn layout(self) -> Layout {
-        match self {
-            Self::Clustered => Layout::Clustered,
-            Self::Records => Layout::Records,
-        }
-    }
-}
-
 /// `demo`
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  bristlecone demo --dir /mnt/pmem")]
@@ -126,14 +103,10 @@ pub struct Demo {
 #[command(after_help = "\
 Examples:
   bristlecone create /mnt/pmem/orders.db
-  bristlecone create orders.db --medium journal
-  bristlecone create archive.db --layout records")]
+  bristlecone create orders.db --medium journal")]
 pub struct Create {
     /// The file to make; one that exists is left alone
     pub pool: PathBuf,
-    /// How it keeps its keys and values, for good
-    #[arg(long, value_enum, default_value_t)]
-    pub layout: LayoutChoice,
     /// How to open it.
     #[command(flatten)]
     pub write: WriteArgs,
@@ -214,18 +187,4 @@ pub struct DemoWriter {
 pub enum Bench {
     /// `serve` under the mixes of YCSB that NV-Tree's paper uses, beside Redis
     Server(BenchServer),
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn layouts_have_the_names_that_are_shown() {
-        assert_eq!(LayoutChoice::default().layout(), Layout::default());
-        for choice in LayoutChoice::value_variants() {
-            let named = choice.to_possible_value().expect("none is hidden");
-            assert_eq!(named.get_name(), choice.layout().name());
-        }
-    }
 }

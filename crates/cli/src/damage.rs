@@ -9,7 +9,7 @@ use bristlecone_pmem::Media;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::Pool;
 use bristlecone_server::data::spaces::{ORDER_KEY, ORDER_KEYSPACE};
-use bristlecone_store::{Layout, SalvageReport, Salvaged, Store, WallClock};
+use bristlecone_store::{SalvageReport, Salvaged, Store, WallClock};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -29,8 +29,6 @@ pub struct Broken {
 /// The contents of a database, damaged or not.
 #[derive(Debug)]
 pub struct Survey {
-    /// How the database keeps its keys and values; unknown if that is damaged.
-    pub layout: Option<Layout>,
     /// The report of the walk.
     pub report: SalvageReport,
     /// How many whole entries each keyspace has.
@@ -68,7 +66,6 @@ impl Survey {
             ControlFlow::Continue(())
         })?;
         Ok(Self {
-            layout: Store::layout_of(pool, ROOT).ok(),
             report,
             whole,
             broken,

@@ -9,7 +9,7 @@
 //! A command that names no keyspace works on `default` if it is there, else on a server's database
 //! 0, else on the only keyspace there is.
 
-use bristlecone::{Database, Durability, ErrorKind, Keyspace, Layout, Options};
+use bristlecone::{Database, Durability, ErrorKind, Keyspace, Options};
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::pool::{How, about, open_pool};
 use bristlecone_command::records::Shown;
@@ -74,8 +74,8 @@ pub fn open(path: &Path, how: How) -> Outcome<Database> {
         .open(path)
         .map_err(|e| unopened(path, &e))?;
     let recovery = db.recovery();
-    // In this layout opening compares the names of keyspaces, and no other entries.
-    if db.layout() == Layout::Clustered && recovery.damaged > 0 {
+    // Opening compares the names of keyspaces, and no other entries.
+    if recovery.damaged > 0 {
         for damaged in recovery.damage.iter().take(MAX_DAMAGE) {
             eprintln!("{}: damaged: {damaged}", path.display());
         }
@@ -95,11 +95,10 @@ pub fn open(path: &Path, how: How) -> Outcome<Database> {
 ///
 /// # Errors
 /// It is there already, or cannot be made.
-pub fn create(path: &Path, how: How, layout: Layout) -> Outcome<Database> {
+pub fn create(path: &Path, how: How) -> Outcome<Database> {
     options(path, how)
         .create(true)
         .create_new(true)
-        .layout(layout)
         .open(path)
         .map_err(|e| Failure::new(e.to_string()))
 }

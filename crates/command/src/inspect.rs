@@ -29,7 +29,6 @@ struct Report {
     errors: Vec<String>,
     /// How many there are, of which `errors` has the first.
     error_count: usize,
-    layout: Option<&'static str>,
     uuid: Option<String>,
     node_bytes: Option<u32>,
     depth: Option<u32>,
@@ -50,8 +49,6 @@ pub struct RootReport {
     pub name: String,
     /// `index` or `database`.
     pub kind: &'static str,
-    /// How a database keeps its keys and values.
-    pub layout: Option<&'static str>,
     /// Design of the index.
     pub index: Option<String>,
     /// Bytes in a leaf, or in a page.
@@ -123,7 +120,6 @@ impl Report {
             clean: Some(info.was_clean),
             errors: errors.iter().take(MAX_LISTED).cloned().collect(),
             error_count: errors.len(),
-            layout: first.layout,
             uuid: Some(info.uuid.to_string()),
             node_bytes: first.node_bytes,
             depth: first.depth,

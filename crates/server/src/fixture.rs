@@ -8,7 +8,7 @@ use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
 use bristlecone_pmem::media::{Auto, Journal};
 use bristlecone_pmem::pool::layout::INITIAL;
 use bristlecone_pmem::{Access, MediaOptions, Pool, PoolOptions};
-use bristlecone_store::{Layout, Store, StoreOptions, WallClock};
+use bristlecone_store::{Store, StoreOptions, WallClock};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -76,11 +76,6 @@ impl Fixture {
 
 /// Returns databases, new or existing ones, behind a journal on a disk that can be made to fail.
 pub(crate) fn on_disk(disk: &FaultDisk, new: bool) -> Data {
-    on_disk_as(disk, new, Layout::default())
-}
-
-/// As [`on_disk`]; new ones in that layout.
-pub(crate) fn on_disk_as(disk: &FaultDisk, new: bool, layout: Layout) -> Data {
     let path = Path::new("a disk in memory");
     let options = MediaOptions {
         access: if new {
@@ -95,10 +90,7 @@ pub(crate) fn on_disk_as(disk: &FaultDisk, new: bool, layout: Layout) -> Data {
     let [pool, journal] = [Which::Pool, Which::Journal].map(|which| disk.file(which));
     let journal = Journal::open_on(pool, journal, path, INITIAL, &options).unwrap();
     let pm = Auto::from(journal);
-    let options = StoreOptions {
-        layout,
-        ..StoreOptions::default().without_thread()
-    };
+    let options = StoreOptions::default().without_thread();
     let store = if new {
         Store::create(&Pool::create_on(pm, path).unwrap(), "s", &options)
     } else {

@@ -134,7 +134,7 @@ fn of_store(server: &Server) -> [Metric; 9] {
         ),
         gauge(
             "garbage_bytes",
-            "Bytes of older versions: in memory in the clustered layout, in the pool in that of records",
+            "Bytes of older versions, which are in memory for as long as a snapshot reads them",
             store.garbage_bytes,
         ),
         gauge(
@@ -144,7 +144,7 @@ fn of_store(server: &Server) -> [Metric; 9] {
         ),
         counter(
             "vacuumed_versions_total",
-            "Versions that were vacuumed: expired, dropped, and in the layout of records older ones",
+            "Keys that were vacuumed: expired, or of dropped keyspaces",
             store.vacuumed,
         ),
         counter(

@@ -14,11 +14,12 @@
 use crate::batch::Batch;
 use crate::catalogue::Keyspace;
 use crate::error::{BackupError, StoreError};
+use crate::format::StoreFormat;
 use crate::options::StoreOptions;
 use crate::root::WORD_UNFINISHED;
 use crate::snapshot::Snapshot;
 use crate::store::Store;
-use bristlecone_index::engine::EngineKind;
+use crate::tree::Clustered;
 use bristlecone_pmem::{Media, Pool};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -232,35 +233,25 @@ impl<M: Media> Store<M> {
         options: &StoreOptions,
         from: &mut impl Read,
     ) -> Result<(Self, BackupReport), BackupError> {
-        let make = || Self::create_as(pool, name, options, true);
-        Self::restore_to(pool, name, make, from)
+        Self::restore_as(pool, name, options, &Clustered, from)
     }
 
-    /// As [`restore`](Self::restore), to a store of version records with an index of that engine.
-    /// It need not be that of the original store.
+    /// As [`restore`](Self::restore), to a store of that format. It need not be that of the
+    /// original store.
     ///
     /// # Errors
     /// As there.
-    pub fn restore_with(
+    #[doc(hidden)]
+    pub fn restore_as(
         pool: &Arc<Pool<M>>,
         name: &str,
         options: &StoreOptions,
-        kind: &dyn EngineKind<M>,
-        from: &mut impl Read,
-    ) -> Result<(Self, BackupReport), BackupError> {
-        let make = || Self::create_marked(pool, name, options, Some(kind), true);
-        Self::restore_to(pool, name, make, from)
-    }
-
-    fn restore_to(
-        pool: &Arc<Pool<M>>,
-        name: &str,
-        make: impl FnOnce() -> Result<Self, StoreError>,
+        format: &dyn StoreFormat<M>,
         from: &mut impl Read,
     ) -> Result<(Self, BackupReport), BackupError> {
         let mut source = Source { from, at: 0 };
         let timestamp = source.head()?;
-        let store = make()?;
+        let store = Self::create_marked(pool, name, options, format, true)?;
         match store.fill(&mut source, timestamp) {
             Ok(report) => Ok((store, report)),
             Err(e) => {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Bound;
 
 /// Bounds of a range of index keys of one keyspace.
-pub(crate) struct Bounds {
+pub struct Bounds {
     start: Bound<Vec<u8>>,
     end: Bound<Vec<u8>>,
 }
@@ -46,6 +46,7 @@ impl Bounds {
         }
     }
 
+    /// Returns the range.
     pub fn range(&self) -> Range<'_> {
         (
             self.start.as_ref().map(Vec::as_slice),

@@ -53,7 +53,8 @@ impl Keyspace {
 
 /// The content of the catalogue, in memory.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub struct Known {
+    /// The number of each name.
     pub by_name: BTreeMap<Arc<str>, u32>,
     /// Names of dropped keyspaces, for messages.
     pub dropped: BTreeMap<u32, Arc<str>>,
@@ -71,10 +72,10 @@ impl Known {
 
 /// The keyspaces of a store.
 #[derive(Debug)]
-pub(crate) struct Catalogue {
+pub struct Catalogue {
     /// Tells the open stores of a process apart.
     store: u64,
-    /// Locked after all stripes.
+    /// What is in it. Locked after all stripes.
     pub known: Mutex<Known>,
     /// Held while a keyspace is made or dropped. Locked before any stripe.
     pub changing: Mutex<()>,
@@ -82,7 +83,7 @@ pub(crate) struct Catalogue {
 
 impl Catalogue {
     /// A catalogue without keyspaces.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static STORES: AtomicU64 = AtomicU64::new(1);
         Self {
             // ORDERING: Relaxed; only that numbers differ matters.
@@ -186,7 +187,7 @@ impl Catalogue {
 }
 
 /// Returns the name and the number in an entry of the catalogue, unless it is malformed.
-pub(crate) fn parse(key: &[u8], value: &[u8]) -> Option<(Arc<str>, u32)> {
+pub fn parse(key: &[u8], value: &[u8]) -> Option<(Arc<str>, u32)> {
     let name = std::str::from_utf8(split(key)?.1).ok()?;
     let id = u32::from_le_bytes(*value.first_chunk::<4>()?);
     let sound = !name.is_empty() && id != CATALOGUE && id < FIRST_RESERVED;

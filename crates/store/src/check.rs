@@ -19,19 +19,18 @@ impl<M: Media> Store<M> {
         self.shared.engine.index_stats()
     }
 
-    /// Checks the index, every record or page, the order of versions, and that no block is leaked
-    /// or owned twice. Call it while nobody writes or vacuums. The vacuum's own thread waits
+    /// Checks the tree, every page and value, the order of versions, and that no block is leaked or
+    /// owned twice. Call it while nobody writes or vacuums. The vacuum's own thread waits
     /// meanwhile.
     ///
     /// # Errors
-    /// The first [`Violation`] found. If records or values are damaged, it names all of them, one
+    /// The first [`Violation`] found. If values or pages are damaged, it names all of them, one
     /// per line.
     pub fn check(&self) -> Result<CheckReport, Violation> {
         self.shared.engine.check()
     }
 
-    /// Returns all damaged records and slots of the commit table, or values and pages. Reads the
-    /// whole store.
+    /// Returns all damaged values and pages. Reads the whole store.
     /// The conditions are those of [`check`](Self::check), which reports the same in words.
     #[must_use]
     pub fn find_damage(&self) -> Vec<DamagedRecord> {

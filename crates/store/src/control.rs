@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// See the module's head.
 #[derive(Debug, Default)]
-pub(crate) struct Control {
+pub struct Control {
     /// The error of the thread's last step, or damage that an earlier one found.
     failed: Mutex<Option<WriteError>>,
     stop: Mutex<bool>,

@@ -1,12 +1,12 @@
 //! Dropped keyspaces: one commit takes the name away, and the vacuum removes the keys later.
 //!
 //! ```text
-//! drop    with all stripes locked, at timestamp T: the catalogue's name --> nothing, or a new number if the
-//!         keyspace is cleared; since[number] = T
+//! drop    with all writers kept out, at timestamp T: the catalogue's name --> nothing, or a new number if
+//!         the keyspace is cleared; since[number] = T
 //! read    at T or later: nothing is there. Snapshots from before T see all of it until they end
 //! write   refused
-//! vacuum  once the horizon has reached T: entries of that number go with their records, a few at a time
-//! open    entries of a number without a name are what a vacuum had not reached: it goes on with them
+//! vacuum  once the horizon has reached T: the keys of that number go, a few at a time
+//! open    the vacuum goes on with what it had not reached
 //! ```
 //!
 //! While a store is open no number is issued twice, so a handle of a dropped keyspace never leads
@@ -15,14 +15,14 @@
 //! # Crash states
 //! | crash | what it leaves |
 //! | --- | --- |
-//! | before the NAW of the catalogue's entry | the whole keyspace |
-//! | after it, until the vacuum is done | no such keyspace, and the entries that the vacuum had not reached, which nobody reads |
+//! | before the commit | the whole keyspace |
+//! | after it, until the vacuum is done | no such keyspace, and the keys that the vacuum had not reached, which nobody reads |
 //!
 //! # Concurrency
-//! Writers look at `since` under the lock of their key's stripe. A drop holds all stripes, so every
-//! write to the keyspace is before T, and nothing is added once the vacuum begins. Readers take no
-//! lock. They are pinned, and T is in the list before it is applied, so a reader at T finds it
-//! there.
+//! Writers look at `since` where a drop keeps them out: under the gate of the tree, or in NV-Store
+//! under the lock of their key's stripe. So every write to the keyspace is before T, and nothing is
+//! added once the vacuum begins. Readers take no lock. They are pinned, and T is in the list before
+//! it is applied, so a reader at T finds it there.
 
 use crossbeam_epoch::{self as epoch, Guard};
 use std::fmt;
@@ -34,14 +34,16 @@ type Since = Vec<(u32, u64)>;
 
 /// A dropped keyspace, and the timestamp of its drop.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DroppedAt {
+pub struct DroppedAt {
+    /// Its number.
     pub number: u32,
+    /// The timestamp.
     pub since: u64,
 }
 
 /// The keyspaces that were dropped since the store was opened.
 #[derive(Default)]
-pub(crate) struct Dropped {
+pub struct Dropped {
     since: epoch::Atomic<Since>,
     any: AtomicBool,
 }
@@ -82,8 +84,8 @@ impl Dropped {
         at.ok().map(|at| list[at].1)
     }
 
-    /// Notes that a keyspace is dropped from `ts` on. The caller holds all stripes, so calls
-    /// exclude each other.
+    /// Notes that a keyspace is dropped from `ts` on. The caller keeps all
+    /// writers out, so calls exclude each other.
     pub fn add(&self, number: u32, ts: u64) {
         let guard = epoch::pin();
         // ORDERING: Acquire; pairs with the Release below.

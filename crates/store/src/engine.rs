@@ -1,6 +1,14 @@
 //! The interface that the store's handles use: an engine keeps the keys and their versions.
 //!
-//! Keys are [index keys](crate::key): the keyspace's number, then the key. Handles check that a
+//! Other crates of the project can have engines of their own: a [`StoreFormat`] makes and opens
+//! them, and [`Store::create_as`](crate::Store::create_as),
+//! [`Store::open_with`](crate::Store::open_with),
+//! [`Store::salvage_with`](crate::Store::salvage_with) and
+//! [`Store::restore_as`](crate::Store::restore_as) take formats. Handles, transactions, snapshots,
+//! change feeds and backups work on any engine. This module has all that such an engine uses; it is
+//! hidden from the documentation, since semantic versioning does not cover it.
+//!
+//! Keys are [index keys](IndexKey): the keyspace's number, then the key. Handles check that a
 //! keyspace is of this store, and the lengths of keys. Engines check the lengths of values.
 //!
 //! # Promises
@@ -13,14 +21,31 @@
 //! 5. Dropping an engine, in this order: stops its thread; makes durable what is applied and tells
 //!    subscribers; closes the feed; writes what the next opening relies on.
 
-use crate::catalogue::{Catalogue, Keyspace};
+pub use crate::bounds::Bounds;
+pub use crate::catalogue::{Catalogue, Known, parse as parse_name};
+pub use crate::control::Control;
+pub use crate::dropped::{Dropped, DroppedAt};
+pub use crate::entry::{expires_at, expiry};
+pub use crate::error::OtherStore;
+pub use crate::feed::Feed;
+pub use crate::format::{NV_STORE, StoreFormat};
+pub use crate::key::{CATALOGUE, IndexKey, IndexKeys, PREFIX, split};
+pub use crate::reads::ReadSet;
+pub use crate::report::MAX_REPORTED;
+pub use crate::root::{
+    StoreRoot, WORD_OPEN, WORD_OWN, create as create_root, index_root, publish as publish_root,
+    word as root_word,
+};
+pub use crate::streams::{slice, whole};
+pub use crate::sync::wait;
+pub use crate::write::{check_key, check_value, retry_for_space};
+
+use crate::catalogue::Keyspace;
 use crate::entries::Entries;
 use crate::entry::{Entry, Update};
 use crate::error::{DamagedRecord, ReadError, WriteError};
-use crate::feed::{Feed, Watch, WatchLimits};
-use crate::key::PREFIX;
+use crate::feed::{Watch, WatchLimits};
 use crate::pinned::PinnedValue;
-use crate::reads::ReadSet;
 use crate::report::{CheckReport, StoreRecovery, StoreStats, VacuumReport};
 use crate::write::Step;
 use bristlecone_index::engine::Range;
@@ -33,14 +58,16 @@ use std::sync::Arc;
 /// The state that an operation waits for before it returns. It reads at the watermark of the same
 /// name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub enum Wait {
+    /// Every handle that [defers](crate::Store::deferring) sees it.
     Applied,
+    /// It is durable.
     Durable,
 }
 
 /// A registered snapshot, which has to be [left](StorageEngine::leave).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ticket {
+pub struct Ticket {
     /// Timestamp of the last commit that it sees.
     pub ts: u64,
     /// The time in ms by which it reads expiries.
@@ -51,15 +78,16 @@ pub(crate) struct Ticket {
 
 /// State that a store's handles share with its engine.
 #[derive(Clone)]
-pub(crate) struct Shares {
+pub struct Shares {
     /// The names and numbers of the keyspaces.
     pub catalogue: Arc<Catalogue>,
     /// The subscribers to changes.
     pub feed: Arc<Feed>,
 }
 
-impl Shares {
-    pub fn new() -> Self {
+impl Default for Shares {
+    /// Those of a store that is being made or opened.
+    fn default() -> Self {
         Self {
             catalogue: Arc::new(Catalogue::new()),
             feed: Arc::default(),
@@ -69,15 +97,16 @@ impl Shares {
 
 /// When a read takes place.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum At {
+pub enum At {
     /// At the watermark.
     Latest(Wait),
+    /// In a snapshot.
     Snapshot(Ticket),
 }
 
 /// A change of a key.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct KeyWrite<'a> {
+pub struct KeyWrite<'a> {
     /// The index key.
     pub key: &'a [u8],
     /// The new value; `None` for a deletion.
@@ -87,11 +116,11 @@ pub(crate) struct KeyWrite<'a> {
 }
 
 /// Visits index keys with their values until it breaks.
-pub(crate) type Visit<'a> = dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()> + 'a;
+pub type Visit<'a> = dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()> + 'a;
 
 /// See the module's head. Keys that were deleted, have expired, or are of a dropped keyspace read
 /// as absent.
-pub(crate) trait StorageEngine<M: Media>: Send + Sync {
+pub trait StorageEngine<M: Media>: Send + Sync {
     /// Returns the pool that the store is in.
     fn pool(&self) -> &Arc<Pool<M>>;
 

@@ -25,13 +25,13 @@ pub enum Update {
     Delete,
 }
 
-/// Returns the expiry as records store it: 0 for none.
-pub(crate) fn expiry(expires_at: Option<u64>) -> u64 {
+/// Returns the expiry as engines store it: 0 for none.
+pub fn expiry(expires_at: Option<u64>) -> u64 {
     // 0 stands for none. A time of 0 and one of 1 have both passed.
     expires_at.map_or(0, |at| at.max(1))
 }
 
 /// Returns the expiry as users see it.
-pub(crate) fn expires_at(expiry: u64) -> Option<u64> {
+pub fn expires_at(expiry: u64) -> Option<u64> {
     (expiry != 0).then_some(expiry)
 }

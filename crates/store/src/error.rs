@@ -1,5 +1,9 @@
 //! Errors, one enum per kind of operation.
 
+mod backup;
+
+pub use backup::BackupError;
+
 use crate::key::{CATALOGUE, split};
 use crate::limits::{MAX_KEYSPACE_NAME_BYTES, MAX_NAME_BYTES};
 use bristlecone_index::{InsertError, RemoveError, TreeError, UpdateError};
@@ -13,8 +17,17 @@ use std::io;
 pub struct Damage(pub(crate) String);
 
 impl Damage {
-    pub(crate) fn new(what: impl Into<String>) -> Self {
+    /// Damage of which this is known.
+    #[doc(hidden)]
+    pub fn new(what: impl Into<String>) -> Self {
         Self(what.into())
+    }
+
+    /// Returns what is wrong, without saying that it is damage of the store.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn into_what(self) -> String {
+        self.0
     }
 
     /// Returns the damage of the page that an index key belongs to, with the key's name and advice.
@@ -34,7 +47,9 @@ impl Damage {
     }
 
     /// Returns the damage of the record that an index key leads to, with the key's name and advice.
-    pub(crate) fn of_key(index_key: &[u8], what: &Self) -> Self {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of_key(index_key: &[u8], what: &Self) -> Self {
         let (number, key) = split(index_key).unwrap_or((CATALOGUE, index_key));
         if number == CATALOGUE {
             return Self(format!(
@@ -59,23 +74,33 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Damage of one place: a record or slot of the commit table, a value or a page of a tree. It holds
-/// something that the store cannot have written. It is kept as it is.
+/// Damage of one place: a value or a page of the tree; a record of NV-Store, or a slot of its
+/// commit table. It holds something that the store cannot have written. It is kept as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DamagedRecord {
     /// The index key that leads to it: the keyspace's number (32 bits, big-endian), then the key.
-    /// For a page, where in the order of keys it begins. `None` for a slot of the commit table, and
+    /// For a page, where in the order of keys it begins. `None` for a slot of a commit table, and
     /// for the first page.
     pub index_key: Option<Vec<u8>>,
-    /// Its offset in bytes from the start of the pool. 0 in the clustered layout, where `what` says
-    /// where it is.
+    /// Its offset in bytes from the start of the pool. 0 for a value or a page of a tree, where
+    /// `what` says where it is.
     pub offset: u64,
     /// [`Damage`]
     pub what: String,
 }
 
 impl DamagedRecord {
+    /// Damage at this place of the pool.
+    #[doc(hidden)]
+    pub fn at(index_key: Option<Vec<u8>>, offset: u64, what: impl Into<String>) -> Self {
+        Self {
+            index_key,
+            offset,
+            what: what.into(),
+        }
+    }
+
     /// Damage in a tree, of this index key, or of the page that begins there.
     pub(crate) fn in_tree(index_key: Option<&[u8]>, what: impl Into<String>) -> Self {
         Self {
@@ -117,7 +142,7 @@ impl std::error::Error for Damage {}
 
 /// A handle of a keyspace was used with another store than its own. Holds the keyspace's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OtherStore(pub(crate) String);
+pub struct OtherStore(pub String);
 
 /// Returns the message that the errors of reads and of writes share.
 fn other_store(keyspace: &str) -> String {
@@ -180,6 +205,19 @@ pub struct ConflictError {
     /// Whether this transaction only read the key (serialisable transactions); otherwise it wrote
     /// it.
     pub read: bool,
+}
+
+impl ConflictError {
+    /// A conflict over that key, which the transaction has only read, or has written.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn over(keyspace: String, key: &[u8], read: bool) -> Self {
+        Self {
+            keyspace,
+            key: key.to_vec(),
+            read,
+        }
+    }
 }
 
 /// Bytes of a key that messages show.
@@ -422,8 +460,20 @@ pub enum StoreError {
     Root(RootError),
     /// The index could not be made or opened.
     Index(TreeError),
-    /// The design of the store's index is none of those that it was opened with
-    /// ([`Store::open_with`](crate::Store::open_with)).
+    /// The store has a known format, which is none of those that it was opened for. Nothing was
+    /// changed.
+    OtherFormat {
+        /// Name of the store.
+        store: String,
+        /// Name of its format.
+        format: &'static str,
+        /// Version of its format.
+        version: u64,
+        /// Why it is not opened, and what to do.
+        advice: &'static str,
+    },
+    /// The design of the store's index is none of those that it was opened for. Only stores of
+    /// NV-Store have an index of another design.
     NoDesign {
         /// The design.
         design: String,
@@ -467,6 +517,15 @@ impl fmt::Display for StoreError {
             ),
             Self::Root(e) => write!(f, "{e}"),
             Self::Index(e) => write!(f, "the store's index: {e}"),
+            Self::OtherFormat {
+                store,
+                format,
+                version,
+                advice,
+            } => write!(
+                f,
+                "store {store:?} has the format of {format} (version {version}), which {advice}"
+            ),
             Self::NoDesign { design, there } => write!(
                 f,
                 "the store's index is a {design:?}, and it was opened for {}: open it with the program that made it",
@@ -588,93 +647,5 @@ impl std::error::Error for CloseError {
             Self::Commit(e) => Some(e),
             Self::Vacuum(e) => Some(e),
         }
-    }
-}
-
-/// Why a backup or a restore did not come to its end.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum BackupError {
-    /// The stream refused.
-    Io(io::Error),
-    /// The stream is no backup of a store.
-    NotABackup,
-    /// The backup was made by a newer version of this software.
-    NewerVersion {
-        /// The format version found.
-        found: u32,
-        /// The newest that this build reads.
-        supported: u32,
-    },
-    /// The backup is damaged, or ends too early. What, and after how many bytes.
-    Damaged {
-        /// A description of the damage.
-        what: String,
-        /// Bytes before it.
-        at: u64,
-    },
-    /// The store could not be read.
-    Read(ReadError),
-    /// The store could not be made.
-    Store(StoreError),
-    /// The store could not be filled.
-    Write(WriteError),
-}
-
-impl fmt::Display for BackupError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io(e) => write!(f, "{e}"),
-            Self::NotABackup => write!(
-                f,
-                "not a backup of a store, as a server's SAVE and BGSAVE write (a copy of a pool is opened as it is)"
-            ),
-            Self::NewerVersion { found, supported } => write!(
-                f,
-                "the backup has format version {found}; this build reads up to {supported}: use a newer one"
-            ),
-            Self::Damaged { what, at } => {
-                write!(f, "the backup is damaged, {at} bytes in: {what}")
-            }
-            Self::Read(e) => write!(f, "{e}"),
-            Self::Store(e) => write!(f, "{e}"),
-            Self::Write(e) => write!(f, "{e}"),
-        }
-    }
-}
-
-impl std::error::Error for BackupError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Io(e) => Some(e),
-            Self::Read(e) => Some(e),
-            Self::Store(e) => Some(e),
-            Self::Write(e) => Some(e),
-            _ => None,
-        }
-    }
-}
-
-impl From<io::Error> for BackupError {
-    fn from(e: io::Error) -> Self {
-        Self::Io(e)
-    }
-}
-
-impl From<ReadError> for BackupError {
-    fn from(e: ReadError) -> Self {
-        Self::Read(e)
-    }
-}
-
-impl From<StoreError> for BackupError {
-    fn from(e: StoreError) -> Self {
-        Self::Store(e)
-    }
-}
-
-impl From<WriteError> for BackupError {
-    fn from(e: WriteError) -> Self {
-        Self::Write(e)
     }
 }

@@ -227,7 +227,7 @@ struct Subscriber {
 
 /// The subscribers of a store.
 #[derive(Debug, Default)]
-pub(crate) struct Feed {
+pub struct Feed {
     /// How many there are.
     watched: AtomicUsize,
     all: Mutex<Vec<Arc<Subscriber>>>,

@@ -9,11 +9,11 @@
 use crate::limits::MAX_KEY_BYTES;
 
 /// Number of the catalogue, the keyspace that has the names of all others.
-pub(crate) const CATALOGUE: u32 = 0;
+pub const CATALOGUE: u32 = 0;
 /// Keyspaces have numbers below this one; those from here on are the engines' own.
-pub(crate) const FIRST_RESERVED: u32 = u32::MAX - 2;
+pub const FIRST_RESERVED: u32 = u32::MAX - 2;
 /// Bytes of the keyspace's number.
-pub(crate) const PREFIX: usize = 4;
+pub const PREFIX: usize = 4;
 /// Bytes of a word.
 const WORD: usize = size_of::<u64>();
 /// Longest key whose index key is built without allocating.
@@ -22,12 +22,15 @@ const SHORT: usize = 124;
 const _: () = assert!(PREFIX + MAX_KEY_BYTES <= bristlecone_index::MAX_KEY);
 
 /// An index key.
-pub(crate) enum IndexKey {
+pub enum IndexKey {
+    /// The bytes, and how many there are.
     Short([u8; PREFIX + SHORT], usize),
+    /// One that was allocated.
     Long(Vec<u8>),
 }
 
 impl IndexKey {
+    /// The index key of a key.
     pub fn new(keyspace: u32, key: &[u8]) -> Self {
         let prefix = keyspace.to_be_bytes();
         if key.len() <= SHORT {
@@ -54,12 +57,13 @@ impl std::ops::Deref for IndexKey {
 
 /// Index keys of one keyspace in one allocation. Each begins at a word boundary, where checksums
 /// are fastest.
-pub(crate) struct IndexKeys {
+pub struct IndexKeys {
     bytes: Vec<u8>,
     places: Vec<(usize, usize)>,
 }
 
 impl IndexKeys {
+    /// The index keys of these keys.
     pub fn new<'k>(keyspace: u32, keys: impl ExactSizeIterator<Item = &'k [u8]> + Clone) -> Self {
         let room = keys.clone().map(|key| PREFIX + key.len() + WORD).sum();
         let (mut bytes, mut places) = (Vec::with_capacity(room), Vec::with_capacity(keys.len()));
@@ -74,13 +78,14 @@ impl IndexKeys {
         Self { bytes, places }
     }
 
+    /// Returns them, in the order in which the keys were given.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         (self.places.iter()).map(|(start, end)| &self.bytes[*start..*end])
     }
 }
 
 /// Returns the keyspace's number and the key, or `None` if the index key is too short.
-pub(crate) fn split(index_key: &[u8]) -> Option<(u32, &[u8])> {
+pub fn split(index_key: &[u8]) -> Option<(u32, &[u8])> {
     let (prefix, key) = index_key.split_first_chunk::<PREFIX>()?;
     Some((u32::from_be_bytes(*prefix), key))
 }

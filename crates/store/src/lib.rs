@@ -1,20 +1,12 @@
 //! A durable multi-version store: keyspaces of keys and values of any bytes, with
 //! snapshot-isolation transactions.
 //!
-//! Handles work on an engine, which keeps the keys and their versions. There are two of them
-//! ([`Layout`]):
+//! Handles work on an engine, which keeps the keys and their versions. This crate's engine is a
+//! clustered tree, which has keys and values in its pages. Other crates can bring an engine of
+//! another format (`engine`), as the research crate `bristlecone-nv-store` does.
 //!
-//! | engine | a key leads to |
-//! | --- | --- |
-//! | `records` | a version record, by an index of any design: NV-Store |
-//! | `tree` | its value, in a page of a clustered tree |
-//!
-//! NV-Store follows Yang, Wei, Wang, Chen, Wong, He: *NV-Tree* (IEEE TC), sections 6.1 and 6.6,
-//! which outlines keys and values of any size, timestamps and snapshot isolation over an NV-Tree.
-//! The paper keeps a timestamp in each element of a leaf. Here versions are records of their own
-//! outside the leaves, so any index design works, and leaves stay small.
-//!
-//! Modules import only from their own row and those below. Only `store` names an engine.
+//! Modules import only from their own row and those below. Only `store` and `backup` name an
+//! engine.
 //!
 //! | modules | hold |
 //! | --- | --- |
@@ -22,8 +14,8 @@
 //! | `store` | [`Store`]: making, opening, operations on keys, what a damaged store still has |
 //! | `transaction`, `batch`, `snapshot` | [`Transaction`], [`Batch`], [`Snapshot`] and [`Cursor`] |
 //! | `shared`, `keyspace` | what all handles of a store share; making, renaming and dropping keyspaces |
-//! | `records`, `tree` | the engines |
-//! | `engine` | what handles ask of an engine |
+//! | `tree` | the engine |
+//! | `engine`, `format` | what handles ask of an engine, and of a store's format |
 //! | `feed`, `root`, `control`, `dropped` | committed changes for subscribers; a store's root; orders to an engine's thread; dropped keyspaces |
 //! | `catalogue`, `reads`, `write`, `pinned` | the keyspaces there are; what a transaction has read; what a commit is asked for; values read in place |
 //! | `options`, `report` | how a store is run; what opening, vacuuming and checking report |
@@ -58,18 +50,19 @@ mod catalogue;
 mod check;
 mod control;
 mod dropped;
-mod engine;
+#[doc(hidden)]
+pub mod engine;
 mod entries;
 mod entry;
 mod error;
 mod feed;
+mod format;
 mod key;
 mod keyspace;
 mod limits;
 mod options;
 mod pinned;
 mod reads;
-mod records;
 mod report;
 mod root;
 mod shared;
@@ -84,7 +77,6 @@ mod write;
 
 pub use backup::{BackupReport, is_backup};
 pub use batch::Batch;
-pub use bristlecone_index::engine::{EngineInfo, EngineKind, LbEngine};
 pub use catalogue::Keyspace;
 pub use entries::{Entries, Place};
 pub use entry::{Entry, Update};
@@ -94,7 +86,7 @@ pub use error::{
 };
 pub use feed::{Watch, WatchEvent, WatchLimits};
 pub use limits::{MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
-pub use options::{Compression, Layout, StoreOptions};
+pub use options::{Compression, StoreOptions};
 pub use pinned::PinnedValue;
 pub use report::{CheckReport, SalvageReport, Salvaged, StoreRecovery, StoreStats, VacuumReport};
 pub use snapshot::{Cursor, Pair, Snapshot};

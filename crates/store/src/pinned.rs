@@ -23,7 +23,9 @@ enum Value<'s> {
 
 impl<'s> PinnedValue<'s> {
     /// The value of a record that was found under this guard.
-    pub(crate) fn of_record(value: Cow<'s, [u8]>, expires_at: Option<u64>, guard: Guard) -> Self {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of_record(value: Cow<'s, [u8]>, expires_at: Option<u64>, guard: Guard) -> Self {
         Self {
             value: Value::Record(value, guard),
             expires_at,

@@ -10,12 +10,13 @@ type OwnedRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 /// The index keys and ranges that a transaction has read.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ReadSet {
+pub struct ReadSet {
     keys: BTreeSet<Vec<u8>>,
     ranges: Vec<OwnedRange>,
 }
 
 impl ReadSet {
+    /// Adds an index key.
     pub fn key(&mut self, key: &[u8]) {
         // A key that is too long is never there.
         if check_key(key).is_ok() && !self.keys.contains(key) {
@@ -23,6 +24,7 @@ impl ReadSet {
         }
     }
 
+    /// Adds a range of index keys.
     pub fn range(&mut self, range: Range<'_>) {
         let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
         self.ranges.push((owned(range.0), owned(range.1)));

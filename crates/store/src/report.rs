@@ -1,12 +1,14 @@
 //! What opening, vacuuming, checking and salvaging report.
+//!
+//! Some fields are for NV-Store, the research format of version records, and 0 in any other store.
 
 use crate::entry::Entry;
 use crate::error::{DamagedRecord, ReadError};
 use bristlecone_index::Violation;
 use std::time::Duration;
 
-/// Damaged records that a report lists.
-pub(crate) const MAX_REPORTED: usize = 1000;
+/// Damaged places that a report lists.
+pub const MAX_REPORTED: usize = 1000;
 
 /// The outcome of opening a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,23 +16,23 @@ pub(crate) const MAX_REPORTED: usize = 1000;
 pub struct StoreRecovery {
     /// Recovery of the index.
     pub index: bristlecone_index::RecoveryReport,
-    /// Entries of the index that were looked at. 0 in the clustered layout, where opening reads no
-    /// keys.
+    /// Entries of the index that were looked at. 0, since opening reads no keys; NV-Store, a
+    /// research format, looks at all.
     pub entries: u64,
-    /// Entries of uncommitted changes, which were undone. 0 in the clustered layout, where reading
-    /// a page leaves them out.
+    /// Entries of uncommitted changes, which NV-Store undoes when it is opened. 0 elsewhere, where
+    /// reading a page leaves them out.
     pub undone: u64,
     /// Records of the last commit through each slot that were stamped, or whose stamps were made
-    /// durable. 0 in the clustered layout.
+    /// durable. 0 except in NV-Store.
     pub stamped: u64,
-    /// Tombstones that were removed. 0 in the clustered layout, which has none.
+    /// Tombstones that were removed. 0 except in NV-Store: others have none.
     pub tombstones: u64,
     /// The store was closed in order, so nothing was in progress. False for one that is new.
     pub in_order: bool,
-    /// Damage that was found. It is kept, and reads of the keys are errors. In the records' layout:
-    /// records, and slots of the commit table. In the clustered layout: entries and pages of the
-    /// catalogue, names that only one of its two copies had, which the other one is given, and
-    /// numbers of keyspaces whose names are lost; other pages are not looked at.
+    /// Damage that was found. It is kept, and reads of the keys are errors. Counted are entries and
+    /// pages of the catalogue, names that only one of its two copies had, which the other one is
+    /// given, and numbers of keyspaces whose names are lost; other pages are not looked at.
+    /// NV-Store counts records and slots of its commit table.
     pub damaged: u64,
     /// The first 1,000 of these. All of them: [`Store::find_damage`](crate::Store::find_damage).
     pub damage: Vec<DamagedRecord>,
@@ -39,8 +41,8 @@ pub struct StoreRecovery {
 }
 
 impl StoreRecovery {
-    /// Counts a damaged record, and lists it if there is room.
-    pub(crate) fn found(&mut self, damaged: DamagedRecord) {
+    /// Counts a damaged place, and lists it if there is room.
+    pub fn found(&mut self, damaged: DamagedRecord) {
         self.damaged += 1;
         if self.damage.len() < MAX_REPORTED {
             self.damage.push(damaged);
@@ -48,15 +50,15 @@ impl StoreRecovery {
     }
 }
 
-/// Counts of a run of the vacuum. In the clustered layout it removes what has expired, and the keys
-/// of dropped keyspaces; old versions are in memory and go by themselves.
+/// Counts of a run of the vacuum. It removes what has expired, and the keys of dropped keyspaces;
+/// old versions are in memory and go by themselves. NV-Store's frees old versions too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VacuumReport {
     /// Versions, tombstones and expired values included.
     pub versions: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Of these, tombstones. 0 in the clustered layout.
+    /// Of these, tombstones. 0 except in NV-Store.
     pub tombstones: u64,
     /// Of these, expired values.
     pub expired: u64,
@@ -72,13 +74,13 @@ pub struct VacuumReport {
 pub struct CheckReport {
     /// Keys, the names of keyspaces included.
     pub entries: u64,
-    /// Versions in the pool, whose checksums were compared. In the clustered layout one for each
-    /// key.
+    /// Versions in the pool, whose checksums were compared: one for each key. NV-Store has older
+    /// ones too.
     pub versions: u64,
-    /// Their bytes. In the records' layout heads of records count, in the clustered layout keys.
+    /// Their bytes, with their keys. In NV-Store with the heads of records, without keys.
     pub bytes: u64,
-    /// Dead records: those of undone commits whose entries could not be restored. 0 in the
-    /// clustered layout.
+    /// Dead records of NV-Store: those of undone commits whose entries could not be restored. 0
+    /// elsewhere.
     pub dead: u64,
 }
 
@@ -89,19 +91,18 @@ pub struct StoreStats {
     /// Keys of all keyspaces, the catalogue included. Those of dropped keyspaces count until they
     /// are vacuumed.
     pub keys: u64,
-    /// Newest versions and older ones. In the records' layout tombstones count too.
+    /// Newest versions and older ones. In NV-Store tombstones count too.
     pub versions: u64,
-    /// Bytes of the newest versions. In the records' layout heads of records count, in the
-    /// clustered layout keys.
+    /// Bytes of the newest versions, with their keys. In NV-Store with the heads of records,
+    /// without keys.
     pub live_bytes: u64,
-    /// Bytes of older versions. In the records' layout they are in the pool, with tombstones, until
-    /// the vacuum frees them. In the clustered layout they are in memory, for as long as a snapshot
-    /// reads them.
+    /// Bytes of older versions, which are in memory for as long as a snapshot reads them. Those of
+    /// NV-Store are in the pool, with tombstones, until the vacuum frees them.
     pub garbage_bytes: u64,
     /// Keys whose values have an expiry.
     pub expiring: u64,
-    /// Versions that were vacuumed. In the clustered layout: keys that had expired, or were of
-    /// dropped keyspaces.
+    /// Versions that were vacuumed: keys that had expired, or were of dropped keyspaces. In
+    /// NV-Store older versions too.
     pub vacuumed: u64,
     /// Their bytes.
     pub vacuumed_bytes: u64,
@@ -111,7 +112,7 @@ pub struct StoreStats {
     pub oldest_snapshot: Option<u64>,
     /// Snapshots that exist.
     pub snapshots: u64,
-    /// Bytes of the pool's chunks that hold records, or pages and large values.
+    /// Bytes of the pool's chunks that hold pages and large values, or records.
     pub chunk_bytes: u64,
     /// Bytes of the blocks of these, rounding included.
     pub block_bytes: u64,
@@ -120,7 +121,7 @@ pub struct StoreStats {
 /// A key of a damaged store.
 #[derive(Debug)]
 pub struct Salvaged<'a> {
-    /// Name of its keyspace. `None` if the catalogue's record of it is damaged, or the keyspace was
+    /// Name of its keyspace. `None` if that is damaged in the catalogue, or the keyspace was
     /// dropped.
     pub keyspace: Option<&'a str>,
     /// Number of its keyspace. 0 is the catalogue, whose keys are the names of keyspaces.
@@ -138,12 +139,13 @@ pub struct SalvageReport {
     pub design: String,
     /// Bytes in a leaf of the index, or in a page of the tree.
     pub node_bytes: u32,
-    /// Names of the keyspaces whose records can be read.
+    /// Names of the keyspaces whose names can be read.
     pub keyspaces: Vec<String>,
-    /// Entries that the index counts, including the catalogue's and tombstones. In the clustered
-    /// layout those that were visited: a page that cannot be read does not tell how many it has.
+    /// Entries that were visited, including the catalogue's: a page that cannot be read does not
+    /// tell how many it has. In NV-Store those that the index counts, tombstones included.
     pub indexed: u64,
-    /// Entries that were visited: fewer if keys in the index are damaged.
+    /// Entries that were visited. In NV-Store fewer than `indexed` if keys in the index are
+    /// damaged.
     pub walked: u64,
     /// The first violation that verifying the index found; the first page that cannot be read.
     pub violation: Option<Violation>,

@@ -2,7 +2,6 @@
 
 use crate::error::StoreError;
 use crate::limits::{INDEX_SUFFIX, MAX_NAME_BYTES};
-use crate::options::Layout;
 use bristlecone_pmem::pool::{DataKind, Root, RootError, RootKind};
 use bristlecone_pmem::{Media, PWord, Pool};
 use std::sync::Arc;
@@ -13,53 +12,20 @@ const DESIGN: &str = "store";
 
 /// Root word: the format.
 const WORD_FORMAT: usize = 0;
-/// Root word: offset of the commit table, of a store of records.
-pub(crate) const WORD_SLOTS: usize = 1;
+/// Root word: a number of the format's own. The commit table's offset in NV-Store, 0 in a store on
+/// a clustered tree.
+pub const WORD_OWN: usize = 1;
 /// Root word: 1 while a backup is being restored into the store.
 pub(crate) const WORD_UNFINISHED: usize = 2;
-/// Root word, of a store of records: 1 while the store is open for writing, and afterwards unless
-/// it was closed in order, which makes it 2. In a store that only earlier builds have written it is
-/// 0, which says neither.
-pub(crate) const WORD_OPEN: usize = 3;
-/// The word of a store that was closed in order.
-pub(crate) const CLOSED_IN_ORDER: u64 = 2;
-
-/// How a store keeps its keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
-    /// In version records outside an index.
-    Records,
-    /// In a clustered tree.
-    Tree,
-}
-
-impl Format {
-    /// The formats that this build reads.
-    const ALL: [Self; 2] = [Self::Records, Self::Tree];
-
-    /// The version of the format.
-    fn version(self) -> u64 {
-        match self {
-            Self::Records => 2,
-            Self::Tree => 3,
-        }
-    }
-
-    /// The layout that callers know it by.
-    pub(crate) fn layout(self) -> Layout {
-        match self {
-            Self::Records => Layout::Records,
-            Self::Tree => Layout::Clustered,
-        }
-    }
-}
+/// Root word: whether the store is open, for formats that keep count of it; 0 in one that is new.
+pub const WORD_OPEN: usize = 3;
 
 /// A store's root, opened.
-pub(crate) struct StoreRoot<M: Media> {
+pub struct StoreRoot<M: Media> {
+    /// The root.
     pub root: Root<M>,
     /// Name of the index's root.
     pub index_name: String,
-    pub format: Format,
 }
 
 /// The kind of a store's root.
@@ -76,7 +42,7 @@ pub(crate) fn kind() -> RootKind {
 ///
 /// # Errors
 /// [`StoreError::BadName`]
-pub(crate) fn index_root(name: &str) -> Result<String, StoreError> {
+pub fn index_root(name: &str) -> Result<String, StoreError> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES {
         return Err(StoreError::BadName(name.to_owned()));
     }
@@ -87,27 +53,28 @@ pub(crate) fn index_root(name: &str) -> Result<String, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Root`]
-pub(crate) fn create<M: Media>(pool: &Arc<Pool<M>>, name: &str) -> Result<Root<M>, StoreError> {
+pub fn create<M: Media>(pool: &Arc<Pool<M>>, name: &str) -> Result<Root<M>, StoreError> {
     if pool.roots().iter().any(|root| root.name == name) {
         return Err(RootError::Exists(name.to_owned()).into());
     }
     Ok(pool.create_root(name, &kind())?)
 }
 
-/// Writes the words of a new store's root, whose index is there, and publishes it.
+/// Writes the words of a new store's root, whose index is there, and publishes it. `own` is the
+/// word of the format's own.
 ///
 /// # Errors
 /// [`StoreError`]; it is not published then.
-pub(crate) fn publish<M: Media>(
+pub fn publish<M: Media>(
     root: &Root<M>,
-    format: Format,
-    slots: u64,
+    version: u64,
+    own: u64,
     unfinished: bool,
 ) -> Result<(), StoreError> {
     let pm = root.pool().pm();
     for (word, value) in [
-        (WORD_FORMAT, format.version()),
-        (WORD_SLOTS, slots),
+        (WORD_FORMAT, version),
+        (WORD_OWN, own),
         (WORD_UNFINISHED, u64::from(unfinished)),
         (WORD_OPEN, 0),
     ] {
@@ -121,36 +88,36 @@ pub(crate) fn publish<M: Media>(
     Ok(())
 }
 
-/// Opens the root of a store. This build must read its format, and it must not be unfinished.
+/// Opens the root of a store.
 ///
 /// # Errors
 /// [`StoreError`]
 pub(crate) fn open<M: Media>(pool: &Arc<Pool<M>>, name: &str) -> Result<StoreRoot<M>, StoreError> {
     let index_name = index_root(name)?;
     let root = pool.open_root(name, Some(&kind()))?;
-    let pm = pool.pm();
-    let found = word(pm, root.word(WORD_FORMAT));
-    let format = Format::ALL
-        .into_iter()
-        .find(|format| format.version() == found);
-    let Some(format) = format else {
-        return Err(StoreError::NewerVersion {
-            found,
-            supported: Format::Tree.version(),
-        });
-    };
-    if word(pm, root.word(WORD_UNFINISHED)) != 0 {
-        return Err(StoreError::Unfinished(name.to_owned()));
+    Ok(StoreRoot { root, index_name })
+}
+
+impl<M: Media> StoreRoot<M> {
+    /// Returns the version of the store's format.
+    pub(crate) fn version(&self) -> u64 {
+        word(self.root.pool().pm(), self.root.word(WORD_FORMAT))
     }
-    Ok(StoreRoot {
-        root,
-        index_name,
-        format,
-    })
+
+    /// Checks that no restore into the store was cut short.
+    ///
+    /// # Errors
+    /// [`StoreError::Unfinished`]
+    pub(crate) fn check_finished(&self, name: &str) -> Result<(), StoreError> {
+        if word(self.root.pool().pm(), self.root.word(WORD_UNFINISHED)) != 0 {
+            return Err(StoreError::Unfinished(name.to_owned()));
+        }
+        Ok(())
+    }
 }
 
 /// Returns a word of a root that is being opened.
-pub(crate) fn word<M: Media>(pm: &M, word: &PWord) -> u64 {
+pub fn word<M: Media>(pm: &M, word: &PWord) -> u64 {
     // ORDERING: Relaxed; the root is being opened.
     word.load(pm, Ordering::Relaxed)
 }

@@ -3,7 +3,6 @@
 use crate::catalogue::Catalogue;
 use crate::engine::StorageEngine;
 use crate::feed::Feed;
-use crate::options::Layout;
 use crate::wall::WallClock;
 use bristlecone_pmem::Media;
 use std::sync::Arc;
@@ -15,5 +14,4 @@ pub(crate) struct Shared<M: Media> {
     pub feed: Arc<Feed>,
     pub wall: WallClock,
     pub name: String,
-    pub layout: Layout,
 }

@@ -9,15 +9,14 @@ use crate::catalogue::Keyspace;
 use crate::engine::{Shares, StorageEngine, Wait};
 use crate::error::{CloseError, StoreError, WriteError};
 use crate::feed::{Watch, WatchLimits};
-use crate::options::{Layout, StoreOptions};
-use crate::records::Records;
+use crate::format::{self, StoreFormat};
+use crate::options::StoreOptions;
 use crate::report::{StoreRecovery, VacuumReport};
-use crate::root::{self, Format};
+use crate::root;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::transaction::{Transaction, TransactionOptions};
-use crate::tree::TreeEngine;
-use bristlecone_index::engine::{EngineKind, LbEngine};
+use crate::tree::Clustered;
 use bristlecone_pmem::pool::{CompactReport, RootError};
 use bristlecone_pmem::{Media, Pool};
 use std::fmt;
@@ -35,9 +34,7 @@ use std::sync::Arc;
 /// 3. Reads take no lock. They see durable commits only, and each of them completely or not at all.
 ///
 /// # Persist cost
-/// In the clustered layout a write of one key costs the lines of its change in a page, and a fence.
-/// In the records' layout it costs the lines of its record (24 bytes and the value) and a fence,
-/// then the index's insertion or update.
+/// A write of one key costs the lines of its change in a page, and a fence.
 pub struct Store<M: Media> {
     pub(crate) shared: Arc<Shared<M>>,
     wait: Wait,
@@ -72,58 +69,35 @@ impl<M: Media> Store<M> {
         name: &str,
         options: &StoreOptions,
     ) -> Result<Self, StoreError> {
-        Self::create_as(pool, name, options, false)
+        Self::create_marked(pool, name, options, &Clustered, false)
     }
 
-    /// As [`create`](Self::create), in the layout of the options. A store made with `unfinished`
-    /// cannot be opened until that mark is removed.
-    pub(crate) fn create_as(
-        pool: &Arc<Pool<M>>,
-        name: &str,
-        options: &StoreOptions,
-        unfinished: bool,
-    ) -> Result<Self, StoreError> {
-        let kind: Option<&dyn EngineKind<M>> = match options.layout {
-            Layout::Records => Some(&LbEngine),
-            Layout::Clustered => None,
-        };
-        Self::create_marked(pool, name, options, kind, unfinished)
-    }
-
-    /// As [`create`](Self::create), for a store of version records with an index of that engine.
+    /// As [`create`](Self::create), of that format.
     ///
     /// # Errors
     /// As there.
-    pub fn create_with(
+    #[doc(hidden)]
+    pub fn create_as(
         pool: &Arc<Pool<M>>,
         name: &str,
         options: &StoreOptions,
-        kind: &dyn EngineKind<M>,
+        format: &dyn StoreFormat<M>,
     ) -> Result<Self, StoreError> {
-        Self::create_marked(pool, name, options, Some(kind), false)
+        Self::create_marked(pool, name, options, format, false)
     }
 
-    /// As [`create_as`](Self::create_as), on an index of that kind, or on a clustered tree.
+    /// As [`create_as`](Self::create_as). A store made with `unfinished` cannot be opened until
+    /// that mark is removed.
     pub(crate) fn create_marked(
         pool: &Arc<Pool<M>>,
         name: &str,
         options: &StoreOptions,
-        kind: Option<&dyn EngineKind<M>>,
+        format: &dyn StoreFormat<M>,
         unfinished: bool,
     ) -> Result<Self, StoreError> {
-        let shares = Shares::new();
-        let its = shares.clone();
-        let (engine, layout): (Box<dyn StorageEngine<M>>, _) = match kind {
-            Some(kind) => {
-                let made = Records::create(pool, name, options, kind, unfinished, its)?;
-                (Box::new(made), Layout::Records)
-            }
-            None => {
-                let made = TreeEngine::create(pool, name, options, unfinished, its)?;
-                (Box::new(made), Layout::Clustered)
-            }
-        };
-        Ok(Self::over((engine, layout), name, options, shares))
+        let shares = Shares::default();
+        let engine = format.create(pool, name, options, unfinished, shares.clone())?;
+        Ok(Self::over(engine, name, options, shares))
     }
 
     /// Opens the store `name`.
@@ -135,32 +109,28 @@ impl<M: Media> Store<M> {
         name: &str,
         options: &StoreOptions,
     ) -> Result<Self, StoreError> {
-        Self::open_with(pool, name, options, &[&LbEngine])
+        Self::open_with(pool, name, options, &[&Clustered])
     }
 
-    /// As [`open`](Self::open). The index of a store of version records is of one of these engines.
+    /// As [`open`](Self::open), of a store that has one of these formats.
     ///
     /// # Errors
     /// As there.
+    #[doc(hidden)]
     pub fn open_with(
         pool: &Arc<Pool<M>>,
         name: &str,
         options: &StoreOptions,
-        kinds: &[&dyn EngineKind<M>],
+        formats: &[&dyn StoreFormat<M>],
     ) -> Result<Self, StoreError> {
-        let store = root::open(pool, name)?;
-        let layout = store.format.layout();
-        let shares = Shares::new();
-        let its = shares.clone();
-        let engine: Box<dyn StorageEngine<M>> = match store.format {
-            Format::Records => Box::new(Records::open(pool, store, options, kinds, its)?),
-            Format::Tree => Box::new(TreeEngine::open(pool, store, options, its)?),
-        };
-        Ok(Self::over((engine, layout), name, options, shares))
+        let (store, format) = format::open(pool, name, formats)?;
+        let shares = Shares::default();
+        let engine = format.open(pool, store, options, shares.clone())?;
+        Ok(Self::over(engine, name, options, shares))
     }
 
     fn over(
-        (engine, layout): (Box<dyn StorageEngine<M>>, Layout),
+        engine: Box<dyn StorageEngine<M>>,
         name: &str,
         options: &StoreOptions,
         shares: Shares,
@@ -172,7 +142,6 @@ impl<M: Media> Store<M> {
                 feed: shares.feed,
                 wall: options.clock.clone(),
                 name: name.to_owned(),
-                layout,
             }),
             wait: Wait::Durable,
         }
@@ -270,22 +239,7 @@ impl<M: Media> Store<M> {
         &self.shared.name
     }
 
-    /// Returns the layout that the store was made with.
-    #[must_use]
-    pub fn layout(&self) -> Layout {
-        self.shared.layout
-    }
-
-    /// Returns the layout of the store `name`, which need not be one that can be opened.
-    ///
-    /// # Errors
-    /// [`StoreError`]: its root is damaged, or of a newer format.
-    pub fn layout_of(pool: &Arc<Pool<M>>, name: &str) -> Result<Layout, StoreError> {
-        Ok(root::open(pool, name)?.format.layout())
-    }
-
-    /// Returns the design of the index and the bytes in one of its leaves. The index of a clustered
-    /// store is the tree that it is in.
+    /// Returns the name of the tree's design, `clustered`, and the bytes in one of its pages.
     #[must_use]
     pub fn design(&self) -> (&str, u32) {
         self.shared.engine.design()
@@ -365,8 +319,7 @@ impl<M: Media> Store<M> {
     }
 
     /// Returns how many keys a keyspace has. Expired keys count until they are vacuumed; commits in
-    /// progress may count. In the records' layout it takes each stripe's lock for a moment. In the
-    /// clustered layout it waits until the keys have been counted, after a crash. Returns 0 for a
+    /// progress may count. After a crash it waits until the keys have been counted. Returns 0 for a
     /// keyspace of another store.
     #[must_use]
     pub fn len(&self, keyspace: &Keyspace) -> u64 {
@@ -462,8 +415,7 @@ impl<M: Media> Store<M> {
     }
 
     /// Frees all versions that no snapshot can read any more, moves what is live together, and
-    /// gives the space that becomes free back to the file system. Others may go on meanwhile. A
-    /// store of records does not move anything.
+    /// gives the space that becomes free back to the file system. Others may go on meanwhile.
     ///
     /// A thread of the store does so by itself where more than half of the space is free.
     ///

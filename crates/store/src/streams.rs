@@ -27,7 +27,7 @@ pub(crate) fn within(range: &Range<u64>, len: u64) -> Range<u64> {
 }
 
 /// Returns those bytes of a value that a range has.
-pub(crate) fn slice<'v>(value: &'v [u8], range: &Range<u64>) -> &'v [u8] {
+pub fn slice<'v>(value: &'v [u8], range: &Range<u64>) -> &'v [u8] {
     let here = within(range, value.len() as u64);
     // Both are at most the value's length.
     &value[here.start as usize..here.end as usize]
@@ -37,7 +37,7 @@ pub(crate) fn slice<'v>(value: &'v [u8], range: &Range<u64>) -> &'v [u8] {
 ///
 /// # Errors
 /// [`WriteError`]: it fails, or is too long.
-pub(crate) fn whole(from: &mut dyn Read) -> Result<Vec<u8>, WriteError> {
+pub fn whole(from: &mut dyn Read) -> Result<Vec<u8>, WriteError> {
     let mut value = Vec::new();
     let most = MAX_VALUE_BYTES as u64;
     let read = from.take(most + 1).read_to_end(&mut value);

@@ -8,7 +8,7 @@ use std::time::Duration;
 const NAP: Duration = Duration::from_micros(30);
 
 /// Waits a little: one turn of a loop that waits for another thread.
-pub(crate) fn wait(backoff: &Backoff) {
+pub fn wait(backoff: &Backoff) {
     if give_way() {
         return;
     }

@@ -14,7 +14,10 @@ pub enum Step<'v> {
 }
 
 impl<'v> Step<'v> {
-    pub(crate) fn value(self) -> Option<&'v [u8]> {
+    /// Returns the value that it puts.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn value(self) -> Option<&'v [u8]> {
         match self {
             Self::Get => None,
             Self::Put(value) => Some(value),
@@ -44,7 +47,7 @@ impl Write {
 ///
 /// # Errors
 /// Those of `op`.
-pub(crate) fn retry_for_space<T>(
+pub fn retry_for_space<T>(
     reclaim: impl FnOnce(),
     mut op: impl FnMut() -> Result<T, WriteError>,
 ) -> Result<T, WriteError> {
@@ -57,9 +60,11 @@ pub(crate) fn retry_for_space<T>(
     }
 }
 
+/// Checks the length of a key.
+///
 /// # Errors
 /// [`WriteError::KeyTooLong`]
-pub(crate) fn check_key(key: &[u8]) -> Result<(), WriteError> {
+pub fn check_key(key: &[u8]) -> Result<(), WriteError> {
     if key.len() <= MAX_KEY_BYTES {
         return Ok(());
     }
@@ -69,9 +74,11 @@ pub(crate) fn check_key(key: &[u8]) -> Result<(), WriteError> {
     })
 }
 
+/// Checks the length of a value.
+///
 /// # Errors
 /// [`WriteError::ValueTooLong`]
-pub(crate) fn check_value(value: &[u8]) -> Result<(), WriteError> {
+pub fn check_value(value: &[u8]) -> Result<(), WriteError> {
     if value.len() <= MAX_VALUE_BYTES {
         return Ok(());
     }

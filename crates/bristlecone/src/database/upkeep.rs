@@ -7,7 +7,7 @@ use bristlecone_pmem::MediumKind;
 use bristlecone_pmem::media::journal::journal_path;
 use bristlecone_pmem::pool::CompactReport;
 use bristlecone_store::{
-    BackupReport, CheckReport, CloseError, Layout, Store, StoreOptions, StoreRecovery, StoreStats,
+    BackupReport, CheckReport, CloseError, Store, StoreOptions, StoreRecovery, StoreStats,
 };
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter};
@@ -53,8 +53,7 @@ impl Database {
     }
 
     /// Makes a database at `path`, where there is no file yet, from what
-    /// [`backup_to`](Self::backup_to) wrote, and opens it. It has the layout of new databases,
-    /// whatever layout was backed up.
+    /// [`backup_to`](Self::backup_to) wrote, and opens it.
     ///
     /// # Errors
     /// [`NotADatabase`](crate::ErrorKind::NotADatabase) if it is no backup,
@@ -164,22 +163,6 @@ impl Database {
     #[must_use]
     pub fn medium(&self) -> MediumKind {
         self.pool().info().medium
-    }
-
-    /// Returns the layout that the database was made with.
-    ///
-    /// # Examples
-    /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// use bristlecone::{Database, Layout};
-    ///
-    /// let db = Database::open(dir.path().join("orders.db"))?;
-    /// assert_eq!(db.layout(), Layout::Clustered);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    #[must_use]
-    pub fn layout(&self) -> Layout {
-        self.store().layout()
     }
 
     /// Returns the path of the database's file.

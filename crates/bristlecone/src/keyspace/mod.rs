@@ -22,11 +22,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// and every later read sees it. Reads take no lock.
 ///
 /// # Persist cost
-/// A write of a key in [`Layout::Clustered`](crate::Layout::Clustered): the lines of a change in
-/// its page, which has the key and the value, and 1 fence; now and then a new page. In
-/// [`Layout::Records`](crate::Layout::Records): its record (32 bytes and the value) and a fence,
-/// then the index's own: on average some 2 lines and 1.4 fences for a new key, 1 line and 1 fence
-/// for one that is there. On the journal, one sync for all threads that wait.
+/// A write of a key: the lines of a change in its page, which has the key and the value, and 1
+/// fence; now and then a new page. On the journal, one sync for all threads that wait.
 ///
 /// # Examples
 /// ```
@@ -403,7 +400,7 @@ impl Keyspace {
     /// Returns about how many keys there are: keys that have expired count until they are freed,
     /// and commits under way may count. It takes the same short time however many keys there are,
     /// unless the process that had the database open before was killed: then a thread counts the
-    /// keys of [`Layout::Clustered`](crate::Layout::Clustered), and this waits for it.
+    /// keys, and this waits for it.
     /// `iter().count()` is exact, and reads all of them.
     ///
     /// # Examples

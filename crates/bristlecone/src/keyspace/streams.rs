@@ -9,8 +9,8 @@ use std::fmt;
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
-/// Bytes that a reader reads at once, from a position that it divides: in the clustered layout a
-/// long value has parts of as many.
+/// Bytes that a reader reads at once, from a position that it divides: a long value has parts of as
+/// many.
 const READ_AT_ONCE: u64 = 8 << 20;
 /// Keys that one commit removes.
 const REMOVED_AT_ONCE: usize = 1024;
@@ -158,9 +158,8 @@ impl Seek for ValueReader {
 
 impl Keyspace {
     /// Puts the value that a stream gives up to its end, and returns its length. Readers see the
-    /// value once all of it is there, and a crash before that leaves none of it. In the clustered
-    /// layout at most 8 MiB of it are in memory, and nobody waits while the stream is slow; another
-    /// layout takes all of it into memory first.
+    /// value once all of it is there, and a crash before that leaves none of it. At most 8 MiB of
+    /// it are in memory, and nobody waits while the stream is slow.
     ///
     /// # Errors
     /// As [`insert`](Self::insert), and [`Io`](crate::ErrorKind::Io) if the stream fails. The key
@@ -185,8 +184,8 @@ impl Keyspace {
     }
 
     /// Returns the bytes of a range of a value, as far as the value has them; `None` if there is no
-    /// such key. In the clustered layout a value of 64 MiB or more, or from a stream, is in parts
-    /// of 8 MiB: only those are read that the range has. Others are compared with their sums.
+    /// such key. A value of 64 MiB or more, or from a stream, is in parts of 8 MiB: only those are
+    /// read that the range has. Others are compared with their sums.
     ///
     /// # Errors
     /// As [`get`](Self::get), and [`NoSpace`](crate::ErrorKind::NoSpace) without memory for it.

@@ -1,7 +1,7 @@
 //! The crate as its users have it: opening, reading back, iterating from both ends, transactions.
 
 use crate::{database, home};
-use bristlecone::{Batch, Database, Error, ErrorKind, Event, Isolation, Keyspace, Layout, Slice};
+use bristlecone::{Batch, Database, Error, ErrorKind, Event, Isolation, Keyspace, Slice};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -388,44 +388,41 @@ fn upkeep_gives_space_back_and_says_what_there_is() {
 fn what_comes_before_a_damaged_entry_is_given_and_then_the_error() {
     const ENTRIES: u16 = 2_000;
     const DAMAGED: u16 = 1_000;
-    for layout in [Layout::Records, Layout::Clustered] {
-        let home = home();
-        let path = home.path().join("test.db");
-        let db = Database::builder().layout(layout).open(&path).unwrap();
-        let k = db.keyspace("k").unwrap();
-        for i in 0..ENTRIES {
-            let value = format!("value {i:05}, to be found");
-            k.insert(i.to_be_bytes(), value).unwrap();
-        }
-        drop((k, db));
-        // Everywhere: a page that was written anew elsewhere leaves its old bytes behind.
-        let mut bytes = std::fs::read(&path).unwrap();
-        let value = format!("value {DAMAGED:05}, to be found");
-        let found = bytes.windows(value.len()).enumerate();
-        let found = found.filter(|(_, found)| *found == value.as_bytes());
-        let found: Vec<usize> = found.map(|(at, _)| at).collect();
-        assert!(!found.is_empty());
-        found.iter().for_each(|at| bytes[*at] = b'X');
-        std::fs::write(&path, bytes).unwrap();
-
-        let db = Database::open(&path).unwrap();
-        let k = db.find_keyspace("k").unwrap();
-        // Of a page that cannot be read, more than that entry is missing.
-        let most = if layout == Layout::Records { 0 } else { 200 };
-        let [low, high] = ends_at_damage(&k, (ENTRIES, DAMAGED), most);
-        assert_eq!(k.first().unwrap().unwrap().0, [0, 0]);
-        let last = ENTRIES - 1;
-        assert_eq!(k.pop_last().unwrap().unwrap().0, last.to_be_bytes());
-        // From both ends, until they meet at what is damaged.
-        let mut both = k.iter();
-        assert_eq!(
-            both.next_back().unwrap().unwrap().0,
-            (last - 1).to_be_bytes()
-        );
-        assert_eq!(both.next().unwrap().unwrap().0, [0, 0]);
-        assert_eq!(keys_before_error(&mut both), (1..low).collect::<Vec<_>>());
-        assert!(high > DAMAGED);
+    let home = home();
+    let path = home.path().join("test.db");
+    let db = Database::open(&path).unwrap();
+    let k = db.keyspace("k").unwrap();
+    for i in 0..ENTRIES {
+        let value = format!("value {i:05}, to be found");
+        k.insert(i.to_be_bytes(), value).unwrap();
     }
+    drop((k, db));
+    // Everywhere: a page that was written anew elsewhere leaves its old bytes behind.
+    let mut bytes = std::fs::read(&path).unwrap();
+    let value = format!("value {DAMAGED:05}, to be found");
+    let found = bytes.windows(value.len()).enumerate();
+    let found = found.filter(|(_, found)| *found == value.as_bytes());
+    let found: Vec<usize> = found.map(|(at, _)| at).collect();
+    assert!(!found.is_empty());
+    found.iter().for_each(|at| bytes[*at] = b'X');
+    std::fs::write(&path, bytes).unwrap();
+
+    let db = Database::open(&path).unwrap();
+    let k = db.find_keyspace("k").unwrap();
+    // Of a page that cannot be read, more than that entry is missing.
+    let [low, high] = ends_at_damage(&k, (ENTRIES, DAMAGED), 200);
+    assert_eq!(k.first().unwrap().unwrap().0, [0, 0]);
+    let last = ENTRIES - 1;
+    assert_eq!(k.pop_last().unwrap().unwrap().0, last.to_be_bytes());
+    // From both ends, until they meet at what is damaged.
+    let mut both = k.iter();
+    assert_eq!(
+        both.next_back().unwrap().unwrap().0,
+        (last - 1).to_be_bytes()
+    );
+    assert_eq!(both.next().unwrap().unwrap().0, [0, 0]);
+    assert_eq!(keys_before_error(&mut both), (1..low).collect::<Vec<_>>());
+    assert!(high > DAMAGED);
 }
 
 /// Goes to what is damaged from either end. Returns the first key from below that is not given, and

@@ -1,7 +1,7 @@
 //! Values that are written and read in pieces, and ranges of keys that are removed.
 
-use crate::{database, home};
-use bristlecone::{Database, ErrorKind, Keyspace, Layout, Medium};
+use crate::database;
+use bristlecone::{Database, ErrorKind, Keyspace, Medium};
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
 
 const MIB: usize = 1 << 20;
@@ -31,19 +31,15 @@ impl<F: FnMut()> Read for Trickle<'_, F> {
     }
 }
 
-fn each_layout(test: impl Fn(&Database, &Keyspace)) {
-    for layout in [Layout::Clustered, Layout::Records] {
-        let home = home();
-        let builder = Database::builder().layout(layout);
-        let db = builder.open(home.path().join("test.db")).unwrap();
-        test(&db, &db.keyspace("k").unwrap());
-        db.check().unwrap();
-    }
+fn with_keyspace(test: impl Fn(&Database, &Keyspace)) {
+    let (_home, db) = database();
+    test(&db, &db.keyspace("k").unwrap());
+    db.check().unwrap();
 }
 
 #[test]
 fn streams_of_all_lengths_come_back() {
-    each_layout(|_, k| {
+    with_keyspace(|_, k| {
         for len in [
             0,
             1,
@@ -83,7 +79,7 @@ fn streams_of_all_lengths_come_back() {
 
 #[test]
 fn ranges_across_parts_and_an_ordinary_long_value() {
-    each_layout(|_, k| {
+    with_keyspace(|_, k| {
         let value = pattern(100 * MIB);
         k.insert("key", &value).unwrap();
         for (from, len) in [
@@ -106,7 +102,7 @@ fn ranges_across_parts_and_an_ordinary_long_value() {
 
 #[test]
 fn a_reader_seeks_and_stays_in_its_snapshot() {
-    each_layout(|db, k| {
+    with_keyspace(|db, k| {
         let value = pattern(20 * MIB);
         k.insert("key", &value).unwrap();
         let mut reader = k.reader("key").unwrap().unwrap();
@@ -133,7 +129,7 @@ fn a_reader_seeks_and_stays_in_its_snapshot() {
 
 #[test]
 fn a_stream_that_fails_changes_nothing_and_leaves_nothing() {
-    each_layout(|db, k| {
+    with_keyspace(|db, k| {
         k.insert("key", "before").unwrap();
         let value = pattern(30 * MIB);
         for _ in 0..4 {
@@ -191,26 +187,24 @@ fn others_write_while_a_stream_is_slow_and_a_dropped_keyspace_refuses_it() {
 
 #[test]
 fn a_range_is_removed_and_the_rest_stays() {
-    for layout in [Layout::Clustered, Layout::Records] {
-        let builder = Database::builder().layout(layout).medium(Medium::Dram);
-        let db = builder.open("memory").unwrap();
-        let k = db.keyspace("k").unwrap();
-        for i in 0..5_000u32 {
-            k.insert(i.to_be_bytes(), vec![1; 20 + i as usize % 400])
-                .unwrap();
-        }
-        let key = |i: u32| i.to_be_bytes();
-        assert_eq!(k.remove_range(key(10)..key(4_010)).unwrap(), 4_000);
-        assert_eq!(k.iter().count(), 1_000);
-        assert!(k.contains_key(key(9)).unwrap() && !k.contains_key(key(10)).unwrap());
-        assert_eq!(k.remove_range(key(10)..=key(4_010)).unwrap(), 1);
-        let backwards = (
-            std::ops::Bound::Included(key(7)),
-            std::ops::Bound::Excluded(key(3)),
-        );
-        assert_eq!(k.remove_range(backwards).unwrap(), 0);
-        assert_eq!(k.remove_range::<[u8; 4]>(..).unwrap(), 999);
-        assert!(k.is_empty().unwrap());
-        db.check().unwrap();
+    let builder = Database::builder().medium(Medium::Dram);
+    let db = builder.open("memory").unwrap();
+    let k = db.keyspace("k").unwrap();
+    for i in 0..5_000u32 {
+        k.insert(i.to_be_bytes(), vec![1; 20 + i as usize % 400])
+            .unwrap();
     }
+    let key = |i: u32| i.to_be_bytes();
+    assert_eq!(k.remove_range(key(10)..key(4_010)).unwrap(), 4_000);
+    assert_eq!(k.iter().count(), 1_000);
+    assert!(k.contains_key(key(9)).unwrap() && !k.contains_key(key(10)).unwrap());
+    assert_eq!(k.remove_range(key(10)..=key(4_010)).unwrap(), 1);
+    let backwards = (
+        std::ops::Bound::Included(key(7)),
+        std::ops::Bound::Excluded(key(3)),
+    );
+    assert_eq!(k.remove_range(backwards).unwrap(), 0);
+    assert_eq!(k.remove_range::<[u8; 4]>(..).unwrap(), 999);
+    assert!(k.is_empty().unwrap());
+    db.check().unwrap();
 }

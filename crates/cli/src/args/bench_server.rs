@@ -1,6 +1,5 @@
 //! The command line of `bench server`.
 
-use super::LayoutChoice;
 use bristlecone_command::args::{TortureMedium, count};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -66,9 +65,6 @@ pub struct BenchServer {
     /// Medium of the pool [default: as the path suggests]
     #[arg(long, value_enum)]
     pub medium: Option<TortureMedium>,
-    /// How the pool keeps its keys and values
-    #[arg(long, value_enum, default_value_t)]
-    pub layout: LayoutChoice,
     /// Whom to measure in the same run
     #[arg(long, value_enum)]
     pub against: Option<AgainstServer>,

@@ -1,6 +1,5 @@
 //! The command line of `restore`.
 
-use super::LayoutChoice;
 use bristlecone_command::args::WriteArgs;
 use clap::Args;
 use std::path::PathBuf;
@@ -25,9 +24,6 @@ pub struct Restore {
     /// End with one JSON object on standard output
     #[arg(long)]
     pub json: bool,
-    /// How the pool keeps its keys and values, for good, whatever layout was backed up
-    #[arg(long, value_enum, default_value_t)]
-    pub layout: LayoutChoice,
     /// How to open it.
     #[command(flatten)]
     pub write: WriteArgs,

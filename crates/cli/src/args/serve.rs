@@ -1,6 +1,5 @@
 //! The command line of `serve`.
 
-use super::LayoutChoice;
 use bristlecone_command::args::WriteArgs;
 use clap::Args;
 use std::path::PathBuf;
@@ -23,8 +22,8 @@ protected-mode, maxclients, timeout, tcp-keepalive, proto-max-bulk-len, client-q
 client-output-buffer-limit, memory, maxmemory-clients, slowlog-log-slower-than, slowlog-max-len, backup-file,
 enable-debug-command, log-level, log-format, logfile, threads. A wrong one ends it with status 2.
 
-memory limits what of the process is resident, for a pool on a disk (the medium journal) in the clustered
-layout: bytes (1gb), a share of the memory (50%), or 0 for no limit; 256mb is the default. The pool may be
+memory limits what of the process is resident, for a pool on a disk (the medium
+journal): bytes (1gb), a share of the memory (50%), or 0 for no limit; 256mb is the default. The pool may be
 larger: what was not used for a while is read from the file again. Other pools are in memory as a whole.
 
 maxmemory-clients limits what all clients together hold in memory, as requests and replies: bytes (500mb),
@@ -69,10 +68,6 @@ pub struct Serve {
     /// Another setting, as in the file; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,
-    /// How a pool that is made keeps its keys and values [default: clustered]. A pool that is there
-    /// has its layout for good; another one than that is an error
-    #[arg(long, value_enum)]
-    pub layout: Option<LayoutChoice>,
     /// How to open it.
     #[command(flatten)]
     pub write: WriteArgs,

@@ -1,6 +1,5 @@
 //! The command line of `torture`.
 
-use super::LayoutChoice;
 use bristlecone_command::args::TortureArgs;
 use clap::Args;
 
@@ -23,9 +22,6 @@ pub struct Torture {
     /// Torture a server
     #[arg(long)]
     pub server: bool,
-    /// How the database keeps its keys and values
-    #[arg(long, value_enum, default_value_t)]
-    pub layout: LayoutChoice,
     /// How.
     #[command(flatten)]
     pub torture: TortureArgs,

@@ -3,7 +3,7 @@
 use crate::args::{Demo, DemoWriter};
 use crate::contents::{Contents, close};
 use crate::database::{self, DEFAULT};
-use bristlecone::{Database, Layout};
+use bristlecone::Database;
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::import::{Stop, Tally, load};
 use bristlecone_command::pool::{How, files_of};
@@ -51,7 +51,7 @@ fn show(args: &Demo, out: &mut impl Write) -> Outcome {
 }
 
 fn create(path: &Path, how: How) -> Outcome<Database> {
-    database::create(path, how, Layout::default())
+    database::create(path, how)
 }
 
 fn show_with(cities: &Path, killed: &Path, args: &Demo, out: &mut impl Write) -> Outcome {

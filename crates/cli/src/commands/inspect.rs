@@ -3,7 +3,7 @@
 use crate::args::Inspect;
 use crate::damage::Survey;
 use crate::database::{self, ROOT, server_bookkeeping};
-use bristlecone::{Database, Layout};
+use bristlecone::Database;
 use bristlecone_command::args::InspectArgs;
 use bristlecone_command::failure::Outcome;
 use bristlecone_command::inspect::{
@@ -87,14 +87,10 @@ fn verify(db: Database, path: &Path, how: How, took: Duration) -> Outcome<Looked
             report.leaves_checked = report.leaves;
             report.records_checked = Some(checked.versions);
             let line = format!(
-                "whole. {} entries in {} keyspaces, {} {} ({}) compared with their checksums, in {}",
+                "whole. {} entries in {} keyspaces, {} keys and values ({}) compared with their checksums, in {}",
                 grouped(report.entries.unwrap_or(0)),
                 report.keyspaces.len(),
                 grouped(checked.versions),
-                match db.layout() {
-                    Layout::Records => "records",
-                    _ => "keys and values",
-                },
                 bytes(checked.bytes),
                 duration(started.elapsed()),
             );
@@ -133,7 +129,6 @@ fn surveyed(survey: &Survey, first: &str) -> Looked {
         report: RootReport {
             name: ROOT.to_owned(),
             kind: "database",
-            layout: survey.layout.map(Layout::name),
             index: Some(survey.report.design.clone()),
             node_bytes: Some(survey.report.node_bytes),
             entries: Some(survey.whole.values().sum()),
@@ -161,7 +156,6 @@ fn report(db: &Database, took: Duration) -> RootReport {
     RootReport {
         name: store.name().to_owned(),
         kind: "database",
-        layout: Some(store.layout().name()),
         index: Some(design.to_owned()),
         node_bytes: Some(node_bytes),
         entries: Some(keyspaces.iter().map(|keyspace| keyspace.entries).sum()),
@@ -178,7 +172,7 @@ fn report(db: &Database, took: Duration) -> RootReport {
 
 fn describe(db: &Database, report: &RootReport, took: Duration) -> Vec<String> {
     let store = db.store();
-    let (stats, recovery) = (store.stats(), store.recovery());
+    let stats = store.stats();
     let (design, node_bytes) = store.design();
     let servers = server_bookkeeping(
         report
@@ -189,41 +183,15 @@ fn describe(db: &Database, report: &RootReport, took: Duration) -> Vec<String> {
     let (levels, leaves) = (report.depth.unwrap_or(0), report.leaves.unwrap_or(0));
     let leaves = grouped(leaves);
     let percent = report.leaf_fill.unwrap_or(0.0) * 100.0;
-    let (layout, index, records, opened) = match db.layout() {
-        Layout::Records => (
-            "a record for each value, and an index",
-            format!(
-                "{design}, {node_bytes}-byte nodes, {levels} levels, {leaves} leaves, {percent:.0} % full"
-            ),
-            format!(
-                "{}: {} of values, {} of what the vacuum frees",
-                grouped(stats.versions),
-                bytes(stats.live_bytes),
-                bytes(stats.garbage_bytes)
-            ),
-            format!(
-                "{} entries followed, {} undone",
-                grouped(recovery.entries),
-                grouped(recovery.undone)
-            ),
-        ),
-        _ => (
-            "keys and values in the pages of one tree",
-            format!(
-                "{design}, {node_bytes}-byte pages, {levels} levels, {leaves} pages, {percent:.0} % full"
-            ),
-            format!(
-                "{}: {} of keys and values",
-                grouped(stats.keys),
-                bytes(stats.live_bytes)
-            ),
-            "no keys read".to_owned(),
-        ),
-    };
     let mut lines = vec![
-        format!("layout         {}: {layout}", db.layout().name()),
-        format!("index          {index}"),
-        format!("records        {records}"),
+        format!(
+            "index          {design}, {node_bytes}-byte pages, {levels} levels, {leaves} pages, {percent:.0} % full"
+        ),
+        format!(
+            "records        {}: {} of keys and values",
+            grouped(stats.keys),
+            bytes(stats.live_bytes)
+        ),
         format!(
             "entries        {} in {} keyspaces{}",
             grouped(report.entries.unwrap_or(0)),
@@ -240,6 +208,6 @@ fn describe(db: &Database, report: &RootReport, took: Duration) -> Vec<String> {
             ));
         }
     }
-    lines.push(format!("opened in      {} ({opened})", duration(took)));
+    lines.push(format!("opened in      {} (no keys read)", duration(took)));
     lines
 }

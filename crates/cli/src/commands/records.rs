@@ -11,15 +11,14 @@ use std::io::{self, Write};
 
 /// Makes an empty database and tells what it survives.
 pub fn create(args: &Create) -> Outcome {
-    let db = database::create(&args.pool, How::write(args.write), args.layout.layout())?;
+    let db = database::create(&args.pool, How::write(args.write))?;
     let medium = db.medium();
     close(&args.pool, db)?;
     writeln!(
         io::stdout(),
-        "created {}: an empty database on the {} medium, in the {} layout\n{}",
+        "created {}: an empty database on the {} medium\n{}",
         args.pool.display(),
         medium.name(),
-        args.layout.layout().name(),
         survival(medium),
     )
     .map_err(|e| Failure::output(&e))

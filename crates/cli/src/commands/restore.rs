@@ -22,7 +22,6 @@ struct Summary {
     pool: String,
     medium: &'static str,
     survives: &'static str,
-    layout: &'static str,
     index: String,
     keyspaces: u64,
     entries: u64,
@@ -85,10 +84,7 @@ fn restore(args: &Restore, from: &mut impl Read) -> Outcome<Restored> {
         .into_iter()
         .flatten(),
     );
-    let choice = StoreOptions {
-        layout: args.layout.layout(),
-        ..StoreOptions::default().without_thread()
-    };
+    let choice = StoreOptions::default().without_thread();
     let (store, report) =
         Store::restore(&pool, ROOT, &choice, from).map_err(|e| explain(args, &e))?;
     let mut rest = [0];
@@ -148,7 +144,6 @@ fn tell(args: &Restore, restored: Restored, took: Duration) -> Outcome {
         pool: args.pool.display().to_string(),
         medium: medium.name(),
         survives: medium.survives(),
-        layout: args.layout.layout().name(),
         index,
         keyspaces: report.keyspaces,
         entries: report.entries,

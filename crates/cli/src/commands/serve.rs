@@ -1,6 +1,6 @@
 //! `serve`: a database for Redis clients.
 
-use crate::args::{LayoutChoice, Serve};
+use crate::args::Serve;
 use crate::database;
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::pool::How;
@@ -110,21 +110,11 @@ fn settings(args: &Serve) -> Outcome<Settings> {
 /// Opens the database, which is made if it is not there.
 fn open(args: &Serve, memory: usize, compression: Compression) -> Outcome<Store<Auto>> {
     let how = How::write(args.write);
-    let asked = args.layout.map(LayoutChoice::layout);
     let opened = database::options(&args.pool, how)
         .create(true)
-        .layout(asked.unwrap_or_default())
         .memory(Some(memory as u64).filter(|bytes| *bytes > 0))
         .compression(compression)
         .open(&args.pool);
     let db = opened.map_err(|e| database::unopened(&args.pool, &e))?;
-    match asked {
-        Some(asked) if asked != db.layout() => Err(Failure::Usage(format!(
-            "{}: has the {} layout, which it keeps; leave out --layout {}, or name a pool that is not there",
-            args.pool.display(),
-            db.layout().name(),
-            asked.name()
-        ))),
-        _ => Ok(db.store().clone()),
-    }
+    Ok(db.store().clone())
 }

@@ -32,17 +32,10 @@ fn served(b: &Bench, args: &[&str]) {
 
 #[test]
 fn every_command_on_pools_takes_one_that_was_served() {
-    for layout in ["records", "clustered"] {
-        every_command(layout);
-    }
-}
-
-fn every_command(layout: &str) {
     let b = Bench::new();
-    served(&b, &["--layout", layout]);
+    served(&b, &[]);
     for command in ["info", "check"] {
         let report = b.run(&[command, "s.pool", "--json"]).ok().json();
-        assert_eq!(report["layout"], layout, "{report}");
         assert_eq!(
             (&report["errors"], &report["error_count"]),
             (&json!([]), &json!(0))

@@ -30,8 +30,8 @@ fn has_fields(report: &Value) {
     assert_eq!(fields, FIELDS);
 }
 
-fn filled(b: &Bench, layout: &str, rows: usize) {
-    b.run(&["create", "p", "--layout", layout]).ok();
+fn filled(b: &Bench, rows: usize) {
+    b.run(&["create", "p"]).ok();
     let lines: String = (0..rows)
         .map(|i| format!("{{\"key\":\"{i:06}\",\"text\":\"{i:0100}\"}}\n"))
         .collect();
@@ -41,61 +41,37 @@ fn filled(b: &Bench, layout: &str, rows: usize) {
 
 #[test]
 fn info_and_check_describe_a_healthy_pool() {
-    for (layout, index, leaves) in [("records", "lbtree", 300), ("clustered", "clustered", 100)] {
-        let b = Bench::new();
-        filled(&b, layout, 5_000);
-        for command in ["info", "check"] {
-            let report = b.run(&[command, "p", "--json"]).ok().json();
-            has_fields(&report);
-            assert_eq!(report["entries"], 5_000);
-            assert_eq!(
-                (&report["layout"], &report["index"]),
-                (&layout.into(), &index.into())
-            );
-            assert_eq!(report["clean"], true);
-            assert_eq!(report["errors"], Value::Array(vec![]));
-            let bytes = |field: &str| report[field].as_u64().expect("a number");
-            assert_eq!(
-                bytes("used_bytes") + bytes("free_bytes"),
-                bytes("pool_bytes")
-            );
-            assert!(bytes("used_bytes") > 500_000);
-            let words = b.run(&[command, "p"]).ok().text();
-            assert!(words.contains("5,000"), "{words}");
-        }
-        let words = b.run(&["info", "p"]).ok().text();
-        assert!(
-            words.contains(&format!("layout         {layout}: ")),
-            "{words}"
-        );
-        let check = b.run(&["check", "p", "--json"]).ok().json();
-        assert!(
-            check["leaves_checked"].as_u64().is_some_and(|n| n > leaves),
-            "{check}"
-        );
-        assert!(
-            check["records_checked"]
-                .as_u64()
-                .is_some_and(|n| n >= 5_000),
-            "{check}"
-        );
-    }
-}
-
-#[test]
-fn a_database_is_clustered_unless_it_is_to_have_records() {
     let b = Bench::new();
-    let made = b.run(&["create", "p"]).ok().text();
-    assert!(made.contains("in the clustered layout"), "{made}");
-    let made = b.run(&["create", "r", "--layout", "records"]).ok().text();
-    assert!(made.contains("in the records layout"), "{made}");
-    b.run(&["create", "q", "--layout", "rows"])
-        .ends(2, &["--layout", "clustered", "records"]);
-    assert!(!b.path("q").exists());
-    // A layout is for good: what `serve` cannot give is not left out in silence.
-    let serve = ["serve", "r", "--listen", "127.0.0.1:0", "--layout"];
-    b.run(&[&serve[..], &["clustered"]].concat())
-        .ends(2, &["r: has the records layout", "--layout clustered"]);
+    filled(&b, 5_000);
+    for command in ["info", "check"] {
+        let report = b.run(&[command, "p", "--json"]).ok().json();
+        has_fields(&report);
+        assert_eq!(report["entries"], 5_000);
+        assert_eq!(report["index"], "clustered");
+        assert_eq!(report["clean"], true);
+        assert_eq!(report["errors"], Value::Array(vec![]));
+        let bytes = |field: &str| report[field].as_u64().expect("a number");
+        assert_eq!(
+            bytes("used_bytes") + bytes("free_bytes"),
+            bytes("pool_bytes")
+        );
+        assert!(bytes("used_bytes") > 500_000);
+        let words = b.run(&[command, "p"]).ok().text();
+        assert!(words.contains("5,000"), "{words}");
+    }
+    let words = b.run(&["info", "p"]).ok().text();
+    assert!(words.contains("index          clustered, "), "{words}");
+    let check = b.run(&["check", "p", "--json"]).ok().json();
+    assert!(
+        check["leaves_checked"].as_u64().is_some_and(|n| n > 100),
+        "{check}"
+    );
+    assert!(
+        check["records_checked"]
+            .as_u64()
+            .is_some_and(|n| n >= 5_000),
+        "{check}"
+    );
 }
 
 #[test]
@@ -121,14 +97,8 @@ fn check_of_what_is_no_pool_reports_in_json_too() {
 
 #[test]
 fn compact_gives_space_back_and_keeps_the_rest() {
-    for layout in ["records", "clustered"] {
-        compact(layout);
-    }
-}
-
-fn compact(layout: &str) {
     let b = Bench::new();
-    filled(&b, layout, 30_000);
+    filled(&b, 30_000);
     // Space given back inside the file counts too: its length may not have changed.
     let space = || std::fs::metadata(b.path("p")).unwrap().blocks();
     let before = space();
@@ -147,7 +117,7 @@ fn compact(layout: &str) {
 #[test]
 fn a_backup_is_a_pool_of_its_own() {
     let b = Bench::new();
-    filled(&b, "clustered", 3_000);
+    filled(&b, 3_000);
     b.run(&["backup", "p", "copy"]).ok();
     let content = b.content("p");
     b.run(&["put", "p", "later", "x"]).ok();

@@ -93,7 +93,6 @@ fn of_server(server: &Server, text: &mut String) {
         "uptime_in_days" = up / 86_400,
         "pool" = server.data.store().pool().path().display(),
         "medium" = medium.name(),
-        "layout" = server.data.store().layout().name(),
         "index" = server.data.store().design().0,
     );
 }

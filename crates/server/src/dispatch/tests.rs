@@ -1,11 +1,10 @@
 //! Sessions without connections: replies that wait for durability, rights, batches.
 
 use crate::config::Settings;
-use crate::fixture::{Fixture, on_disk, on_disk_as};
+use crate::fixture::{Fixture, on_disk};
 use crate::server::Server;
 use crate::session::{Flow, Session};
 use bristlecone_pmem::media::journal::fault::FaultDisk;
-use bristlecone_store::Layout;
 use std::sync::Arc;
 
 struct Bench {
@@ -48,14 +47,12 @@ impl Bench {
     }
 }
 
-/// Runs a test in each layout, behind a journal: there nothing is durable before somebody waits.
-fn in_each_layout(test: impl Fn(Bench)) {
-    for layout in [Layout::Records, Layout::Clustered] {
-        let data = Arc::new(on_disk_as(&FaultDisk::new(1), true, layout));
-        test(Bench {
-            server: Server::new(data, crate::commands::table(), Settings::default()).unwrap(),
-            _fixture: Fixture::new(),
-        });
+/// Returns a server behind a journal: there nothing is durable before somebody waits.
+fn journalled() -> Bench {
+    let data = Arc::new(on_disk(&FaultDisk::new(1), true));
+    Bench {
+        server: Server::new(data, crate::commands::table(), Settings::default()).unwrap(),
+        _fixture: Fixture::new(),
     }
 }
 
@@ -105,15 +102,14 @@ fn info_says_that_writes_fail_until_one_succeeds() {
 
 #[test]
 fn who_watches_reads_what_was_changed_before() {
-    in_each_layout(|bench| {
-        let (mut a, mut b) = (bench.session(), bench.session());
-        assert_eq!(bench.call(&mut a, "incr k"), ":1\r\n");
-        assert!(!bench.all_durable());
-        // The OK waits for that change, and so does what is read with it.
-        assert_eq!(bench.call(&mut b, "watch k"), "+OK\r\n");
-        assert_eq!(bench.call(&mut b, "get k"), "$1\r\n1\r\n");
-        assert!(b.take_unsettled().is_some());
-    });
+    let bench = journalled();
+    let (mut a, mut b) = (bench.session(), bench.session());
+    assert_eq!(bench.call(&mut a, "incr k"), ":1\r\n");
+    assert!(!bench.all_durable());
+    // The OK waits for that change, and so does what is read with it.
+    assert_eq!(bench.call(&mut b, "watch k"), "+OK\r\n");
+    assert_eq!(bench.call(&mut b, "get k"), "$1\r\n1\r\n");
+    assert!(b.take_unsettled().is_some());
 }
 
 #[test]
@@ -339,49 +335,48 @@ fn steps(bench: &Bench, session: &mut Session, lines: &[&str]) -> (usize, String
 
 #[test]
 fn a_batch_of_sets_ends_where_more_than_a_step_is_needed() {
-    in_each_layout(|bench| {
-        let mut a = bench.session();
-        let sets = |session: &mut Session, pairs: &[(&str, &str)]| {
-            let lines = pairs
-                .iter()
-                .map(|(key, value)| format!("set {key} {value}"));
-            let lines: Vec<String> = lines.collect();
-            let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-            let (done, out) = steps(&bench, session, &lines);
-            assert_eq!(out, "+OK\r\n".repeat(done));
-            done
-        };
-        assert_eq!(sets(&mut a, &[("k", "1"), ("l", "2"), ("k", "3")]), 2);
-        assert!(!bench.all_durable() && a.take_unsettled().is_some());
-        (bench.server.data)
-            .settle(bench.server.data.applied())
-            .unwrap();
-        assert_eq!(
-            bench.call(&mut a, "mget k l"),
-            "*2\r\n$1\r\n1\r\n$1\r\n2\r\n"
-        );
-        // A small collection is one record; a large one leaves elements.
-        bench.call(&mut a, "rpush small x");
-        assert_eq!(sets(&mut a, &[("small", "1"), ("l", "2")]), 2);
-        let member = "m".repeat(100);
-        for i in 0..300 {
-            bench.call(&mut a, &format!("sadd large {member}{i}"));
-        }
-        let three = [("k", "4"), ("large", "5"), ("n", "6")];
-        assert_eq!(sets(&mut a, &three), 1);
-        assert_eq!(sets(&mut a, &three[1..]), 0);
-        assert_eq!(bench.call(&mut a, "scard large"), ":300\r\n");
-        // Watchers are told.
-        let mut b = bench.session();
-        bench.call(&mut b, "watch n");
-        assert_eq!(sets(&mut a, &[("n", "6"), ("k", "7")]), 2);
-        bench.call(&mut b, "multi");
-        assert_eq!(bench.call(&mut b, "exec"), "*-1\r\n");
-        // A single command is executed by itself.
-        assert_eq!(sets(&mut a, &[("n", "7")]), 0);
-        let stats = bench.call(&mut a, "info commandstats");
-        assert!(stats.contains("cmdstat_set:calls=7,"), "{stats}");
-    });
+    let bench = journalled();
+    let mut a = bench.session();
+    let sets = |session: &mut Session, pairs: &[(&str, &str)]| {
+        let lines = pairs
+            .iter()
+            .map(|(key, value)| format!("set {key} {value}"));
+        let lines: Vec<String> = lines.collect();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let (done, out) = steps(&bench, session, &lines);
+        assert_eq!(out, "+OK\r\n".repeat(done));
+        done
+    };
+    assert_eq!(sets(&mut a, &[("k", "1"), ("l", "2"), ("k", "3")]), 2);
+    assert!(!bench.all_durable() && a.take_unsettled().is_some());
+    (bench.server.data)
+        .settle(bench.server.data.applied())
+        .unwrap();
+    assert_eq!(
+        bench.call(&mut a, "mget k l"),
+        "*2\r\n$1\r\n1\r\n$1\r\n2\r\n"
+    );
+    // A small collection is one record; a large one leaves elements.
+    bench.call(&mut a, "rpush small x");
+    assert_eq!(sets(&mut a, &[("small", "1"), ("l", "2")]), 2);
+    let member = "m".repeat(100);
+    for i in 0..300 {
+        bench.call(&mut a, &format!("sadd large {member}{i}"));
+    }
+    let three = [("k", "4"), ("large", "5"), ("n", "6")];
+    assert_eq!(sets(&mut a, &three), 1);
+    assert_eq!(sets(&mut a, &three[1..]), 0);
+    assert_eq!(bench.call(&mut a, "scard large"), ":300\r\n");
+    // Watchers are told.
+    let mut b = bench.session();
+    bench.call(&mut b, "watch n");
+    assert_eq!(sets(&mut a, &[("n", "6"), ("k", "7")]), 2);
+    bench.call(&mut b, "multi");
+    assert_eq!(bench.call(&mut b, "exec"), "*-1\r\n");
+    // A single command is executed by itself.
+    assert_eq!(sets(&mut a, &[("n", "7")]), 0);
+    let stats = bench.call(&mut a, "info commandstats");
+    assert!(stats.contains("cmdstat_set:calls=7,"), "{stats}");
 }
 
 /// The batch had an admission of its own, which had to repeat what the other one said.
@@ -423,87 +418,85 @@ fn steps_are_admitted_as_commands_are() {
 
 #[test]
 fn gets_and_sets_of_a_batch_are_executed_in_order() {
-    in_each_layout(|bench| {
-        let mut a = bench.session();
-        bench.call(&mut a, "set k 1");
-        bench.call(&mut a, "set gone 1 pxat 1");
-        bench.call(&mut a, "rpush list x");
-        let lines = [
-            "get k",
-            "set l 2",
-            "get none",
-            "set gone 3",
-            "get k",
-            "get l",
-            "set k 4",
-        ];
-        let answers = "$1\r\n1\r\n+OK\r\n$-1\r\n+OK\r\n$1\r\n1\r\n";
-        // A key that was set is read by the next batch, and one that is read is set after that.
-        assert_eq!(steps(&bench, &mut a, &lines), (5, answers.into()));
-        assert!(!bench.all_durable() && a.take_unsettled().is_some());
-        assert_eq!(
-            steps(&bench, &mut a, &lines[5..]),
-            (2, "$1\r\n2\r\n+OK\r\n".into())
-        );
-        // An expired value is not read before it is set, either.
-        bench.call(&mut a, "set gone 1 pxat 1");
-        let gone = ["get gone", "set m 1"];
-        assert_eq!(steps(&bench, &mut a, &gone), (2, "$-1\r\n+OK\r\n".into()));
-        // A value of another type ends it, and so do options.
-        let list = ["set m 2", "get list", "set m 3"];
-        assert_eq!(steps(&bench, &mut a, &list), (1, "+OK\r\n".into()));
-        let option = ["set m 4", "get k", "set m 5 nx"];
-        assert_eq!(
-            steps(&bench, &mut a, &option),
-            (2, "+OK\r\n$1\r\n4\r\n".into())
-        );
-        // Clients that wait for a list are not served by a string.
-        let mut b = bench.session();
-        bench.call(&mut b, "blpop w 0");
-        assert_eq!(
-            steps(&bench, &mut a, &["set w 6", "get k"]),
-            (2, "+OK\r\n$1\r\n4\r\n".into())
-        );
-        assert!(b.waiter().is_some());
-        bench.call(&mut a, "del w");
-        bench.call(&mut a, "rpush w x");
-        assert_eq!(bench.call(&mut a, "llen w"), ":0\r\n");
-        let stats = bench.call(&mut a, "info commandstats");
-        assert!(stats.contains("cmdstat_get:calls=7,"), "{stats}");
-        assert!(stats.contains("cmdstat_set:calls=10,"), "{stats}");
-    });
+    let bench = journalled();
+    let mut a = bench.session();
+    bench.call(&mut a, "set k 1");
+    bench.call(&mut a, "set gone 1 pxat 1");
+    bench.call(&mut a, "rpush list x");
+    let lines = [
+        "get k",
+        "set l 2",
+        "get none",
+        "set gone 3",
+        "get k",
+        "get l",
+        "set k 4",
+    ];
+    let answers = "$1\r\n1\r\n+OK\r\n$-1\r\n+OK\r\n$1\r\n1\r\n";
+    // A key that was set is read by the next batch, and one that is read is set after that.
+    assert_eq!(steps(&bench, &mut a, &lines), (5, answers.into()));
+    assert!(!bench.all_durable() && a.take_unsettled().is_some());
+    assert_eq!(
+        steps(&bench, &mut a, &lines[5..]),
+        (2, "$1\r\n2\r\n+OK\r\n".into())
+    );
+    // An expired value is not read before it is set, either.
+    bench.call(&mut a, "set gone 1 pxat 1");
+    let gone = ["get gone", "set m 1"];
+    assert_eq!(steps(&bench, &mut a, &gone), (2, "$-1\r\n+OK\r\n".into()));
+    // A value of another type ends it, and so do options.
+    let list = ["set m 2", "get list", "set m 3"];
+    assert_eq!(steps(&bench, &mut a, &list), (1, "+OK\r\n".into()));
+    let option = ["set m 4", "get k", "set m 5 nx"];
+    assert_eq!(
+        steps(&bench, &mut a, &option),
+        (2, "+OK\r\n$1\r\n4\r\n".into())
+    );
+    // Clients that wait for a list are not served by a string.
+    let mut b = bench.session();
+    bench.call(&mut b, "blpop w 0");
+    assert_eq!(
+        steps(&bench, &mut a, &["set w 6", "get k"]),
+        (2, "+OK\r\n$1\r\n4\r\n".into())
+    );
+    assert!(b.waiter().is_some());
+    bench.call(&mut a, "del w");
+    bench.call(&mut a, "rpush w x");
+    assert_eq!(bench.call(&mut a, "llen w"), ":0\r\n");
+    let stats = bench.call(&mut a, "info commandstats");
+    assert!(stats.contains("cmdstat_get:calls=7,"), "{stats}");
+    assert!(stats.contains("cmdstat_set:calls=10,"), "{stats}");
 }
 
 #[test]
 fn a_batch_of_gets_reads_what_is_durable_or_its_own() {
-    in_each_layout(|bench| {
-        let mut a = bench.session();
-        let gets = |session: &mut Session, keys: &[&str]| {
-            let lines: Vec<String> = keys.iter().map(|key| format!("get {key}")).collect();
-            let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-            steps(&bench, session, &lines)
-        };
-        bench.call(&mut a, "set k 1");
-        bench.call(&mut a, "set empty ");
-        bench.call(&mut a, "set gone 1 pxat 1");
-        // It reads what it has written, durable or not.
-        assert!(!bench.all_durable());
-        let all = ["k", "none", "empty", "gone", "k"];
-        let answers = "$1\r\n1\r\n$-1\r\n$0\r\n\r\n$-1\r\n$1\r\n1\r\n";
-        assert_eq!(gets(&mut a, &all), (5, answers.into()));
-        // Others read what is durable, and their replies need not wait.
-        let mut b = bench.session();
-        assert_eq!(gets(&mut b, &["k", "none"]).1, "$-1\r\n$-1\r\n");
-        assert!(b.take_unsettled().is_none());
-        // A value of another type ends it, and so do long replies.
-        bench.call(&mut a, "rpush list x");
-        assert_eq!(gets(&mut a, &["k", "list", "k"]).0, 1);
-        assert_eq!(gets(&mut a, &["list", "k"]), (0, String::new()));
-        let long = "v".repeat(100 << 10);
-        bench.call(&mut a, &format!("set long {long}"));
-        assert_eq!(gets(&mut a, &["long"; 8]).0, 3);
-        assert_eq!(gets(&mut a, &["k"]).0, 0);
-    });
+    let bench = journalled();
+    let mut a = bench.session();
+    let gets = |session: &mut Session, keys: &[&str]| {
+        let lines: Vec<String> = keys.iter().map(|key| format!("get {key}")).collect();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        steps(&bench, session, &lines)
+    };
+    bench.call(&mut a, "set k 1");
+    bench.call(&mut a, "set empty ");
+    bench.call(&mut a, "set gone 1 pxat 1");
+    // It reads what it has written, durable or not.
+    assert!(!bench.all_durable());
+    let all = ["k", "none", "empty", "gone", "k"];
+    let answers = "$1\r\n1\r\n$-1\r\n$0\r\n\r\n$-1\r\n$1\r\n1\r\n";
+    assert_eq!(gets(&mut a, &all), (5, answers.into()));
+    // Others read what is durable, and their replies need not wait.
+    let mut b = bench.session();
+    assert_eq!(gets(&mut b, &["k", "none"]).1, "$-1\r\n$-1\r\n");
+    assert!(b.take_unsettled().is_none());
+    // A value of another type ends it, and so do long replies.
+    bench.call(&mut a, "rpush list x");
+    assert_eq!(gets(&mut a, &["k", "list", "k"]).0, 1);
+    assert_eq!(gets(&mut a, &["list", "k"]), (0, String::new()));
+    let long = "v".repeat(100 << 10);
+    bench.call(&mut a, &format!("set long {long}"));
+    assert_eq!(gets(&mut a, &["long"; 8]).0, 3);
+    assert_eq!(gets(&mut a, &["k"]).0, 0);
 }
 
 #[test]
@@ -519,22 +512,21 @@ fn long_transactions_run() {
 
 #[test]
 fn what_a_client_has_waited_for_is_durable_before_it_is_answered() {
-    in_each_layout(|bench| {
-        let (mut a, mut b) = (bench.session(), bench.session());
-        assert_eq!(bench.flow(&mut a, "blpop k 0"), (String::new(), Flow::Wait));
-        a.take_unsettled();
-        assert_eq!(bench.call(&mut b, "rpush k x"), ":1\r\n");
-        assert!(!bench.all_durable());
-        let mut out = Vec::new();
-        a.waited(&bench.server, &mut out);
-        assert_eq!(out, b"*2\r\n$1\r\nk\r\n$1\r\nx\r\n");
-        assert!(a.take_unsettled().is_some());
-        // A client that is gone no longer waits.
-        assert_eq!(bench.flow(&mut a, "blpop k 0").1, Flow::Wait);
-        a.leave(&bench.server);
-        bench.call(&mut b, "rpush k y");
-        assert_eq!(bench.call(&mut b, "llen k"), ":1\r\n");
-    });
+    let bench = journalled();
+    let (mut a, mut b) = (bench.session(), bench.session());
+    assert_eq!(bench.flow(&mut a, "blpop k 0"), (String::new(), Flow::Wait));
+    a.take_unsettled();
+    assert_eq!(bench.call(&mut b, "rpush k x"), ":1\r\n");
+    assert!(!bench.all_durable());
+    let mut out = Vec::new();
+    a.waited(&bench.server, &mut out);
+    assert_eq!(out, b"*2\r\n$1\r\nk\r\n$1\r\nx\r\n");
+    assert!(a.take_unsettled().is_some());
+    // A client that is gone no longer waits.
+    assert_eq!(bench.flow(&mut a, "blpop k 0").1, Flow::Wait);
+    a.leave(&bench.server);
+    bench.call(&mut b, "rpush k y");
+    assert_eq!(bench.call(&mut b, "llen k"), ":1\r\n");
 }
 
 #[test]

@@ -151,10 +151,9 @@ fn reply(entry: Option<Entry<'_>>, out: &mut Out<'_>) -> ControlFlow<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixture::{Fixture, on_disk_as};
+    use crate::fixture::{Fixture, on_disk};
     use crate::reply::Protocol;
     use bristlecone_pmem::media::journal::fault::FaultDisk;
-    use bristlecone_store::Layout;
 
     fn together(data: &Data, steps: &[KeyStep<'_>]) -> (usize, String) {
         let mut reply = Vec::new();
@@ -165,17 +164,11 @@ mod tests {
 
     #[test]
     fn in_a_full_pool_gets_are_answered_and_sets_go_alone() {
-        // A page needs a chunk for blocks of its size, and what is kept back for removals comes
-        // first.
-        for (layout, removed) in [(Layout::Records, 100), (Layout::Clustered, 200)] {
-            in_a_full_pool(layout, removed);
-        }
-    }
-
-    /// Room is made by removing so many keys with values of 4 KiB.
-    fn in_a_full_pool(layout: Layout, removed: u64) {
+        /// Keys with values of 4 KiB that are removed to make room. A page needs a chunk for blocks
+        /// of its size, and what is kept back for removals comes first.
+        const REMOVED: u64 = 200;
         let (fixture, disk) = (Fixture::new(), FaultDisk::new(1));
-        let data = on_disk_as(&disk, true, layout);
+        let data = on_disk(&disk, true);
         let (mut keys, mut refused) = (0, String::new());
         for bytes in [4096, 1000, 200, 1] {
             let value = "v".repeat(bytes);
@@ -202,7 +195,7 @@ mod tests {
         assert_eq!(together(&data, &commands[2..]), (1, "$-1\r\n".into()));
         // Nothing is lost by that, and room that was made, durably, is used.
         assert_eq!(data.len(0), keys);
-        for key in 0..removed {
+        for key in 0..REMOVED {
             assert_eq!(fixture.call(&data, &format!("del key{key}")), ":1\r\n");
         }
         data.settle(data.applied()).unwrap();

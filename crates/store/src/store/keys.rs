@@ -147,8 +147,8 @@ impl<M: Media> Store<M> {
     }
 
     /// Puts the value that a stream gives up to its end, and returns its length. Others see the
-    /// value once all of it is there. In the clustered layout no more than 8 MiB of it are in
-    /// memory, and nobody waits while the stream is slow.
+    /// value once all of it is there. No more than 8 MiB of it are in memory, and nobody waits
+    /// while the stream is slow.
     ///
     /// # Errors
     /// [`WriteError`]; [`WriteError::Source`] if the stream fails. The key has what it had then.

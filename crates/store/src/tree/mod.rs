@@ -69,7 +69,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use sweep::Sweep;
 
-pub(crate) use salvage::salvage;
+pub(crate) use open::Clustered;
 
 /// An open store on a tree.
 pub(crate) struct TreeEngine<M: Media> {

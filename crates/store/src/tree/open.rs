@@ -5,18 +5,21 @@ use super::counts::Counts;
 use super::gate::Gate;
 use super::ledger::Ledger;
 use super::memory;
+use super::salvage::salvage;
 use super::sweep::{self, Sweep};
 use super::{Core, TreeEngine};
 use crate::control::Control;
-use crate::engine::Shares;
+use crate::engine::{Shares, StorageEngine};
 use crate::error::StoreError;
+use crate::format::{self, StoreFormat};
 use crate::options::StoreOptions;
-use crate::report::StoreRecovery;
-use crate::root::{self, Format, StoreRoot};
+use crate::report::{SalvageReport, Salvaged, StoreRecovery};
+use crate::root::{self, StoreRoot};
 use crate::wall::WallClock;
 use bristlecone_index::clustered::{ClusteredOptions, DEFAULT_PAGE_BYTES, HostedTree, PAGE_BYTES};
 use bristlecone_pmem::pool::{Root, RootError};
 use bristlecone_pmem::{Media, Pool};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -76,13 +79,55 @@ fn ready<M: Media>(root: &Root<M>, options: &StoreOptions, shares: &Shares) -> A
     Arc::new(Counts::new::<M>(feed, options.clock.clone()))
 }
 
+/// The format of a store on a clustered tree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clustered;
+
+impl<M: Media> StoreFormat<M> for Clustered {
+    fn version(&self) -> u64 {
+        format::CLUSTERED
+    }
+
+    fn create(
+        &self,
+        pool: &Arc<Pool<M>>,
+        name: &str,
+        options: &StoreOptions,
+        unfinished: bool,
+        shares: Shares,
+    ) -> Result<Box<dyn StorageEngine<M>>, StoreError> {
+        let made = TreeEngine::create(pool, name, options, unfinished, shares)?;
+        Ok(Box::new(made))
+    }
+
+    fn open(
+        &self,
+        pool: &Arc<Pool<M>>,
+        store: StoreRoot<M>,
+        options: &StoreOptions,
+        shares: Shares,
+    ) -> Result<Box<dyn StorageEngine<M>>, StoreError> {
+        Ok(Box::new(TreeEngine::open(pool, store, options, shares)?))
+    }
+
+    fn salvage(
+        &self,
+        pool: &Arc<Pool<M>>,
+        store: &StoreRoot<M>,
+        now: u64,
+        visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
+    ) -> Result<SalvageReport, StoreError> {
+        salvage(pool, store, now, visit)
+    }
+}
+
 impl<M: Media> TreeEngine<M> {
     /// Makes an empty store, as the roots `name` and that of its tree. With `unfinished` it cannot
     /// be opened until that mark is removed.
     ///
     /// # Errors
     /// [`StoreError`]; no store is left behind.
-    pub(crate) fn create(
+    fn create(
         pool: &Arc<Pool<M>>,
         name: &str,
         options: &StoreOptions,
@@ -99,7 +144,7 @@ impl<M: Media> TreeEngine<M> {
         let observer = Arc::clone(&counts);
         let tree_options = ClusteredOptions { page_bytes };
         let tree = HostedTree::create(pool, index_name, &tree_options, observer)?;
-        root::publish(&root, Format::Tree, 0, unfinished)?;
+        root::publish(&root, format::CLUSTERED, 0, unfinished)?;
         Self::over((tree, counts), root, page_bytes, options, shares)
     }
 
@@ -107,15 +152,13 @@ impl<M: Media> TreeEngine<M> {
     ///
     /// # Errors
     /// [`StoreError`]
-    pub(crate) fn open(
+    fn open(
         pool: &Arc<Pool<M>>,
         store: StoreRoot<M>,
         options: &StoreOptions,
         shares: Shares,
     ) -> Result<Self, StoreError> {
-        let StoreRoot {
-            root, index_name, ..
-        } = store;
+        let StoreRoot { root, index_name } = store;
         let page_bytes = page_bytes_of(pool, &index_name);
         let counts = ready(&root, options, &shares);
         let observer = Arc::clone(&counts);

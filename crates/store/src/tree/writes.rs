@@ -399,11 +399,7 @@ impl<M: Media> Core<M> {
     /// it.
     fn conflict(&self, key: &[u8], read: bool) -> ConflictError {
         let (keyspace, key) = split(key).unwrap_or((0, key));
-        ConflictError {
-            keyspace: self.catalogue.name_of(keyspace),
-            key: key.to_vec(),
-            read,
-        }
+        ConflictError::over(self.catalogue.name_of(keyspace), key, read)
     }
 
     /// Checks that no keyspace that was read was dropped since. The caller is inside the gate, so

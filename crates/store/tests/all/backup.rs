@@ -1,6 +1,6 @@
 //! Backups while others write, restoring with another engine, and streams that are not backups.
 
-use crate::common::{DESIGNS, Fixture, kind, text};
+use crate::common::{ALL, Fixture, restore, text};
 use bristlecone_store::{BackupError, Store, StoreError};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,7 +23,7 @@ fn filled(design: &str) -> Fixture {
 
 #[test]
 fn a_backup_is_of_one_time_and_comes_back_in_another_design() {
-    for (from, to) in [DESIGNS, [DESIGNS[1], DESIGNS[0]]].map(|[a, b]| (a, b)) {
+    for (from, to) in ALL.into_iter().flat_map(|from| ALL.map(|to| (from, to))) {
         let f = filled(from);
         let snapshot = f.store.snapshot();
         let done = AtomicBool::new(false);
@@ -43,8 +43,8 @@ fn a_backup_is_of_one_time_and_comes_back_in_another_design() {
         assert_eq!((report.keyspaces, report.entries), (2, 3002));
         assert_eq!(report.bytes, stream.len() as u64);
         let pool = f.new_pool();
-        let (kind, from) = (kind(to), &mut stream.as_slice());
-        let restored = Store::restore_with(&pool, "r", &f.options, kind, from);
+        let from = &mut stream.as_slice();
+        let restored = restore(&pool, "r", to, &f.options, from);
         let (restored, again) = restored.unwrap();
         assert_eq!(again, report);
         assert_eq!(restored.design().0, to);
@@ -71,84 +71,92 @@ fn a_backup_is_of_one_time_and_comes_back_in_another_design() {
 
 #[test]
 fn a_stream_that_is_no_whole_backup_leaves_no_store() {
-    let f = filled("lbtree");
-    let mut stream = Vec::new();
-    f.store.backup(&mut stream).unwrap();
-    let restore = |bytes: &[u8]| {
-        let pool = f.new_pool();
-        let error = Store::restore(&pool, "r", &f.options, &mut &bytes[..]).unwrap_err();
-        assert!(pool.roots().is_empty(), "{:?}", pool.roots());
-        error
-    };
-    assert!(matches!(restore(b""), BackupError::NotABackup));
-    assert!(matches!(
-        restore(b"BCSTORY\n and more of it"),
-        BackupError::NotABackup
-    ));
-    assert!(matches!(
-        restore(&stream[..20]),
-        BackupError::Damaged { .. }
-    ));
-    for cut in [stream.len() - 1, stream.len() - 30, 100, 30, 24] {
-        let error = restore(&stream[..cut]);
-        assert!(
-            matches!(error, BackupError::Damaged { .. }),
-            "{cut}: {error}"
-        );
-        assert!(error.to_string().contains("bytes in"), "{error}");
+    for design in ALL {
+        let f = filled(design);
+        let mut stream = Vec::new();
+        f.store.backup(&mut stream).unwrap();
+        let refused = |bytes: &[u8]| {
+            let pool = f.new_pool();
+            let error = restore(&pool, "r", design, &f.options, &mut &bytes[..]).unwrap_err();
+            assert!(pool.roots().is_empty(), "{:?}", pool.roots());
+            error
+        };
+        assert!(matches!(refused(b""), BackupError::NotABackup));
+        assert!(matches!(
+            refused(b"BCSTORY\n and more of it"),
+            BackupError::NotABackup
+        ));
+        assert!(matches!(
+            refused(&stream[..20]),
+            BackupError::Damaged { .. }
+        ));
+        for cut in [stream.len() - 1, stream.len() - 30, 100, 30, 24] {
+            let error = refused(&stream[..cut]);
+            assert!(
+                matches!(error, BackupError::Damaged { .. }),
+                "{cut}: {error}"
+            );
+            assert!(error.to_string().contains("bytes in"), "{error}");
+        }
+        for at in [9, 15, 24, 26, 40, stream.len() / 2, stream.len() - 10] {
+            let mut bad = stream.clone();
+            bad[at] ^= 0x40;
+            let error = refused(&bad);
+            assert!(
+                matches!(error, BackupError::Damaged { .. }),
+                "{at}: {error}"
+            );
+        }
+        // A length of 4 GiB that is not there.
+        let mut bad = stream[..24].to_vec();
+        bad.extend([2, 0xFF, 0xFF, 0xFF, 0xFF, 1, 2, 3]);
+        assert!(matches!(refused(&bad), BackupError::Damaged { .. }));
     }
-    for at in [9, 15, 24, 26, 40, stream.len() / 2, stream.len() - 10] {
-        let mut bad = stream.clone();
-        bad[at] ^= 0x40;
-        let error = restore(&bad);
-        assert!(
-            matches!(error, BackupError::Damaged { .. }),
-            "{at}: {error}"
-        );
-    }
-    // A length of 4 GiB that is not there.
-    let mut bad = stream[..24].to_vec();
-    bad.extend([2, 0xFF, 0xFF, 0xFF, 0xFF, 1, 2, 3]);
-    assert!(matches!(restore(&bad), BackupError::Damaged { .. }));
 }
 
 #[test]
 fn a_restore_that_was_cut_short_cannot_be_opened_only_removed() {
-    let f = filled("nvtree");
-    let mut stream = Vec::new();
-    f.store.backup(&mut stream).unwrap();
-    // A stream that copies the pool as a kill would leave it, half-way.
-    struct Halfway<'a> {
-        rest: &'a [u8],
-        at: usize,
-        file: std::path::PathBuf,
-    }
-    impl std::io::Read for Halfway<'_> {
-        fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-            if self.rest.len() < self.at {
-                self.at = 0;
-                std::fs::copy(&self.file, self.file.with_extension("killed"))?;
-            }
-            let n = out.len().min(self.rest.len()).min(64 << 10);
-            out[..n].copy_from_slice(&self.rest[..n]);
-            self.rest = &self.rest[n..];
-            Ok(n)
+    for design in ALL {
+        let f = filled(design);
+        let mut stream = Vec::new();
+        f.store.backup(&mut stream).unwrap();
+        // A stream that copies the pool as a kill would leave it, half-way.
+        struct Halfway<'a> {
+            rest: &'a [u8],
+            at: usize,
+            file: std::path::PathBuf,
         }
-    }
-    let pool = f.new_pool();
-    let mut halfway = Halfway {
-        rest: &stream,
-        at: stream.len() / 2,
-        file: pool.path().to_owned(),
-    };
-    let (restored, _) = Store::restore(&pool, "r", &f.options, &mut halfway).unwrap();
-    restored.check().unwrap();
-    let killed: std::sync::Arc<bristlecone_pmem::Pool<bristlecone_pmem::media::Auto>> =
-        bristlecone_pmem::Pool::open(&pool.path().with_extension("killed"), &Default::default())
+        impl std::io::Read for Halfway<'_> {
+            fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+                if self.rest.len() < self.at {
+                    self.at = 0;
+                    std::fs::copy(&self.file, self.file.with_extension("killed"))?;
+                }
+                let n = out.len().min(self.rest.len()).min(64 << 10);
+                out[..n].copy_from_slice(&self.rest[..n]);
+                self.rest = &self.rest[n..];
+                Ok(n)
+            }
+        }
+        let pool = f.new_pool();
+        let mut halfway = Halfway {
+            rest: &stream,
+            at: stream.len() / 2,
+            file: pool.path().to_owned(),
+        };
+        let (restored, _) = restore(&pool, "r", design, &f.options, &mut halfway).unwrap();
+        restored.check().unwrap();
+        let killed: std::sync::Arc<bristlecone_pmem::Pool<bristlecone_pmem::media::Auto>> =
+            bristlecone_pmem::Pool::open(
+                &pool.path().with_extension("killed"),
+                &Default::default(),
+            )
             .unwrap();
-    let error = crate::common::open(&killed, "r", &f.options).unwrap_err();
-    assert!(matches!(error, StoreError::Unfinished(_)), "{error}");
-    Store::remove(&killed, "r").unwrap();
-    let (restored, _) = Store::restore(&killed, "r", &f.options, &mut stream.as_slice()).unwrap();
-    restored.check().unwrap();
+        let error = crate::common::open(&killed, "r", &f.options).unwrap_err();
+        assert!(matches!(error, StoreError::Unfinished(_)), "{error}");
+        Store::remove(&killed, "r").unwrap();
+        let (restored, _) =
+            restore(&killed, "r", design, &f.options, &mut stream.as_slice()).unwrap();
+        restored.check().unwrap();
+    }
 }

@@ -1,11 +1,9 @@
 //! Closing a store: the errors, and that nothing is lost.
 
-use crate::common::{ALL, DESIGNS, Fixture, PATIENCE, text};
+use crate::common::{ALL, Fixture, text};
 use bristlecone_pmem::media::journal::fault::FaultDisk;
 use bristlecone_pmem::{Access, CommitError};
-use bristlecone_store::{CloseError, Store, StoreOptions, TransactionOptions};
-use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use bristlecone_store::{CloseError, TransactionOptions};
 
 #[test]
 fn whoever_still_has_it_is_in_the_way() {
@@ -77,56 +75,6 @@ fn a_disk_that_fails_for_good_is_reported() {
 }
 
 #[test]
-fn what_the_vacuums_thread_failed_with_is_said() {
-    for design in DESIGNS {
-        // In several blocks.
-        const LONG: u32 = 1_234_567;
-        /// The flag of a record whose value is in segments.
-        const APART: u32 = 1 << 30;
-        let f = Fixture::with(
-            design,
-            StoreOptions {
-                vacuum_every: Some(Duration::from_millis(1)),
-                ..StoreOptions::default()
-            },
-        );
-        f.put("a", &"v".repeat(LONG as usize));
-        let snapshot = f.store.snapshot();
-        f.put("a", "another value");
-        // The store's memory is mapped from the file, so the old version now has an impossible
-        // length.
-        let path = f.store.pool().path().to_path_buf();
-        let bytes = std::fs::read(&path).unwrap();
-        let length = bytes
-            .windows(4)
-            .position(|found| found == (LONG | APART).to_le_bytes());
-        let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
-        file.write_all_at(&[0xFF; 4], length.unwrap() as u64)
-            .unwrap();
-        drop(snapshot);
-        // Each vacuum reads the clock once, and frees what the one before could have freed.
-        let asked = f.hands.asked();
-        let begun = std::time::Instant::now();
-        while f.hands.asked() < asked + 4 {
-            assert!(
-                begun.elapsed() < PATIENCE,
-                "the vacuum's thread has stopped"
-            );
-            std::thread::yield_now();
-        }
-        let (store, error) = f.store.close().unwrap_err();
-        assert!(
-            matches!(&error, CloseError::Vacuum(e) if e.to_string().contains("damaged")),
-            "{error}"
-        );
-        assert_eq!(
-            text(store.get(&f.k, b"a").unwrap()).as_deref(),
-            Some("another value")
-        );
-    }
-}
-
-#[test]
 fn a_store_says_whether_it_was_closed_in_order() {
     for design in ALL {
         let f = Fixture::new(design);
@@ -145,7 +93,7 @@ fn a_store_says_whether_it_was_closed_in_order() {
         assert!(cut.recovery().in_order);
         drop(cut);
         let pool = crate::failing::on(&disk, Access::ReadWrite);
-        let store = Store::open(&pool, "s", &crate::failing::options()).unwrap();
+        let store = crate::common::open(&pool, "s", &crate::failing::options()).unwrap();
         store.close().map_err(|(_, e)| e).unwrap();
     }
 }

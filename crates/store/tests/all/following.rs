@@ -81,42 +81,39 @@ fn follow(store: &Store<Auto>, k: &Keyspace, mut watch: Watch) {
 
 #[test]
 fn whoever_begins_among_commits_gets_each_later_change_once_and_in_order() {
-    for layout in crate::common::LAYOUTS {
-        crate::common::set_layout(layout);
-        let disk = FaultDisk::new(1);
-        disk.set_sync_time(Duration::from_micros(20));
-        let (store, k) = made(&disk);
-        let (store, k) = (&store, &k);
-        std::thread::scope(|scope| {
-            let writers: Vec<_> = (0..3)
-                .map(|thread| {
-                    scope.spawn(move || {
-                        // One does not wait for its changes to be durable.
-                        let deferring = store.deferring();
-                        for i in 0..600 {
-                            if thread > 0 {
-                                count(store, k, thread, i);
-                                continue;
-                            }
-                            count(&deferring, k, thread, i);
-                            if i.is_multiple_of(8) {
-                                store.make_durable(deferring.applied()).unwrap();
-                            }
+    let disk = FaultDisk::new(1);
+    disk.set_sync_time(Duration::from_micros(20));
+    let (store, k) = made(&disk);
+    let (store, k) = (&store, &k);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..3)
+            .map(|thread| {
+                scope.spawn(move || {
+                    // One does not wait for its changes to be durable.
+                    let deferring = store.deferring();
+                    for i in 0..600 {
+                        if thread > 0 {
+                            count(store, k, thread, i);
+                            continue;
                         }
-                    })
+                        count(&deferring, k, thread, i);
+                        if i.is_multiple_of(8) {
+                            store.make_durable(deferring.applied()).unwrap();
+                        }
+                    }
                 })
-                .collect();
-            for _ in 0..6 {
-                let watch = store.watch(k, b"", UNLIMITED).unwrap();
-                scope.spawn(move || follow(store, k, watch));
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            for writer in writers {
-                writer.join().unwrap();
-            }
-            store.put(k, END, b"").unwrap();
-        });
-    }
+            })
+            .collect();
+        for _ in 0..6 {
+            let watch = store.watch(k, b"", UNLIMITED).unwrap();
+            scope.spawn(move || follow(store, k, watch));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        store.put(k, END, b"").unwrap();
+    });
 }
 
 /// Writes the numbers from 1 on under a key of the thread's own until the disk is gone.
@@ -145,41 +142,38 @@ fn write_until_cut(store: &Store<Auto>, k: &Keyspace, thread: usize) {
 
 #[test]
 fn what_was_given_before_a_power_cut_is_there_after_it() {
-    for layout in crate::common::LAYOUTS {
-        crate::common::set_layout(layout);
-        let mut given_in_all = 0;
-        for round in 0..40_u64 {
-            let disk = FaultDisk::new(round);
-            let (store, k) = made(&disk);
-            let mut watch = store.watch(&k, b"", UNLIMITED).unwrap();
-            disk.cut_after(1 + round * 7);
-            let given = std::thread::scope(|scope| {
-                for thread in 0..COUNTERS.len() {
-                    let (store, k) = (&store, &k);
-                    scope.spawn(move || write_until_cut(store, k, thread));
-                }
-                let mut given = BTreeMap::new();
-                // The failure comes last.
-                while let Ok(event) = watch.next_timeout(PATIENCE) {
-                    let Some(WatchEvent::Put { key, value, .. }) = event else {
-                        panic!("{event:?}");
-                    };
-                    let before = given.insert(key, number(&value)).unwrap_or(0);
-                    given_in_all += 1;
-                    assert_eq!(number(&value), before + 1);
-                }
-                given
-            });
-            assert!(watch.is_ended());
-            for seed in 0..3 {
-                let (after, k) = after_a_cut(&disk, seed);
-                for (key, given) in &given {
-                    let kept = after.get(&k, key).unwrap();
-                    let kept = kept.as_deref().map_or(0, number);
-                    assert!(kept >= *given, "{given} was given, {kept} is there");
-                }
+    let mut given_in_all = 0;
+    for round in 0..40_u64 {
+        let disk = FaultDisk::new(round);
+        let (store, k) = made(&disk);
+        let mut watch = store.watch(&k, b"", UNLIMITED).unwrap();
+        disk.cut_after(1 + round * 7);
+        let given = std::thread::scope(|scope| {
+            for thread in 0..COUNTERS.len() {
+                let (store, k) = (&store, &k);
+                scope.spawn(move || write_until_cut(store, k, thread));
+            }
+            let mut given = BTreeMap::new();
+            // The failure comes last.
+            while let Ok(event) = watch.next_timeout(PATIENCE) {
+                let Some(WatchEvent::Put { key, value, .. }) = event else {
+                    panic!("{event:?}");
+                };
+                let before = given.insert(key, number(&value)).unwrap_or(0);
+                given_in_all += 1;
+                assert_eq!(number(&value), before + 1);
+            }
+            given
+        });
+        assert!(watch.is_ended());
+        for seed in 0..3 {
+            let (after, k) = after_a_cut(&disk, seed);
+            for (key, given) in &given {
+                let kept = after.get(&k, key).unwrap();
+                let kept = kept.as_deref().map_or(0, number);
+                assert!(kept >= *given, "{given} was given, {kept} is there");
             }
         }
-        assert!(given_in_all > 100, "{given_in_all}");
     }
+    assert!(given_in_all > 100, "{given_in_all}");
 }

@@ -1,17 +1,14 @@
-//! Handles of keyspaces, and the designs that a store can have.
+//! Handles of keyspaces.
 //!
 //! A store once accepted another store's handle: a keyspace was known by its number alone, so
 //! `put(&other_stores_orders, ...)` wrote to the keyspace that had that number here.
 
-use crate::common::{Fixture, k};
-use bristlecone_pmem::media::{Auto, MediumKind};
-use bristlecone_pmem::{Pool, PoolOptions};
+use crate::common::{ALL, Fixture};
+use bristlecone_pmem::media::Auto;
 use bristlecone_store::{
-    Batch, Keyspace, ReadError, Step, Store, StoreError, StoreOptions, TransactionOptions, Update,
-    WriteError,
+    Batch, Keyspace, ReadError, Step, Store, TransactionOptions, Update, WriteError,
 };
 use std::ops::ControlFlow;
-use std::path::Path;
 
 fn refuses_read<T: std::fmt::Debug>(answer: Result<T, ReadError>) {
     let error = answer.unwrap_err();
@@ -35,32 +32,34 @@ fn refuses_write<T: std::fmt::Debug>(answer: Result<T, WriteError>) {
 /// Tries every operation with a handle of another store whose keyspace has the same number.
 #[test]
 fn a_keyspace_of_another_store_is_refused_by_every_operation() {
-    let (ours, other) = (Fixture::new("lbtree"), Fixture::new("lbtree"));
-    let mine = ours.store.keyspace("mine").unwrap();
-    let theirs = other.store.keyspace("theirs").unwrap();
-    assert_eq!(mine.number(), theirs.number(), "or the test shows nothing");
-    let store = &ours.store;
-    store.put(&mine, b"key", b"mine").unwrap();
+    for design in ALL {
+        let (ours, other) = (Fixture::new(design), Fixture::new(design));
+        let mine = ours.store.keyspace("mine").unwrap();
+        let theirs = other.store.keyspace("theirs").unwrap();
+        assert_eq!(mine.number(), theirs.number(), "or the test shows nothing");
+        let store = &ours.store;
+        store.put(&mine, b"key", b"mine").unwrap();
 
-    writes_are_refused(store, &mine, &theirs);
-    reads_are_refused(store, &theirs);
-    refuses_write(store.clear(theirs.clone()));
-    refuses_write(store.drop_keyspace(theirs.clone()));
+        writes_are_refused(store, &mine, &theirs);
+        reads_are_refused(store, &theirs);
+        refuses_write(store.clear(theirs.clone()));
+        refuses_write(store.drop_keyspace(theirs.clone()));
 
-    assert_eq!(
-        store.get(&mine, b"key").unwrap().as_deref(),
-        Some(&b"mine"[..])
-    );
-    assert_eq!(store.len(&mine), 1);
-    let names: Vec<_> = store
-        .keyspaces()
-        .iter()
-        .map(|k| k.name().to_owned())
-        .collect();
-    assert_eq!(names, ["k", "mine"]);
-    other.store.put(&theirs, b"key", b"theirs").unwrap();
-    assert_eq!(other.store.len(&theirs), 1);
-    store.check().unwrap();
+        assert_eq!(
+            store.get(&mine, b"key").unwrap().as_deref(),
+            Some(&b"mine"[..])
+        );
+        assert_eq!(store.len(&mine), 1);
+        let names: Vec<_> = store
+            .keyspaces()
+            .iter()
+            .map(|k| k.name().to_owned())
+            .collect();
+        assert_eq!(names, ["k", "mine"]);
+        other.store.put(&theirs, b"key", b"theirs").unwrap();
+        assert_eq!(other.store.len(&theirs), 1);
+        store.check().unwrap();
+    }
 }
 
 fn writes_are_refused(store: &Store<Auto>, mine: &Keyspace, theirs: &Keyspace) {
@@ -117,42 +116,13 @@ fn reads_are_refused(store: &Store<Auto>, theirs: &Keyspace) {
 /// Numbers of keyspaces may be reused once a store is opened again.
 #[test]
 fn a_handle_from_before_the_store_was_opened_is_refused() {
-    let f = Fixture::new("lbtree");
-    let old = f.store.keyspace("theirs").unwrap();
-    let f = f.reopened();
-    refuses_read(f.store.get(&old, b"key"));
-    let new = f.store.find_keyspace("theirs").unwrap();
-    assert_ne!(old, new);
-    assert_eq!(f.store.get(&new, b"key").unwrap(), None);
-}
-
-#[test]
-fn an_index_that_a_store_was_not_opened_for_is_named() {
-    let f = Fixture::new("nvtree");
-    f.put("key", "value");
-    let (dir, options) = f.ended(true);
-    let pool = Pool::<Auto>::open(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
-    let error = Store::open(&pool, "s", &options).unwrap_err();
-    assert!(
-        matches!(&error, StoreError::NoDesign { design, there } if design == "nvtree" && there == &["lbtree"]),
-        "{error}"
-    );
-    let text = error.to_string();
-    assert!(text.contains("nvtree") && text.contains("lbtree"), "{text}");
-    let store = crate::common::open(&pool, "s", &options).unwrap();
-    assert_eq!(store.get(&k(&store), b"key").unwrap().unwrap(), b"value");
-}
-
-#[test]
-fn a_store_is_made_over_lbtree_and_of_its_leaf_sizes_alone() {
-    let f = Fixture::new("lbtree");
-    assert_eq!(f.store.design(), ("lbtree", 256));
-    let options = crate::common::on(MediumKind::Dram, 1 << 30);
-    let volatile = Pool::<Auto>::create(Path::new("none"), &options).unwrap();
-    let odd = StoreOptions {
-        node_bytes: Some(300),
-        ..StoreOptions::default()
-    };
-    let error = Store::create(&volatile, "s", &odd).unwrap_err();
-    assert!(error.to_string().contains("300"), "{error}");
+    for design in ALL {
+        let f = Fixture::new(design);
+        let old = f.store.keyspace("theirs").unwrap();
+        let f = f.reopened();
+        refuses_read(f.store.get(&old, b"key"));
+        let new = f.store.find_keyspace("theirs").unwrap();
+        assert_ne!(old, new);
+        assert_eq!(f.store.get(&new, b"key").unwrap(), None);
+    }
 }

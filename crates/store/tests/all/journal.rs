@@ -3,7 +3,7 @@
 
 use bristlecone_pmem::media::{Auto, MediumKind};
 use bristlecone_pmem::{Pool, PoolOptions};
-use bristlecone_store::Batch;
+use bristlecone_store::{Batch, StoreOptions};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -25,14 +25,13 @@ pub fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn commits_of_threads_share_syncs_and_survive() {
-    for layout in crate::common::LAYOUTS {
-        crate::common::set_layout(layout);
+    for design in crate::common::ALL {
         let dir = crate::common::directory();
         let home = dir.path().join("home");
         std::fs::create_dir(&home).unwrap();
         let pool: Arc<Pool<Auto>> = Pool::create(&home.join("pool"), &options()).unwrap();
-        let made = crate::common::defaults().without_thread();
-        let store = crate::common::create(&pool, "s", "nvtree", &made).unwrap();
+        let made = StoreOptions::default().without_thread();
+        let store = crate::common::create(&pool, "s", design, &made).unwrap();
         let k = store.keyspace("k").unwrap();
         let syncs = pool.pm().journal_stats().unwrap().syncs;
         std::thread::scope(|scope| {

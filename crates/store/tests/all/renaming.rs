@@ -107,7 +107,7 @@ fn a_power_cut_leaves_the_old_name_or_the_new_one() {
         for seed in 0..4 {
             let cut = disk.restart(seed);
             let pool = crate::failing::on(&cut, Access::ReadWrite);
-            let store = Store::open(&pool, "s", &crate::failing::options()).unwrap();
+            let store = crate::common::open(&pool, "s", &crate::failing::options()).unwrap();
             store.check().unwrap();
             let all = store.keyspaces();
             assert_eq!(all.len(), 1, "{all:?}");
@@ -137,6 +137,6 @@ fn a_renaming_that_is_not_durable_yet_is_not_lost() {
     store.put(&k, b"a", b"new").unwrap();
     drop(store);
     let pool = crate::failing::on(&disk.after_kill(1), Access::ReadWrite);
-    let store = Store::open(&pool, "s", &crate::failing::options()).unwrap();
+    let store = crate::common::open(&pool, "s", &crate::failing::options()).unwrap();
     assert_eq!(names(&store), ["new"]);
 }

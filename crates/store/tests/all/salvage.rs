@@ -1,13 +1,12 @@
 //! `Store::salvage` returns all undamaged entries of a damaged store without opening it.
 
-use crate::common::{ALL, DESIGNS, Fixture, kind};
+use crate::common::{ALL, Fixture};
 use bristlecone_index::damage::collecting_damage;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Pool, PoolOptions};
-use bristlecone_store::{SalvageReport, Store, TransactionOptions};
+use bristlecone_store::{SalvageReport, TransactionOptions};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Undamaged entries by keyspace and key, and the damaged keys with their errors.
@@ -17,7 +16,7 @@ pub fn salvage(path: &Path, now: u64) -> (SalvageReport, Found) {
     let pool = Pool::<Auto>::open(path, &PoolOptions::read_only()).unwrap();
     let (mut whole, mut damaged) = (BTreeMap::new(), Vec::new());
     let (report, _) = collecting_damage(|| {
-        Store::salvage_with(&pool, "s", &DESIGNS.map(kind), now, &mut |salvaged| {
+        crate::common::salvage(&pool, "s", now, &mut |salvaged| {
             let key = String::from_utf8(salvaged.key.to_vec()).unwrap();
             let keyspace = match salvaged.keyspace {
                 Some(name) => name.to_owned(),
@@ -33,12 +32,7 @@ pub fn salvage(path: &Path, now: u64) -> (SalvageReport, Found) {
     (report.unwrap(), (whole, damaged))
 }
 
-fn find(bytes: &[u8], text: &[u8]) -> u64 {
-    let at = bytes.windows(text.len()).position(|window| window == text);
-    at.unwrap() as u64
-}
-
-fn filled(design: &str) -> Fixture {
+pub fn filled(design: &str) -> Fixture {
     let f = Fixture::new(design);
     for i in 0..300 {
         f.put(&format!("key {i}"), &format!("a value to be found, {i:03}"));
@@ -86,37 +80,5 @@ fn of_a_whole_store_everything_is_given_as_opening_finds_it() {
         }
         assert_eq!(expected.len(), 301);
         assert!(whole == expected, "{design}");
-    }
-}
-
-#[test]
-fn each_damaged_entry_is_named_and_the_others_are_given() {
-    for design in DESIGNS {
-        let f = filled(design);
-        let path = f.copy();
-        let bytes = std::fs::read(&path).unwrap();
-        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-        let record = |i: u32| find(&bytes, format!("a value to be found, {i:03}").as_bytes());
-        file.write_all_at(b"X", record(100)).unwrap();
-        // The head: length, flags and checksum; length and flags; stamp.
-        file.write_all_at(&[0xFF; 8], record(101) - 8).unwrap();
-        file.write_all_at(&[0xFF; 2], record(102) - 6).unwrap();
-        file.write_all_at(&[0xFF; 8], record(103) - 16).unwrap();
-        let pool = Pool::<Auto>::open(&path, &PoolOptions::read_only()).unwrap();
-        let store = crate::common::open(&pool, "s", &f.options).unwrap();
-        assert!(store.recovery().damaged >= 3, "{:?}", store.recovery());
-        drop((store, pool));
-        let (_, (whole, damaged)) = salvage(&path, f.store.now());
-        let keys: Vec<&str> = damaged.iter().map(|(key, _)| key.as_str()).collect();
-        assert_eq!(
-            keys,
-            ["key 100", "key 101", "key 102", "key 103"],
-            "{damaged:?}"
-        );
-        assert!(damaged[0].1.contains("checksum"), "{damaged:?}");
-        assert_eq!(whole.len(), 301 - 4);
-        let after = std::fs::read(&path).unwrap();
-        let changed = after.iter().zip(&bytes).filter(|(a, b)| a != b).count();
-        assert!(changed <= 19, "salvaging changes nothing");
     }
 }

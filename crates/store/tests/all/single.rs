@@ -330,18 +330,18 @@ fn a_store_that_is_removed_can_be_made_again() {
         f.put("a", "1");
         let pool = f.store.pool().clone();
         let options = f.options.clone();
-        assert!(bristlecone_store::Store::create(&pool, "s", &options).is_err());
+        assert!(crate::common::create(&pool, "s", design, &options).is_err());
         assert!(
             bristlecone_store::Store::remove(&pool, "s").is_err(),
             "it is open"
         );
         drop(f.store);
         bristlecone_store::Store::remove(&pool, "s").unwrap();
-        assert!(bristlecone_store::Store::open(&pool, "s", &options).is_err());
-        let again = bristlecone_store::Store::create(&pool, "s", &options).unwrap();
+        assert!(crate::common::open(&pool, "s", &options).is_err());
+        let again = crate::common::create(&pool, "s", design, &options).unwrap();
         assert!(again.find_keyspace("k").is_none());
         let name = "n".repeat(bristlecone_store::MAX_NAME_BYTES + 1);
-        let error = bristlecone_store::Store::create(&pool, &name, &options).unwrap_err();
+        let error = crate::common::create(&pool, &name, design, &options).unwrap_err();
         assert!(error.to_string().contains("41"), "{error}");
     }
 }

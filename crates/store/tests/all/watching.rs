@@ -8,7 +8,8 @@ use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::media::journal::fault::FaultDisk;
 use bristlecone_pmem::{Pool, PoolOptions};
 use bristlecone_store::{
-    Batch, Keyspace, Store, TransactionOptions, Watch, WatchEvent, WatchLimits, WriteError,
+    Batch, Keyspace, Store, StoreOptions, TransactionOptions, Watch, WatchEvent, WatchLimits,
+    WriteError,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -148,46 +149,43 @@ fn a_cleared_keyspace_is_watched_on_and_a_dropped_one_ends_the_watch() {
 
 fn journalled(dir: &tempfile::TempDir) -> (Store<Auto>, Keyspace) {
     let pool = crate::common::journalled(dir.path());
-    let store = Store::create(&pool, "store", &crate::common::defaults()).unwrap();
+    let store = crate::common::make(&pool, "store", &StoreOptions::default()).unwrap();
     let k = store.keyspace("k").unwrap();
     (store, k)
 }
 
 #[test]
 fn nothing_is_reported_before_it_is_durable() {
-    for layout in crate::common::LAYOUTS {
-        crate::common::set_layout(layout);
-        let dir = crate::common::directory();
-        let (store, k) = journalled(&dir);
-        let mut all = store.watch(&k, b"", WatchLimits::default()).unwrap();
-        let deferring = store.deferring();
-        for key in [b"a", b"b"] {
-            deferring.put(&k, key, b"1").unwrap();
-        }
-        assert_eq!(taken(&mut all), [""; 0]);
-        store.make_durable(deferring.applied()).unwrap();
-        assert_eq!(taken(&mut all), ["a=1", "b=1"]);
-        deferring.put(&k, b"c", b"1").unwrap();
-        store.put(&k, b"d", b"1").unwrap();
-        assert_eq!(
-            taken(&mut all),
-            ["c=1", "d=1"],
-            "made durable by a commit that waits"
-        );
-
-        // Nor is the news that something was missed, since it is not to be found elsewhere yet.
-        let few = WatchLimits {
-            events: 2,
-            ..WatchLimits::default()
-        };
-        let mut slow = store.watch(&k, b"", few).unwrap();
-        for key in [b"e", b"f", b"g", b"h"] {
-            deferring.put(&k, key, b"1").unwrap();
-        }
-        assert_eq!(taken(&mut slow), [""; 0]);
-        store.make_durable(deferring.applied()).unwrap();
-        assert_eq!(taken(&mut slow), ["missed 2", "g=1", "h=1"]);
+    let dir = crate::common::directory();
+    let (store, k) = journalled(&dir);
+    let mut all = store.watch(&k, b"", WatchLimits::default()).unwrap();
+    let deferring = store.deferring();
+    for key in [b"a", b"b"] {
+        deferring.put(&k, key, b"1").unwrap();
     }
+    assert_eq!(taken(&mut all), [""; 0]);
+    store.make_durable(deferring.applied()).unwrap();
+    assert_eq!(taken(&mut all), ["a=1", "b=1"]);
+    deferring.put(&k, b"c", b"1").unwrap();
+    store.put(&k, b"d", b"1").unwrap();
+    assert_eq!(
+        taken(&mut all),
+        ["c=1", "d=1"],
+        "made durable by a commit that waits"
+    );
+
+    // Nor is the news that something was missed, since it is not to be found elsewhere yet.
+    let few = WatchLimits {
+        events: 2,
+        ..WatchLimits::default()
+    };
+    let mut slow = store.watch(&k, b"", few).unwrap();
+    for key in [b"e", b"f", b"g", b"h"] {
+        deferring.put(&k, key, b"1").unwrap();
+    }
+    assert_eq!(taken(&mut slow), [""; 0]);
+    store.make_durable(deferring.applied()).unwrap();
+    assert_eq!(taken(&mut slow), ["missed 2", "g=1", "h=1"]);
 }
 
 /// A subscriber that does not read has the newest changes, within its limits.
@@ -309,47 +307,41 @@ fn follow(f: &Fixture, mut watch: Watch, since: u64, mut map: BTreeMap<Vec<u8>, 
 
 #[test]
 fn waiting_ends_with_a_change_with_the_time_and_with_the_store() {
-    for layout in crate::common::LAYOUTS {
-        crate::common::set_layout(layout);
-        let dir = crate::common::directory();
-        let (store, k) = journalled(&dir);
-        let mut watch = store.watch(&k, b"", WatchLimits::default()).unwrap();
-        assert_eq!(watch.next_timeout(Duration::ZERO).unwrap(), None);
-        assert_eq!(watch.next_timeout(Duration::from_millis(5)).unwrap(), None);
-        let reader = std::thread::spawn(move || {
-            let first = watch.next_timeout(PATIENCE).unwrap().map(|e| shown(&e));
-            assert_eq!(first.as_deref(), Some("a=1"));
-            watch.map(|e| shown(&e.unwrap())).collect::<Vec<_>>()
-        });
-        store.put(&k, b"a", b"1").unwrap();
-        store.put(&k, b"b", b"2").unwrap();
-        // It does not keep the store open, and closing makes durable what was deferred.
-        store.deferring().put(&k, b"c", b"3").unwrap();
-        store.close().map_err(|(_, e)| e).unwrap();
-        assert_eq!(reader.join().unwrap(), ["b=2", "c=3"]);
-    }
+    let dir = crate::common::directory();
+    let (store, k) = journalled(&dir);
+    let mut watch = store.watch(&k, b"", WatchLimits::default()).unwrap();
+    assert_eq!(watch.next_timeout(Duration::ZERO).unwrap(), None);
+    assert_eq!(watch.next_timeout(Duration::from_millis(5)).unwrap(), None);
+    let reader = std::thread::spawn(move || {
+        let first = watch.next_timeout(PATIENCE).unwrap().map(|e| shown(&e));
+        assert_eq!(first.as_deref(), Some("a=1"));
+        watch.map(|e| shown(&e.unwrap())).collect::<Vec<_>>()
+    });
+    store.put(&k, b"a", b"1").unwrap();
+    store.put(&k, b"b", b"2").unwrap();
+    // It does not keep the store open, and closing makes durable what was deferred.
+    store.deferring().put(&k, b"c", b"3").unwrap();
+    store.close().map_err(|(_, e)| e).unwrap();
+    assert_eq!(reader.join().unwrap(), ["b=2", "c=3"]);
 }
 
 #[test]
 fn a_medium_that_fails_is_said_once_and_ends_the_watch() {
-    for layout in crate::common::LAYOUTS {
-        crate::common::set_layout(layout);
-        let disk = FaultDisk::new(7);
-        let (store, k) = made(&disk);
-        let mut watch = store.watch(&k, b"", WatchLimits::default()).unwrap();
-        disk.set_full(true);
-        store.put(&k, b"a", b"full").unwrap_err();
-        assert_eq!(watch.try_next().unwrap(), None, "it is not durable");
-        assert!(!watch.is_ended());
-        disk.set_full(false);
-        store.put(&k, b"b", b"new").unwrap();
-        assert_eq!(taken(&mut watch), ["a=full", "b=new"]);
-        disk.fail_sync(1);
-        store.put(&k, b"c", b"new").unwrap_err();
-        let error = watch.next().unwrap().unwrap_err();
-        assert!(matches!(error, CommitError::Failed { .. }), "{error}");
-        assert!(watch.next().is_none() && watch.is_ended());
-    }
+    let disk = FaultDisk::new(7);
+    let (store, k) = made(&disk);
+    let mut watch = store.watch(&k, b"", WatchLimits::default()).unwrap();
+    disk.set_full(true);
+    store.put(&k, b"a", b"full").unwrap_err();
+    assert_eq!(watch.try_next().unwrap(), None, "it is not durable");
+    assert!(!watch.is_ended());
+    disk.set_full(false);
+    store.put(&k, b"b", b"new").unwrap();
+    assert_eq!(taken(&mut watch), ["a=full", "b=new"]);
+    disk.fail_sync(1);
+    store.put(&k, b"c", b"new").unwrap_err();
+    let error = watch.next().unwrap().unwrap_err();
+    assert!(matches!(error, CommitError::Failed { .. }), "{error}");
+    assert!(watch.next().is_none() && watch.is_ended());
 }
 
 #[test]
@@ -415,17 +407,14 @@ fn a_subscriber_that_is_told_of_a_clearing_finds_the_new_keyspace() {
 /// afterwards.
 #[test]
 fn dropping_the_last_handle_gives_the_last_changes_first() {
-    for layout in crate::common::LAYOUTS {
-        crate::common::set_layout(layout);
-        let dir = tempfile::tempdir().unwrap();
-        let (store, k) = journalled(&dir);
-        let limits = WatchLimits::default();
-        let mut watch = store.watch(&k, b"", limits).unwrap();
-        let deferring = store.deferring();
-        deferring.put(&k, b"late", b"1").unwrap();
-        drop((store, deferring));
-        assert_eq!(taken(&mut watch), ["late=1"]);
-        assert!(watch.is_ended());
-        assert_eq!(watch.try_next().unwrap(), None);
-    }
+    let dir = tempfile::tempdir().unwrap();
+    let (store, k) = journalled(&dir);
+    let limits = WatchLimits::default();
+    let mut watch = store.watch(&k, b"", limits).unwrap();
+    let deferring = store.deferring();
+    deferring.put(&k, b"late", b"1").unwrap();
+    drop((store, deferring));
+    assert_eq!(taken(&mut watch), ["late=1"]);
+    assert!(watch.is_ended());
+    assert_eq!(watch.try_next().unwrap(), None);
 }

@@ -24,7 +24,7 @@
 //! subjects have a pool that was opened and closed between a crash and the store's opening.
 //!
 //! # Crash states
-//! The states of the commit in flight, of the vacuum and of the index.
+//! The states of the commit in flight, of the vacuum and of the index, or of the clustered tree.
 
 mod follower;
 mod keyspaces;
@@ -32,12 +32,13 @@ mod keyspaces;
 use super::{make_pool, open_pool, verify_pool};
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_designs::engines::NVTREE;
+use bristlecone_nv_store::{EngineKind, LbEngine, NvStore};
 use bristlecone_pmem::media::Sim;
 use bristlecone_pmem::pool::RootError;
 use bristlecone_pmem::sync::lock;
 use bristlecone_store::{
-    Batch, EngineKind, Entry, Keyspace, Layout, LbEngine, Snapshot, Store, StoreError,
-    StoreOptions, TransactionOptions, WallClock, WriteError,
+    Batch, Entry, Keyspace, Snapshot, Store, StoreError, StoreOptions, TransactionOptions,
+    WallClock, WriteError,
 };
 use follower::Follower;
 use keyspaces::Home;
@@ -56,10 +57,10 @@ const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Versions that a step of the vacuum frees.
 const STEP: usize = 2;
 
-/// The store as a subject, over one design.
+/// The store as a subject: on the clustered tree, or NV-Store over one design.
 #[derive(Clone, Copy)]
 pub struct StoreSubject {
-    /// The engine of the index; `None` for a store on a clustered tree.
+    /// The engine of NV-Store's index; `None` for a store on a clustered tree.
     kind: Option<&'static dyn EngineKind<Sim>>,
     node_bytes: u32,
     variant: Variant,
@@ -102,9 +103,7 @@ impl StoreSubject {
 
     fn options(self) -> StoreOptions {
         StoreOptions {
-            layout: Layout::Clustered,
             node_bytes: Some(self.node_bytes),
-            recovery_threads: 2,
             clock: WallClock::new(|| NOW),
             ..StoreOptions::default().without_thread()
         }
@@ -133,6 +132,11 @@ impl StoreSubject {
     }
 }
 
+/// Returns NV-Store over that engine.
+fn nv_store(kind: &dyn EngineKind<Sim>) -> NvStore<'_, Sim> {
+    NvStore::over(&[kind]).recovery_threads(2)
+}
+
 impl Subject for StoreSubject {
     fn name(&self) -> String {
         let variant = match self.variant {
@@ -153,7 +157,7 @@ impl Subject for StoreSubject {
     fn create(&self) -> Result<Box<dyn Live>, Fault> {
         let pool = make_pool()?;
         let store = match self.kind {
-            Some(kind) => Store::create_with(&pool, ROOT, &self.options(), kind),
+            Some(kind) => Store::create_as(&pool, ROOT, &self.options(), &nv_store(kind)),
             None => Store::create(&pool, ROOT, &self.options()),
         };
         let store = store.map_err(|e| Fault::new(FaultKind::Progress, e.to_string()))?;
@@ -167,8 +171,11 @@ impl Subject for StoreSubject {
         let Some(pool) = open_pool()? else {
             return Ok(Opened::Absent);
         };
-        let kinds: Vec<_> = self.kind.into_iter().collect();
-        let store = match Store::open_with(&pool, ROOT, &self.options(), &kinds) {
+        let opened = match self.kind {
+            Some(kind) => Store::open_with(&pool, ROOT, &self.options(), &[&nv_store(kind)]),
+            None => Store::open(&pool, ROOT, &self.options()),
+        };
+        let store = match opened {
             Ok(store) => store,
             Err(StoreError::Root(RootError::NotFound(_))) => return Ok(Opened::Absent),
             Err(e) => return Err(Fault::new(FaultKind::Recovery, e.to_string())),

@@ -70,7 +70,7 @@ impl Store for Product {
     }
 
     fn setting(&self) -> &'static str {
-        "Durability::Immediate and Layout::Clustered, the defaults"
+        "Durability::Immediate, the default"
     }
 
     fn put(&self, key: u64, value: &[u8]) -> Result<(), PeerError> {

@@ -250,7 +250,7 @@ pub fn run(args: &BenchServer) -> Outcome<Report> {
         let dir = Scratch::new(&args.path, Purpose::Bench)
             .map_err(|e| Failure::io(&args.path, "making a directory in it", &e))?;
         processors.for_servers()?;
-        let mut how = vec!["--layout", args.layout.layout().name()];
+        let mut how = Vec::new();
         if let Some(medium) = args.medium {
             how.extend(["--medium", medium.name()]);
         }

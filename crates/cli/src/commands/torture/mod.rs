@@ -5,15 +5,14 @@ mod served;
 use crate::args::Torture;
 use crate::contents::Contents;
 use crate::database::{self, DEFAULT};
-use bristlecone::Layout;
 use bristlecone_command::args::WriterArgs;
 use bristlecone_command::failure::Outcome;
 use bristlecone_command::pool::How;
 use bristlecone_command::torture::{self, Victim};
 use std::path::Path;
 
-fn create(path: &Path, how: How, layout: Layout) -> Outcome<Box<dyn Victim>> {
-    let db = database::create(path, how, layout)?;
+fn create(path: &Path, how: How) -> Outcome<Box<dyn Victim>> {
+    let db = database::create(path, how)?;
     Ok(Box::new(Contents::named(path, db, DEFAULT)?))
 }
 
@@ -23,12 +22,10 @@ fn open(path: &Path, how: How) -> Outcome<Box<dyn Victim>> {
 
 /// Tortures a database or a server.
 pub fn run(args: &Torture) -> Outcome {
-    let layout = args.layout.layout();
     torture::run(&args.torture, |pool| {
         if args.server {
-            served::rounds(&args.torture, layout, pool)
+            served::rounds(&args.torture, pool)
         } else {
-            let create = |path: &Path, how| create(path, how, layout);
             torture::rounds(&args.torture, pool, &create, &open)
         }
     })

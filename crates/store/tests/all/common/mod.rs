@@ -1,14 +1,11 @@
-//! A store in a file, its copy as a crash would leave it, and a clock that is set by hand.
+//! A store in a file, of the formats of `formats.rs`, its copy as a crash would leave it, and a
+//! clock that is set by hand.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
-use bristlecone_designs::engines::NVTREE;
 use bristlecone_pmem::media::{Auto, MediumKind};
 use bristlecone_pmem::{Media, MediaOptions, Pool, PoolOptions};
-use bristlecone_store::{
-    EngineKind, Keyspace, Layout, LbEngine, Store, StoreError, StoreOptions, WallClock,
-};
-use std::cell::Cell;
+use bristlecone_store::{Keyspace, Store, StoreError, StoreOptions, WallClock};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,42 +15,18 @@ use tempfile::TempDir;
 /// How long a test waits for another thread.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The designs of the index of a store of version records.
-pub const DESIGNS: [&str; 2] = ["nvtree", "lbtree"];
+pub use crate::formats::{ALL, USUAL, create, open, restore, salvage};
 
 /// The clustered tree, which has keys and values in its pages.
 pub const TREE: &str = "clustered";
 
-/// All designs of a store.
-pub const ALL: [&str; 3] = [DESIGNS[0], DESIGNS[1], TREE];
-
-/// Returns the engine of a design.
-pub fn kind<M: Media>(design: &str) -> &'static dyn EngineKind<M> {
-    match design {
-        "lbtree" => &LbEngine,
-        "nvtree" => &NVTREE,
-        _ => panic!("no test has {design}"),
-    }
-}
-
-thread_local! {
-    static LAYOUT: Cell<Layout> = const { Cell::new(Layout::Records) };
-}
-
-/// All layouts of a store.
-pub const LAYOUTS: [Layout; 2] = [Layout::Records, Layout::Clustered];
-
-/// Stores that this thread makes with [`defaults`] have this layout from now on.
-pub fn set_layout(layout: Layout) {
-    LAYOUT.set(layout);
-}
-
-/// The default options, but for the layout.
-pub fn defaults() -> StoreOptions {
-    StoreOptions {
-        layout: LAYOUT.get(),
-        ..StoreOptions::default()
-    }
+/// Makes store `name` of the usual design.
+pub fn make<M: Media>(
+    pool: &Arc<Pool<M>>,
+    name: &str,
+    options: &StoreOptions,
+) -> Result<Store<M>, StoreError> {
+    create(pool, name, USUAL, options)
 }
 
 /// Bytes of address space that a pool of these tests may grow to.
@@ -74,32 +47,6 @@ pub fn on(medium: MediumKind, reserve: u64) -> PoolOptions {
 pub fn journalled(dir: &Path) -> Arc<Pool<Auto>> {
     let options = on(MediumKind::Journal, RESERVE);
     Pool::create(&dir.join("pool"), &options).unwrap()
-}
-
-/// Makes store `name` with an index of that design.
-pub fn create<M: Media>(
-    pool: &Arc<Pool<M>>,
-    name: &str,
-    design: &str,
-    options: &StoreOptions,
-) -> Result<Store<M>, StoreError> {
-    if design == TREE {
-        let options = StoreOptions {
-            layout: Layout::Clustered,
-            ..options.clone()
-        };
-        return Store::create(pool, name, &options);
-    }
-    Store::create_with(pool, name, options, kind(design))
-}
-
-/// Opens store `name`, whatever its index's design.
-pub fn open<M: Media>(
-    pool: &Arc<Pool<M>>,
-    name: &str,
-    options: &StoreOptions,
-) -> Result<Store<M>, StoreError> {
-    Store::open_with(pool, name, options, &DESIGNS.map(kind))
 }
 
 /// A clock that is set by hand.
@@ -159,7 +106,6 @@ impl Fixture {
         let hands = Hands::default();
         let options = StoreOptions {
             clock: hands.clock(),
-            recovery_threads: 2,
             ..options
         };
         let options_of_pool = on(MediumKind::Mapped, RESERVE);

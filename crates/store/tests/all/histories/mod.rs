@@ -226,7 +226,8 @@ fn randomised_histories_have_no_anomalies() {
     }
 }
 
-/// For the whole of the tests: `cargo test -p bristlecone-store --test all -- --ignored`.
+/// For the whole of the tests: `cargo test -p bristlecone-store --test all -- --ignored`, and the
+/// same of `bristlecone-nv-store`.
 #[test]
 #[ignore = "a minute or so"]
 fn a_million_operations_have_no_anomalies() {
@@ -343,7 +344,7 @@ fn the_checker_finds_what_is_planted() {
 /// A history of the store with one read made older, or one element taken away, is noticed.
 #[test]
 fn the_checker_finds_what_is_planted_into_a_real_history() {
-    let [mut all, _] = history("lbtree", 3, 3, 6_000, Isolation::Serializable);
+    let [mut all, _] = history(crate::common::USUAL, 3, 3, 6_000, Isolation::Serializable);
     none(&check(&all));
     let mut rng = SmallRng::seed_from_u64(4);
     let (mut tried, mut noticed) = (0, 0);

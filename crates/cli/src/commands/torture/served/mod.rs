@@ -11,7 +11,6 @@ mod plan;
 use crate::client::{Client, Reply};
 use crate::database;
 use crate::server::Server;
-use bristlecone::Layout;
 use bristlecone_command::args::TortureArgs;
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::pool::How;
@@ -39,11 +38,11 @@ struct Work {
 }
 
 /// Runs the rounds.
-pub fn rounds(args: &TortureArgs, layout: Layout, pool: &Path) -> Outcome<Report> {
+pub fn rounds(args: &TortureArgs, pool: &Path) -> Outcome<Report> {
     let started = Instant::now();
     let seed = args.seed.unwrap_or_else(rand::random);
     let clients = args.threads.unwrap_or(16);
-    let arguments = ["--medium", args.medium.name(), "--layout", layout.name()];
+    let arguments = ["--medium", args.medium.name()];
     let mut states = vec![State::default(); usize::from(clients)];
     let mut tally = Tally::new(args.kills);
     let mut server = Server::start(pool, &arguments)?;

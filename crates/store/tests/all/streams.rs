@@ -1,0 +1,119 @@
+//! Values that come from streams, and ranges of values.
+
+use crate::common::{ALL, Fixture};
+use bristlecone_store::{MAX_VALUE_BYTES, WriteError};
+use std::io::{self, Read};
+
+const MIB: usize = 1 << 20;
+
+/// Bytes that differ from place to place.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len as u32).map(|i| (i ^ i >> 9) as u8).collect()
+}
+
+/// Gives some bytes at a time, and fails at the end if it is told to.
+struct Trickle<'p> {
+    bytes: &'p [u8],
+    fails: bool,
+}
+
+impl Read for Trickle<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.bytes.is_empty() && self.fails {
+            return Err(io::Error::other("the line was cut"));
+        }
+        let len = into.len().min(700_001).min(self.bytes.len());
+        into[..len].copy_from_slice(&self.bytes[..len]);
+        self.bytes = &self.bytes[len..];
+        Ok(len)
+    }
+}
+
+#[test]
+fn streams_of_all_lengths_come_back_and_so_does_each_range() {
+    for design in ALL {
+        let f = Fixture::new(design);
+        for len in [0, 1, 300, 5_000, MIB - 1, MIB + 1, 8 * MIB, 20 * MIB + 3] {
+            let value = pattern(len);
+            let stream = Trickle {
+                bytes: &value,
+                fails: false,
+            };
+            let put = f.store.put_from(&f.k, b"key", stream, None).unwrap();
+            assert_eq!(put, len as u64, "{design}");
+            assert!(
+                f.store.get(&f.k, b"key").unwrap().unwrap() == value,
+                "{len}"
+            );
+            for (from, to) in [
+                (0, len),
+                (len / 3, len / 2),
+                (len.max(9) - 9, len + 5),
+                (len, len),
+            ] {
+                let mut into = b"before ".to_vec();
+                let range = from as u64..to as u64;
+                let whole = f.store.get_range(&f.k, b"key", range, &mut into).unwrap();
+                assert_eq!(whole, Some(len as u64));
+                let part = &value[from.min(len)..to.min(len)];
+                assert!(
+                    into[..7] == *b"before " && into[7..] == *part,
+                    "{len}: {from}"
+                );
+            }
+        }
+        let mut into = Vec::new();
+        let none = f.store.get_range(&f.k, b"other", .., &mut into).unwrap();
+        assert!(none.is_none() && into.is_empty());
+        let snapshot = f.store.snapshot();
+        f.put("key", "short");
+        let then = snapshot.get_range(&f.k, b"key", 5..8, &mut into).unwrap();
+        assert_eq!(then, Some(20 * MIB as u64 + 3));
+        assert_eq!(
+            into,
+            pattern(8)[5..8],
+            "as it was when the snapshot was taken"
+        );
+        f.store.check().unwrap();
+    }
+}
+
+#[test]
+fn a_stream_that_fails_or_is_too_long_changes_nothing_and_leaves_nothing() {
+    for design in ALL {
+        let f = Fixture::new(design);
+        f.put("key", "before");
+        f.store.vacuum_all().unwrap();
+        let before = f.store.stats();
+        let value = pattern(20 * MIB);
+        let stream = Trickle {
+            bytes: &value,
+            fails: true,
+        };
+        let failed = f.store.put_from(&f.k, b"key", stream, None).unwrap_err();
+        assert!(matches!(failed, WriteError::Source(_)), "{failed}");
+        assert!(failed.to_string().contains("the line was cut"), "{failed}");
+        let long = io::repeat(7).take(MAX_VALUE_BYTES as u64 + 1);
+        let failed = f.store.put_from(&f.k, b"key", long, None).unwrap_err();
+        assert!(
+            matches!(failed, WriteError::ValueTooLong { .. }),
+            "{failed}"
+        );
+        let failed = f.store.put_from(&f.k, &[1; 70_000], io::empty(), None);
+        assert!(matches!(failed, Err(WriteError::KeyTooLong { .. })));
+        assert_eq!(f.get("key").unwrap(), "before");
+        f.store.vacuum_all().unwrap();
+        let after = f.store.stats();
+        assert_eq!(
+            (after.keys, after.versions, after.live_bytes),
+            (before.keys, before.versions, before.live_bytes),
+            "{design}"
+        );
+        let more = after.block_bytes.saturating_sub(before.block_bytes);
+        assert!(
+            more < MIB as u64,
+            "{design}: {more} bytes of blocks are left"
+        );
+        f.store.check().unwrap();
+    }
+}
