@@ -281,6 +281,8 @@ mod tests {
     fn shares_of_nothing_are_none() {
         let counts = Counts {
             workload: Workload::Get,
+            ops_per_s: 1e6,
+            peak_bytes: 4 << 20,
             resident_bytes: 1,
             anonymous_bytes: 1,
             file_bytes: 8192,

@@ -375,6 +375,7 @@ mod tests {
             ratio_max: Some(max),
             best_peer: Some(Engine::Lmdb),
             resident_bytes: None,
+            peak_bytes: None,
             anonymous_bytes: None,
             bytes_per_entry: None,
             written_per_user_byte: None,

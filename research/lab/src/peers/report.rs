@@ -446,6 +446,8 @@ mod tests {
         let comparison = comparison(engines);
         let counts = Counts {
             workload: Workload::Get,
+            ops_per_s: 1e6,
+            peak_bytes: 4 << 20,
             resident_bytes: 3 << 20,
             anonymous_bytes: 1 << 20,
             file_bytes: 640,
