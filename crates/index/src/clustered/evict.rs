@@ -386,6 +386,8 @@ where
         if block == 0 || words < SEAL || part.latest() >= horizon {
             return false;
         }
+        // Its seal is stored. What lies around it need not come to memory.
+        self.touch_to_store(block..block + 1);
         let Ok((page, header, seed)) = self.checked_page(block) else {
             return false;
         };
