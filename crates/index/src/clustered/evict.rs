@@ -294,7 +294,7 @@ where
     }
 
     /// Before bytes of the pool are read that are going to be changed, and that may have left
-    /// memory. A batch can give nothing back before it is done: so nothing comes to memory with them.
+    /// memory. A batch can give nothing back before it is done: so nothing comes with them.
     pub(super) fn touch_to_store(&self, bytes: Range<u64>) {
         if self.memory.as_ref().is_some_and(Memory::is_limited) {
             self.fill_memory(bytes.clone());

@@ -227,8 +227,8 @@ impl Core {
         usual.min(u64::from(MAX_SEGMENTS)) as u32
     }
 
-    /// Makes the journal `segments` segments long, within its limit, or by the most that it grows at
-    /// a time. A longer one keeps its length.
+    /// Makes the journal `segments` segments long, within its limit, or longer by the most that it
+    /// grows at a time. One that is as long keeps its length.
     fn lengthen(&self, keeper: &mut Keeper, segments: u32) -> Result<(), CommitError> {
         let segment = u64::from(keeper.header.segment_bytes);
         let have = keeper.header.segments;
