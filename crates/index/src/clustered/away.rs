@@ -19,11 +19,9 @@ use std::cell::OnceCell;
 
 /// Longest value that is read so, in bytes: the buffer of a longer one costs more than its memory.
 const LONGEST: usize = 64 << 10;
-/// Bytes of a value that an [observer](super::Observer) sees, at least.
-const SEEN: usize = 64;
 
-/// Room for the beginning of a value, behind its head.
-pub(super) type Beginning = OnceCell<[u8; HEAD + SEEN]>;
+/// Room for a value that is only looked at.
+pub(super) type Room = OnceCell<Vec<u8>>;
 
 impl<K, V, M> ClusteredTree<K, V, M>
 where
@@ -40,51 +38,39 @@ where
         reference: &Reference,
         sums: bool,
     ) -> Result<Cow<'_, [u8]>, String> {
-        match self.content_away(reference) {
+        match self.content_away(reference, |tree| !tree.comes_in()) {
             Some(content) => Ok(Cow::Owned(content)),
             None => self.content_of(reference, sums).map(Cow::Borrowed),
         }
     }
 
-    /// The content of a value that is not in memory, and does not come there.
-    fn content_away(&self, reference: &Reference) -> Option<Vec<u8>> {
-        let bytes = HEAD + reference.len();
-        let range = reference.block..reference.block + bytes as u64;
-        if reference.len() > LONGEST || !self.is_away(range.clone()) || self.comes_in() {
+    /// The content of a value that is not in memory, if it `stays` away.
+    fn content_away(
+        &self,
+        reference: &Reference,
+        stays: impl FnOnce(&Self) -> bool,
+    ) -> Option<Vec<u8>> {
+        let (block, len) = (reference.block, reference.len());
+        let bytes = HEAD + len;
+        if len > LONGEST || !self.is_away(block..block + bytes as u64) || !stays(self) {
             return None;
         }
         let mut content = vec![0; bytes];
-        if !self.read_away(reference, &mut content) {
+        if !self.pm().read_away(block, &mut content)
+            || content[..HEAD] != reference.encode()[..HEAD]
+        {
             return None;
         }
         content.drain(..HEAD);
         let sum = crc32c::crc32c_append(self.salt as u32, &content);
         let [a, b, c] = reference.head;
-        let sound = head_sum(sum, [a, b], reference.len() as u32) == (c >> 32) as u32;
+        let sound = head_sum(sum, [a, b], len as u32) == (c >> 32) as u32;
         sound.then_some(content)
     }
 
-    /// The first bytes of a value that is not in memory, and does not come there.
-    pub(super) fn beginning_away<'b>(
-        &self,
-        reference: &Reference,
-        room: &'b Beginning,
-    ) -> Option<&'b [u8]> {
-        let bytes = HEAD + reference.len().min(SEEN);
-        let range = reference.block..reference.block + bytes as u64;
-        if !self.is_away(range) {
-            return None;
-        }
-        let mut beginning = [0; HEAD + SEEN];
-        if !self.read_away(reference, &mut beginning[..bytes]) {
-            return None;
-        }
-        Some(&room.get_or_init(|| beginning)[HEAD..bytes])
-    }
-
-    /// Reads the block of a value from the pool file, from its beginning on. Returns whether it is
-    /// that value's.
-    fn read_away(&self, reference: &Reference, into: &mut [u8]) -> bool {
-        self.pm().read_away(reference.block, into) && into[..HEAD] == reference.encode()[..HEAD]
+    /// The content of a value that is not in memory, and does not come there to be looked at.
+    pub(super) fn seen_away<'r>(&self, reference: &Reference, room: &'r Room) -> Option<&'r [u8]> {
+        let content = self.content_away(reference, |_| true)?;
+        Some(room.get_or_init(|| content))
     }
 }

@@ -369,7 +369,7 @@ where
         let inner = InnerIndex::new(first, self.pm().capacity());
         self.inner = inner.map_err(|e| SpaceError::io("memory for inner nodes", e))?;
         for slot in slots {
-            self.parts.free(slot);
+            self.free_part(slot);
         }
         self.upper = std::sync::Mutex::new(Upper::default());
         self.memory = Self::new_memory(self.pm());

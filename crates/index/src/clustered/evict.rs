@@ -202,6 +202,13 @@ impl Memory {
         lock(&self.hands)
     }
 
+    /// Whether not much more may come to memory.
+    fn is_nearly_full(&self) -> bool {
+        // ORDERING: Relaxed (both); counts.
+        let most = self.most.load(Ordering::Relaxed);
+        most != u64::MAX && self.resident.load(Ordering::Relaxed) >= most / 8 * 5
+    }
+
     /// By how many pages too many are resident.
     fn excess(&self) -> u64 {
         let resident = self.resident.load(Ordering::Relaxed);
@@ -261,15 +268,35 @@ where
 
     /// Whether a value that is read should come to memory: while there is room, and now and then.
     pub(super) fn comes_in(&self) -> bool {
-        self.memory.as_ref().is_none_or(|memory| {
-            // ORDERING: Relaxed (all); counts.
-            let resident = memory.resident.load(Ordering::Relaxed);
-            let room = resident < memory.most.load(Ordering::Relaxed) / 8 * 5;
-            room || memory
-                .reads
-                .fetch_add(1, Ordering::Relaxed)
-                .is_multiple_of(KEPT_OF)
+        let memory = self
+            .memory
+            .as_ref()
+            .filter(|memory| memory.is_nearly_full());
+        // ORDERING: Relaxed; a count.
+        memory.is_none_or(|memory| {
+            let read = memory.reads.fetch_add(1, Ordering::Relaxed);
+            read.is_multiple_of(KEPT_OF)
         })
+    }
+
+    /// Before a page of the tree is read that has probably left memory. What lies around it comes
+    /// with it, but where memory is short, or nothing can be given back first.
+    pub(super) fn touch_page_at(&self, block: u64) {
+        let bytes = Self::extent(&self.heap, block);
+        let Some(memory) = self.memory.as_ref() else {
+            return;
+        };
+        if self.pm().sections().is_some_and(Sections::is_inside) {
+            self.touch_to_store(bytes);
+        } else if memory.is_nearly_full() {
+            if memory.excess() > 0 {
+                self.give_back_first(memory);
+            }
+            let _storing = Section::enter(self.pm().sections());
+            self.touch_to_store(bytes);
+        } else {
+            self.touch(bytes);
+        }
     }
 
     /// Before bytes of the pool are read that may have left memory, by a thread that holds no lock:
@@ -372,7 +399,7 @@ where
         let dropped = self.drop_locked(slot, horizon, guard);
         if dropped {
             part.writer.unlock();
-            self.parts.free(slot);
+            self.free_part(slot);
         } else {
             part.writer.unlock_unchanged();
         }
@@ -386,8 +413,10 @@ where
         if block == 0 || words < SEAL || part.latest() >= horizon {
             return false;
         }
-        // Its seal is stored. What lies around it need not come to memory.
-        self.touch_to_store(block..block + 1);
+        if self.heap.check(block, 1).is_ok() {
+            // Its seal is stored. What lies around it need not come to memory.
+            self.touch_to_store(block..block + 1);
+        }
         let Ok((page, header, seed)) = self.checked_page(block) else {
             return false;
         };

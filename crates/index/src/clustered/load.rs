@@ -20,7 +20,6 @@ use super::upper::{Known, Upper, by_itself};
 use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Ranged;
 use crate::repr::{KeyRepr, Repr};
-use bristlecone_pmem::media::Sections;
 use bristlecone_pmem::pool::DataKind;
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, planted};
@@ -70,14 +69,9 @@ where
     fn touch_page(&self, key: &K, guard: &Guard) {
         if let Handle::Unloaded(id) = Handle::decode(self.inner.find(key, guard).leaf)
             && let Ok(Some(word)) = self.table.read(self.pm(), id)
+            && word.kind == Kind::Page
         {
-            let bytes = word.block..word.block + self.page_words as u64 * 8;
-            if self.pm().sections().is_some_and(Sections::is_inside) {
-                // To be changed.
-                self.touch_to_store(bytes);
-            } else {
-                self.touch(bytes);
-            }
+            self.touch_page_at(word.block);
         }
     }
 
@@ -258,14 +252,14 @@ where
         let filled = self.fill_tail(part, sound);
         part.version.unlock();
         let tail = filled.map_err(|what| {
-            self.parts.free(slot);
+            self.free_part(slot);
             ReadError::Damaged(what)
         })?;
         self.wipe(page, tail);
         if !self.sums_on_read {
             let checked = self.check_values(part, page, header);
             checked.map_err(|what| {
-                self.parts.free(slot);
+                self.free_part(slot);
                 ReadError::Damaged(what)
             })?;
         }
@@ -277,7 +271,7 @@ where
         let placed = self.put_in_place(header.id, Handle::Part(slot), low, guard);
         placed.inspect_err(|_| {
             self.note_unloaded(sound.block);
-            self.parts.free(slot);
+            self.free_part(slot);
         })
     }
 

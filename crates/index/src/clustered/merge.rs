@@ -19,7 +19,7 @@
 //! | before the record is armed | a block that no word names | nothing to do: it is free |
 //! | while it is armed | words in part | stored again when the tree is opened |
 
-use super::away::Beginning;
+use super::away::Room;
 use super::image::Entries;
 use super::layout::DROPPED_WORDS;
 use super::outer;
@@ -203,7 +203,7 @@ where
         right_part.writer.unlock();
         left_part.writer.unlock();
         if let Ok(Some(_)) = merged {
-            self.parts.free(right_slot);
+            self.free_part(right_slot);
         }
         merged
     }
@@ -288,8 +288,8 @@ where
     fn tell_of_gone(&self, entries: &Entries<'_>) -> Gone {
         let mut gone = Gone::default();
         for i in 0..entries.len() {
-            let (key, beginning) = (entries.key(i), Beginning::new());
-            let value = self.glimpse(entries.value(i), &beginning);
+            let (key, room) = (entries.key(i), Room::new());
+            let value = self.glimpse(entries.value(i), &room);
             gone.keys += 1;
             gone.bytes += (key.len() + value.len) as u64;
             let was = self.observer.as_ref().map(|one| one.weigh(value));

@@ -191,6 +191,10 @@ use versions::Versions;
 
 /// Page sizes in bytes.
 pub const PAGE_BYTES: &[u32] = &[512, 1024, 2048, 4096, 8192, 16384];
+/// The latest stamp of a part that is no page's: later than those of all changes, and not
+/// [`NOW`](scan::NOW).
+const FREE: u64 = u64::MAX - 1;
+
 /// The page size where none is asked for.
 pub const DEFAULT_PAGE_BYTES: u32 = 4096;
 
@@ -374,6 +378,13 @@ where
         // SAFETY: 1. slots come from the arena, whose mapping lives as long as `self`; 2. a part is
         // all atomics, valid for any bits, whatever other threads do.
         unsafe { self.parts.base().add(slot as usize).as_ref() }
+    }
+
+    /// Gives a part back that nothing leads to. Until it is another page's, it is none that memory
+    /// can be gained from: it still names the block of its page.
+    fn free_part(&self, slot: u32) {
+        self.part(slot).set_latest(FREE);
+        self.parts.free(slot);
     }
 
     /// The page of so many words in the block at `block`, as a part, a known inner page or a header

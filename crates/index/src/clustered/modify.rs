@@ -1,6 +1,6 @@
 //! Changing a key by what it has: read and written under one lock.
 
-use super::away::Beginning;
+use super::away::Room;
 use super::find::Found;
 use super::outer::Given;
 use super::part::Part;
@@ -34,7 +34,7 @@ where
 {
     tree: &'v ClusteredTree<K, V, M>,
     stored: Stored<'v>,
-    beginning: Beginning,
+    room: Room,
 }
 
 impl<K, V, M> fmt::Debug for Current<'_, K, V, M>
@@ -58,7 +58,7 @@ where
         Self {
             tree,
             stored,
-            beginning: Beginning::new(),
+            room: Room::new(),
         }
     }
 
@@ -80,7 +80,7 @@ where
     /// Returns the value's length and its beginning, without verifying a long one.
     #[must_use]
     pub fn glimpse(&self) -> Glimpse<'_> {
-        self.tree.glimpse(self.stored, &self.beginning)
+        self.tree.glimpse(self.stored, &self.room)
     }
 }
 

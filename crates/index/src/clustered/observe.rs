@@ -1,7 +1,7 @@
 //! Telling somebody of the changes of a tree: a store counts its keys, and feeds who watches them.
 
 use super::ClusteredTree;
-use super::away::Beginning;
+use super::away::Room;
 use super::find::Found;
 use super::outer::Given;
 use super::part::Part;
@@ -67,7 +67,7 @@ where
             Found::Absent => None,
             Found::Value(value) => {
                 let stored = self.page_of(part).stored(value);
-                Some(observer.weigh(self.glimpse(stored, &Beginning::new())))
+                Some(observer.weigh(self.glimpse(stored, &Room::new())))
             }
         }
     }
@@ -106,8 +106,8 @@ where
         value: Option<Stored<'_>>,
     ) {
         if let Some(observer) = &self.observer {
-            let beginning = Beginning::new();
-            let is = value.map(|value| self.glimpse(value, &beginning));
+            let room = Room::new();
+            let is = value.map(|value| self.glimpse(value, &room));
             observer.changed(Observed {
                 key,
                 stamp,
@@ -118,11 +118,7 @@ where
     }
 
     /// A value as a page has it. The caller holds the page's lock.
-    pub(super) fn glimpse<'v>(
-        &'v self,
-        stored: Stored<'v>,
-        beginning: &'v Beginning,
-    ) -> Glimpse<'v> {
+    pub(super) fn glimpse<'v>(&'v self, stored: Stored<'v>, room: &'v Room) -> Glimpse<'v> {
         let Some(reference) = stored.reference() else {
             let bytes = stored.bytes;
             return Glimpse {
@@ -130,7 +126,7 @@ where
                 len: bytes.len(),
             };
         };
-        let away = self.beginning_away(&reference, beginning);
+        let away = self.seen_away(&reference, room);
         // Of a damaged one there is nothing to see; its readers get the error.
         let content = away.or_else(|| self.content_of(&reference, false).ok());
         Glimpse {

@@ -64,9 +64,8 @@ impl Core {
         // Not where it is the number of dirty pages that calls for it.
         let crowded = lock(&self.log).is_half_full();
         if crowded {
-            // Without space for it, the journal keeps its length.
             let usual = self.usual(&keeper);
-            let _ = self.lengthen(&mut keeper, usual);
+            self.lengthen(&mut keeper, usual)?;
             if !lock(&self.log).is_half_full() && !self.is_dirty(2) {
                 return Ok(());
             }
@@ -77,7 +76,7 @@ impl Core {
         self.checkpoint(&mut keeper)?;
         if crowded && (often || full) {
             let twice = 2 * keeper.header.segments;
-            let _ = self.lengthen(&mut keeper, twice);
+            self.lengthen(&mut keeper, twice)?;
         }
         Ok(())
     }
@@ -228,7 +227,7 @@ impl Core {
     }
 
     /// Makes the journal `segments` segments long, within its limit, or longer by the most that it
-    /// grows at a time. One that is as long keeps its length.
+    /// grows at a time. One that is as long keeps its length, as does one without space for more.
     fn lengthen(&self, keeper: &mut Keeper, segments: u32) -> Result<(), CommitError> {
         let segment = u64::from(keeper.header.segment_bytes);
         let have = keeper.header.segments;
@@ -236,11 +235,15 @@ impl Core {
         let add = most
             .saturating_sub(u64::from(have))
             .min(GROW_BYTES / segment);
-        if add == 0 {
-            return Ok(());
+        if add > 0 {
+            // At most what GROW_BYTES has of segments.
+            match self.extend_journal(keeper, add as u32) {
+                Ok(()) | Err(CommitError::NoSpace { .. }) => {}
+                // A sync that has failed may not fail again: nobody else would hear of it.
+                Err(e) => return Err(e),
+            }
         }
-        // At most what GROW_BYTES has of segments.
-        self.extend_journal(keeper, add as u32)?;
+        // Also those that an extension added before it failed.
         let mut log = lock(&self.log);
         Self::adopt(&mut log, keeper.header.segments);
         Ok(())
@@ -272,11 +275,16 @@ impl Core {
                 source,
             });
         };
-        let error = |e| write_error("extending the journal", e);
         let from = keeper.header.file_offset(keeper.header.segments, 0);
         let to = keeper.header.file_offset(segments, 0);
         // Zeros that nobody writes: a journal becomes longer where much is written.
-        self.aside().allocate(from, to).map_err(error)?;
+        // Without them it goes on as it is, whatever the reason.
+        self.aside()
+            .allocate(from, to)
+            .map_err(|source| CommitError::NoSpace {
+                doing: "extending the journal",
+                source,
+            })?;
         // PERSIST: the file's length and space, before a frame is put there.
         self.aside().sync().map_err(|source| CommitError::Failed {
             doing: "syncing the journal",
@@ -293,7 +301,7 @@ impl Core {
 
     fn adopt(log: &mut Log, segments: u32) {
         log.free.extend(log.segments..segments);
-        log.segments = segments;
+        log.segments = log.segments.max(segments);
     }
 
     /// Makes the last checkpoint, for closing: the pool file is whole by itself. The journal is cut
