@@ -503,8 +503,13 @@ where
         let mut found = Vec::new();
         for identity in page.dropped(header) {
             let id = identity[0] as u32;
+            let [a, b] = identity;
+            let (head, block) = ([a, b, 0], 0);
+            let generation = Reference { head, block }.generation();
+            // Mostly another value has the number by now, and may be away: its word tells.
+            let is_it = |word: &Word| word.kind == Kind::Outer && word.is_of(generation);
             let word = self.table.read(pm, id).ok().flatten();
-            let Some(word) = word.filter(|word| word.kind == Kind::Outer) else {
+            let Some(word) = word.filter(is_it) else {
                 continue;
             };
             let is_block = self.heap.check(word.block, MIN_BLOCK).is_ok();
