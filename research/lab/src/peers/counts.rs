@@ -95,6 +95,7 @@ pub fn count(params: &Params) -> Result<Vec<Counts>, LabError> {
     let device = Device::of(scratch.path())?;
     let (mut counts, mut entries) = (Vec::new(), 0);
     for workload in params.needed() {
+        driver.prepare(workload)?;
         let before_it = device.written_bytes()?;
         Memory::forget_peak();
         let turn = driver.turn(workload)?;

@@ -73,16 +73,24 @@ pub(super) struct Driver<'a> {
 }
 
 impl Driver<'_> {
-    /// Runs a workload.
+    /// Brings in the memory that a workload may need.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn prepare(&self, workload: Workload) -> Result<(), LabError> {
+        if workload == Workload::Load {
+            let bytes = self.plan.keys().saturating_mul(2 * self.pair_bytes());
+            bring_in_memory(bytes.min(MOST_BROUGHT_IN) as usize)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a workload that is [prepared](Self::prepare).
     ///
     /// # Errors
     /// The engine refuses a call, or gives a wrong answer.
     pub(super) fn turn(&self, workload: Workload) -> Result<Turn, LabError> {
         let over = AtomicBool::new(false);
-        if workload == Workload::Load {
-            let bytes = self.plan.keys().saturating_mul(2 * self.pair_bytes());
-            bring_in_memory(bytes.min(MOST_BROUGHT_IN) as usize)?;
-        }
         let parts = self.threads(|thread| match workload {
             Workload::Load => self.load(thread),
             Workload::Scan100First => self.part(workload, thread, None),

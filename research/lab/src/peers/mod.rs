@@ -336,6 +336,7 @@ impl Case<'_> {
                     values: &self.values,
                     slice: self.params.slice,
                 };
+                driver.prepare(workload)?;
                 rates.push(workload, engine, driver.turn(workload)?.ops_per_s);
             }
         }
