@@ -1,19 +1,28 @@
-//! Reading outer values that are not in memory from the pool file, beside memory.
+//! Reading values and leaf pages that are not in memory from the pool file, beside memory.
 //!
-//! Where memory is short, a value that is read once should not come to memory: the system would map
-//! what lies around it, too, and something else would have to go. So it is read into a buffer. A
-//! sixteenth of the reads bring values to memory all the same: one that is read often is there
-//! soon.
+//! Where memory is short, what is read once should not come to memory: the system would map what
+//! lies around it, too, and something else would have to go. So it is read into a buffer. One of
+//! fifteen reads brings what it reads to memory all the same: what is read often is there soon.
 //!
-//! The file has a page that is not in memory as it was when it left memory. Whether that is so is
-//! looked up before the read, and may change: so what was read counts only if it has the head that
-//! the reference repeats, and the sum, and memory is asked otherwise.
+//! The file has what has left memory as it was then. Whether that is so is looked up before the
+//! read, and may change meanwhile:
+//! 1. a value that was read counts only if it has the head that the reference repeats, and the sum;
+//! 2. a page counts only if nobody has loaded it meanwhile, and so it has not changed. Such a page
+//!    has no change that a reader at a time could miss: see [`evict`](super::evict).
+//!
+//! Whatever does not count is read through memory.
 
-use super::ClusteredTree;
+use super::layout::{MAX_PAGE, MIN_PAGE};
 use super::outer::head_sum;
+use super::page::Page;
+use super::place::Base;
 use super::stored::{HEAD, Reference};
+use super::table::{Kind, Word};
+use super::versions::Past;
+use super::{ClusteredTree, Handle, image};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
+use crossbeam_epoch::Guard;
 use std::borrow::Cow;
 use std::cell::OnceCell;
 
@@ -72,5 +81,84 @@ where
     pub(super) fn seen_away<'r>(&self, reference: &Reference, room: &'r Room) -> Option<&'r [u8]> {
         let content = self.content_away(reference, |_| true)?;
         Some(room.get_or_init(|| content))
+    }
+
+    /// What `key` has, if its page is not loaded and does not come to memory: `Some(None)` if it is
+    /// not there.
+    ///
+    /// The guard keeps an outer value readable.
+    pub(super) fn past_away(
+        &self,
+        (key, bytes): (&K, &[u8]),
+        guard: &Guard,
+    ) -> Option<Option<Past<'static>>> {
+        if Self::NUMBERS || !self.is_short_of_memory() {
+            return None;
+        }
+        let at = self.inner.find(key, guard);
+        let Handle::Unloaded(id) = Handle::decode(at.leaf) else {
+            return None;
+        };
+        let word = self.table.read(self.pm(), id).ok().flatten()?;
+        let extent = Self::extent(&self.heap, word.block);
+        let len = (extent.end - extent.start) as usize;
+        if word.kind != Kind::Page || len > MAX_PAGE || !self.is_away(extent) || self.comes_in() {
+            return None;
+        }
+        let mut words = vec![0; len / 8];
+        if !self
+            .pm()
+            .read_away(word.block, image::bytes_of_mut(&mut words))
+        {
+            return None;
+        }
+        let found = self.look_up(&words, (id, word), bytes)?;
+        // As of here the page is what it was: who changes it loads it first.
+        self.inner.validate(&at).then_some(found)
+    }
+
+    /// What `key` has on leaf page `id`, of which `words` are a copy; `None` if that is not sound,
+    /// or not the page that the key belongs to.
+    fn look_up(
+        &self,
+        words: &[u64],
+        (id, word): (u32, Word),
+        key: &[u8],
+    ) -> Option<Option<Past<'static>>> {
+        let len = Page::copied(self.pm(), words).header_words();
+        if !(MIN_PAGE / 8..=words.len()).contains(&len) {
+            return None;
+        }
+        let page = Page::copied(self.pm(), &words[..len]);
+        let (header, seed) = page.header(self.salt).ok()?;
+        let is_it = header.id == id && word.is_of(header.generation) && header.level == 0;
+        let has_it = page.low(&header).is_none_or(|low| low <= key)
+            && page.high(&header).is_none_or(|high| key < high);
+        if !is_it || !has_it {
+            return None;
+        }
+        page.check_base(&header, seed).ok()?;
+        let mut newest = None;
+        let counts = |seen: &_| self.group_counts(page, &header, seen);
+        let tail = page.tail(&header, seed, counts, |place, of| {
+            if of == key {
+                newest = Some(place);
+            }
+        });
+        tail.ok()?;
+        let base = Base::of(&header);
+        let value = match (newest, page.strip(&base, key)) {
+            (Some(place), _) if place.removed => return Some(None),
+            (Some(place), _) => page.record(&base, place).1,
+            (None, Ok(rest)) => {
+                let rank = page.rank(&base, rest, |_| (0, base.entries));
+                if !rank.equal {
+                    return Some(None);
+                }
+                page.entry(&base, rank.below).1
+            }
+            (None, Err(_)) => return Some(None),
+        };
+        Some(Some(Past::kept(page.stored(value))))
     }
 }

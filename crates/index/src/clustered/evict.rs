@@ -24,6 +24,7 @@
 //!    or is going to read.
 
 use super::layout::SEAL;
+use super::memory::{Hands, Memory, PAGE};
 use super::part::Part;
 use super::{ClusteredTree, Handle, HostedTree};
 use crate::repr::{KeyRepr, Repr};
@@ -35,189 +36,13 @@ use bristlecone_pmem::{CommitError, Media};
 use crossbeam_epoch as epoch;
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::atomic::Ordering;
 
-/// Bytes of the system's pages.
-const PAGE: u64 = 4096;
-/// Bytes of the pool that have one array of counts.
-const REGION: u64 = 64 << 20;
-/// Where memory is short, one value of so many that are read comes to memory.
-const KEPT_OF: u64 = 16;
+/// Where memory is short, one value or page of so many that are read comes to memory. Odd, so that
+/// it is not always the pages or always the values.
+const KEPT_OF: u64 = 15;
 /// Chunks that are looked at while nobody stores.
 const TOGETHER: usize = 64;
-
-/// The pages of the pool that are in memory, as far as the tree has counted them.
-#[derive(Debug)]
-pub(super) struct Memory {
-    regions: Box<[OnceLock<Region>]>,
-    /// Pages of the system's that were touched, or lie beside one that was, and were not dropped
-    /// since. The kernel may have mapped others, or not all of these.
-    resident: AtomicU64,
-    /// Values that have been read beside memory, or into it since it is nearly full.
-    reads: AtomicU64,
-    /// How many may be; `u64::MAX` if that does not matter, and nothing is counted.
-    most: AtomicU64,
-    /// Until more than so many are, it would be in vain to give memory back.
-    in_vain: AtomicU64,
-    hands: Mutex<Hands>,
-}
-
-/// Of a part of the pool.
-#[derive(Debug)]
-struct Region {
-    /// How many loaded pages of the tree are in each of the system's pages, wholly or in part.
-    loaded: Box<[AtomicU8]>,
-    /// For each chunk a bit for each page: it is counted as resident.
-    resident: Box<[AtomicU16]>,
-}
-
-/// Where giving memory back goes on.
-#[derive(Debug, Default)]
-struct Hands {
-    /// The part that was looked at last.
-    part: u32,
-    /// Where memory of the pool has been looked at.
-    offset: u64,
-    /// The parts of the pool that the tree owned when this round began.
-    extents: Vec<Range<u64>>,
-}
-
-impl Region {
-    fn new() -> Self {
-        Self {
-            loaded: (0..REGION / PAGE).map(|_| AtomicU8::new(0)).collect(),
-            resident: (0..REGION / CHUNK).map(|_| AtomicU16::new(0)).collect(),
-        }
-    }
-}
-
-impl Memory {
-    /// For a pool of at most `capacity` bytes.
-    pub(super) fn new(capacity: u64) -> Self {
-        Self {
-            regions: (0..capacity.div_ceil(REGION))
-                .map(|_| OnceLock::new())
-                .collect(),
-            resident: AtomicU64::new(0),
-            reads: AtomicU64::new(0),
-            most: AtomicU64::new(u64::MAX),
-            in_vain: AtomicU64::new(0),
-            hands: Mutex::default(),
-        }
-    }
-
-    /// The region of an offset. Without one in the pool, the first.
-    #[inline]
-    fn region(&self, offset: u64) -> &Region {
-        let region = self.regions.get((offset / REGION) as usize);
-        let region = region.unwrap_or(&self.regions[0]);
-        region.get_or_init(Region::new)
-    }
-
-    fn loaded(&self, block: Range<u64>) -> impl Iterator<Item = &AtomicU8> {
-        let pages = block.start / PAGE..block.end.div_ceil(PAGE);
-        pages.map(|page| {
-            let of_region = page % (REGION / PAGE);
-            &self.region(page * PAGE).loaded[of_region as usize]
-        })
-    }
-
-    fn add(&self, block: Range<u64>) {
-        for count in self.loaded(block) {
-            // ORDERING: Relaxed; read only while nobody is in a section, and sections order them.
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn remove(&self, block: Range<u64>) {
-        for count in self.loaded(block) {
-            // ORDERING: Relaxed; as in `add`.
-            let before = count.fetch_sub(1, Ordering::Relaxed);
-            debug_assert!(before > 0, "a page was loaded before it went");
-        }
-    }
-
-    /// Whether a loaded page has bytes of the system's page at that offset.
-    fn has(&self, offset: u64) -> bool {
-        let mut counts = self.loaded(offset..offset + 1);
-        // ORDERING: Relaxed; as in `add`.
-        counts.any(|count| count.load(Ordering::Relaxed) > 0)
-    }
-
-    #[inline]
-    fn is_limited(&self) -> bool {
-        // ORDERING: Relaxed; a bound.
-        self.most.load(Ordering::Relaxed) != u64::MAX
-    }
-
-    /// The bits of a chunk, and those of them that stand for pages which a range is in.
-    #[inline]
-    fn bits(&self, range: Range<u64>) -> impl Iterator<Item = (&AtomicU16, u16)> {
-        let chunks = range.start / CHUNK..range.end.div_ceil(CHUNK);
-        chunks.map(move |chunk| {
-            let at = chunk * CHUNK;
-            let first = range.start.max(at) % CHUNK / PAGE;
-            let last = (range.end.min(at + CHUNK) - 1) % CHUNK / PAGE;
-            let mask = (u32::from(u16::MAX) << first) & ((2 << last) - 1);
-            let of_region = chunk % (REGION / CHUNK);
-            (&self.region(at).resident[of_region as usize], mask as u16)
-        })
-    }
-
-    /// Whether all pages of a range are counted.
-    #[inline]
-    fn is_counted(&self, range: Range<u64>) -> bool {
-        // ORDERING: Relaxed (here and below); counts.
-        self.bits(range)
-            .all(|(bits, mask)| bits.load(Ordering::Relaxed) & mask == mask)
-    }
-
-    /// Whether any of the pages of a range are counted.
-    fn is_any_counted(&self, range: Range<u64>) -> bool {
-        self.bits(range)
-            .any(|(bits, mask)| bits.load(Ordering::Relaxed) & mask != 0)
-    }
-
-    /// Counts the pages of a range as resident.
-    fn count(&self, range: Range<u64>) {
-        for (bits, mask) in self.bits(range) {
-            let before = bits.fetch_or(mask, Ordering::Relaxed);
-            let more = (mask & !before).count_ones();
-            self.resident.fetch_add(more.into(), Ordering::Relaxed);
-        }
-    }
-
-    /// Counts the page at that offset as gone.
-    fn discount(&self, offset: u64) {
-        for (bits, mask) in self.bits(offset..offset + 1) {
-            let before = bits.fetch_and(!mask, Ordering::Relaxed);
-            let fewer = (mask & before).count_ones();
-            self.resident.fetch_sub(fewer.into(), Ordering::Relaxed);
-        }
-    }
-
-    /// Keeps parts from being dropped. The holder loads nothing.
-    pub(super) fn hold(&self) -> impl Sized + '_ {
-        lock(&self.hands)
-    }
-
-    /// Whether not much more may come to memory.
-    fn is_nearly_full(&self) -> bool {
-        // ORDERING: Relaxed (both); counts.
-        let most = self.most.load(Ordering::Relaxed);
-        most != u64::MAX && self.resident.load(Ordering::Relaxed) >= most / 8 * 5
-    }
-
-    /// By how many pages too many are resident.
-    fn excess(&self) -> u64 {
-        let resident = self.resident.load(Ordering::Relaxed);
-        if resident <= self.in_vain.load(Ordering::Relaxed) {
-            return 0;
-        }
-        resident.saturating_sub(self.most.load(Ordering::Relaxed))
-    }
-}
 
 impl<K, V, M> ClusteredTree<K, V, M>
 where
@@ -259,14 +84,22 @@ where
         }
     }
 
-    /// Whether bytes of the pool are not in memory, as far as it is known.
+    /// Whether bytes of the pool have left memory, and nobody has touched them since.
     #[inline]
     pub(super) fn is_away(&self, bytes: Range<u64>) -> bool {
         let memory = self.memory.as_ref();
-        memory.is_some_and(|memory| memory.is_limited() && !memory.is_any_counted(bytes))
+        memory.is_some_and(|memory| memory.is_limited() && memory.is_gone(bytes))
     }
 
-    /// Whether a value that is read should come to memory: while there is room, and now and then.
+    /// Whether memory is short.
+    #[inline]
+    pub(super) fn is_short_of_memory(&self) -> bool {
+        let memory = self.memory.as_ref();
+        memory.is_some_and(Memory::is_nearly_full)
+    }
+
+    /// Whether a value, or a page, that is read should come to memory: while there is room, and now
+    /// and then.
     pub(super) fn comes_in(&self) -> bool {
         let memory = self
             .memory
@@ -342,7 +175,7 @@ where
         }
     }
 
-    fn extent(heap: &Heap<M>, block: u64) -> Range<u64> {
+    pub(super) fn extent(heap: &Heap<M>, block: u64) -> Range<u64> {
         block..block + heap.block_bytes(block).unwrap_or(1)
     }
 
@@ -414,8 +247,10 @@ where
             return false;
         }
         if self.heap.check(block, 1).is_ok() {
-            // Its seal is stored. What lies around it need not come to memory.
+            // Its seal is stored. What lies around it need not come to memory. However it came
+            // there, its page is in memory from here on, until it leaves.
             self.touch_to_store(block..block + 1);
+            self.fill_memory(Self::extent(&self.heap, block));
         }
         let Ok((page, header, seed)) = self.checked_page(block) else {
             return false;
@@ -631,51 +466,5 @@ impl<M: Media> HostedTree<M> {
         };
         let mut hands = lock(&memory.hands);
         self.0.evict_memory(memory, &mut hands, true, || false)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_page_is_loaded_while_any_block_in_it_is() {
-        let memory = Memory::new(1 << 40);
-        let at = 5 * REGION;
-        memory.add(at..at + 512);
-        memory.add(at + 512..at + 1024);
-        memory.add(at + 3 * PAGE + 1024..at + 5 * PAGE + 64);
-        let has = |page: u64| memory.has(at + page * PAGE);
-        assert!(has(0) && !has(1) && !has(2) && has(3) && has(4) && has(5) && !has(6));
-        memory.remove(at..at + 512);
-        memory.remove(at + 3 * PAGE + 1024..at + 5 * PAGE + 64);
-        assert!(has(0) && !has(3) && !has(4) && !has(5));
-        memory.remove(at + 512..at + 1024);
-        assert!(!has(0));
-    }
-
-    #[test]
-    fn a_page_is_counted_once() {
-        let memory = Memory::new(1 << 40);
-        let resident = || memory.resident.load(Ordering::Relaxed);
-        let at = REGION - 2 * PAGE;
-        // Over the end of a region.
-        memory.count(at + 1..at + 3 * PAGE + 1);
-        assert_eq!(resident(), 4);
-        memory.count(at..at + PAGE);
-        assert_eq!(resident(), 4);
-        assert!(memory.is_counted(at..at + 4 * PAGE));
-        assert!(!memory.is_counted(at..at + 4 * PAGE + 1));
-        memory.count(REGION..REGION + CHUNK);
-        assert_eq!(resident(), 18);
-        memory.discount(REGION + PAGE);
-        memory.discount(REGION + PAGE);
-        assert_eq!(resident(), 17);
-        assert!(!memory.is_counted(REGION..REGION + CHUNK));
-        assert_eq!(memory.excess(), 0);
-        memory.most.store(10, Ordering::Relaxed);
-        assert!(memory.is_limited() && memory.excess() == 7);
-        memory.in_vain.store(17, Ordering::Relaxed);
-        assert_eq!(memory.excess(), 0);
     }
 }

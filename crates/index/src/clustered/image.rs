@@ -259,7 +259,7 @@ pub(super) fn bytes_of(words: &[u64]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len() * 8) }
 }
 
-fn bytes_of_mut(words: &mut [u64]) -> &mut [u8] {
+pub(super) fn bytes_of_mut(words: &mut [u64]) -> &mut [u8] {
     // SAFETY: 1. words are bytes, eight times as many, and any bytes are valid words; 2. bytes need
     // no alignment; 3. the borrow is the same.
     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), words.len() * 8) }

@@ -99,6 +99,7 @@ mod layout;
 mod lazy;
 mod load;
 mod marks;
+mod memory;
 mod merge;
 mod modify;
 mod observe;
@@ -255,7 +256,7 @@ where
     /// Until all pages are loaded: newborn pages that cannot be read, and their blocks.
     unreadable: Mutex<Vec<(u32, u64)>>,
     /// On a medium that can give memory back.
-    memory: Option<evict::Memory>,
+    memory: Option<memory::Memory>,
     /// Inner pages that were damaged, and made again.
     made_again: AtomicU64,
     /// Made or opened with the tree.

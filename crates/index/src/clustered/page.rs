@@ -81,6 +81,15 @@ impl<'p, M: Media> Page<'p, M> {
         Self { pm, at, words }
     }
 
+    /// A page that was copied.
+    pub(super) fn copied(pm: &'p M, words: &'p [u64]) -> Self {
+        Self {
+            pm,
+            at: words.as_ptr().cast(),
+            words: words.len(),
+        }
+    }
+
     pub(super) fn words(self) -> usize {
         self.words
     }

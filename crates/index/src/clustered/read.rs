@@ -59,6 +59,10 @@ where
                     let slot = match Handle::decode(at.leaf) {
                         Handle::Part(slot) => slot,
                         Handle::Unloaded(_) => {
+                            if let Some(past) = self.past_away((key, bytes), guard) {
+                                let past = past.as_ref().map(|past| Value::Stored(past.stored()));
+                                return self.value(past, f);
+                            }
                             self.load(key, &epoch::pin())?;
                             continue;
                         }
@@ -90,6 +94,9 @@ where
         };
         loop {
             let Some((part, version)) = self.part_of_key(key, guard) else {
+                if let Some(past) = self.past_away((key, bytes), guard) {
+                    return Ok(past);
+                }
                 self.load(key, guard)?;
                 continue;
             };

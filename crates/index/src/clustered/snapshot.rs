@@ -366,6 +366,9 @@ where
     ) -> Result<Option<Past<'_>>, ReadError> {
         loop {
             let Some((part, version)) = self.part_of_key(key, guard) else {
+                if let Some(past) = self.past_away((key, bytes), guard) {
+                    return Ok(past);
+                }
                 self.load(key, guard)?;
                 continue;
             };

@@ -349,3 +349,59 @@ fn values_are_read_beside_memory() {
     }
     tree.bound_memory(u64::MAX);
 }
+
+/// Where memory is short few of the pages that are read for one key come to memory, and what is
+/// read is what there is: also after changes, and by readers at a time.
+#[test]
+fn pages_are_read_beside_memory() {
+    const KEYS: u64 = 20_000;
+    let (_dir, tree) = made(4096);
+    let put = |n: u64, value: &str| tree.put(&key(n), value.as_bytes()).unwrap();
+    for n in 0..KEYS {
+        put(n, &format!("value {n}"));
+        // In the tail of its page, or in the base of a later one.
+        if n % 3 == 0 {
+            put(n / 2, &format!("newer {}", n / 2));
+        }
+    }
+    let mut model = all(&tree);
+    for n in (0..KEYS).step_by(7) {
+        tree.modify(&key(n), |_| Ok(Modification::Remove)).unwrap();
+        model.remove(&key(n));
+    }
+    for _ in 0..2 {
+        settle(&tree);
+        give_all_back(&tree);
+    }
+    assert_eq!(loaded(&tree), 0);
+    tree.bound_memory(tree.in_memory() + (1 << 16));
+    let get = |when, n| tree.get(when, &key(n), <[u8]>::to_vec).unwrap();
+    let time = tree.begin(false);
+    let some = || (0..KEYS).step_by(101);
+    for n in some() {
+        let expected = model.get(&key(n)).cloned();
+        for when in [When::Now, When::Durable, When::At(time)] {
+            assert_eq!(get(when, n), expected, "{n}");
+        }
+        assert_eq!(get(When::Now, n + KEYS), None);
+    }
+    let (reads, few) = (4 * some().count(), loaded(&tree));
+    assert!((1..=reads / 15 + 1).contains(&few), "{few} after {reads}");
+    // What has changed is read from memory, whatever the file has.
+    for n in some() {
+        put(n, "changed");
+        assert_eq!(get(When::Now, n).unwrap(), b"changed");
+        assert_eq!(get(When::At(time), n), model.get(&key(n)).cloned());
+    }
+    settle(&tree);
+    for n in some() {
+        assert_eq!(get(When::Durable, n).unwrap(), b"changed");
+        assert_eq!(get(When::At(time), n), model.get(&key(n)).cloned());
+    }
+    tree.end(time);
+    for n in some() {
+        model.insert(key(n), b"changed".to_vec());
+    }
+    tree.bound_memory(u64::MAX);
+    assert_eq!(all(&tree), model);
+}

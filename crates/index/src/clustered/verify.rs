@@ -109,7 +109,7 @@ where
         loop {
             // Within a section: what is touched under that lock gives no memory back itself.
             let storing = self.storing();
-            let parts_stay = self.memory.as_ref().map(super::evict::Memory::hold);
+            let parts_stay = self.memory.as_ref().map(super::memory::Memory::hold);
             if !self.inner.validate(&at.located) {
                 at = self.again(&at, &guard);
             }

@@ -138,7 +138,7 @@ impl<'p> Past<'p> {
         }
     }
 
-    fn kept(stored: Stored<'_>) -> Past<'static> {
+    pub(super) fn kept(stored: Stored<'_>) -> Past<'static> {
         Past {
             bytes: Cow::Owned(stored.bytes.to_vec()),
             outer: stored.outer,
