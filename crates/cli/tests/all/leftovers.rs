@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 fn signals_remove_temporary_pools_and_end_who_works_on_them() {
     let dir = Bench::new();
     let path = dir.dir().to_str().unwrap().to_owned();
-    let server = ["bench", "server", "--path", &path, "--records", "5000000"];
+    let server = ["bench", "server", "--path", &path, "--records", "200000"];
     let torture = [
         "torture", "--medium", "mapped", "--kills", "5000", "--dir", &path,
     ];

@@ -29,6 +29,9 @@ use std::cell::OnceCell;
 /// Longest value that is read so, in bytes: the buffer of a longer one costs more than its memory.
 const LONGEST: usize = 64 << 10;
 
+/// How often a page is looked up while others beside it come and go.
+const TRIES: usize = 3;
+
 /// Room for a value that is only looked at.
 pub(super) type Room = OnceCell<Vec<u8>>;
 
@@ -92,36 +95,40 @@ where
         (key, bytes): (&K, &[u8]),
         guard: &Guard,
     ) -> Option<Option<Past<'static>>> {
-        if Self::NUMBERS || !self.is_short_of_memory() {
+        if Self::NUMBERS || !self.is_short_of_memory() || self.comes_in() {
             return None;
         }
-        let at = self.inner.find(key, guard);
-        let Handle::Unloaded(id) = Handle::decode(at.leaf) else {
-            return None;
-        };
-        let word = self.table.read(self.pm(), id).ok().flatten()?;
-        let extent = Self::extent(&self.heap, word.block);
-        let len = (extent.end - extent.start) as usize;
-        if word.kind != Kind::Page || len > MAX_PAGE || !self.is_away(extent) || self.comes_in() {
-            return None;
+        let mut words = Vec::new();
+        for _ in 0..TRIES {
+            let at = self.inner.find(key, guard);
+            let Handle::Unloaded(id) = Handle::decode(at.leaf) else {
+                return None;
+            };
+            let word = self.table.read(self.pm(), id).ok().flatten()?;
+            let extent = Self::extent(&self.heap, word.block);
+            let len = (extent.end - extent.start) as usize;
+            if word.kind != Kind::Page || len > MAX_PAGE || !self.is_away(extent) {
+                return None;
+            }
+            words.resize(len / 8, 0);
+            let copied = self
+                .pm()
+                .read_away(word.block, image::bytes_of_mut(&mut words));
+            let found = copied.then(|| self.look_up(&mut words, (id, word), bytes))??;
+            if self.inner.validate(&at) {
+                // As of here the page is what it was: who changes it loads it first.
+                return Some(found);
+            }
+            // It, or another page beside it, was loaded or dropped.
         }
-        let mut words = vec![0; len / 8];
-        if !self
-            .pm()
-            .read_away(word.block, image::bytes_of_mut(&mut words))
-        {
-            return None;
-        }
-        let found = self.look_up(&words, (id, word), bytes)?;
-        // As of here the page is what it was: who changes it loads it first.
-        self.inner.validate(&at).then_some(found)
+        None
     }
 
     /// What `key` has on leaf page `id`, of which `words` are a copy; `None` if that is not sound,
     /// or not the page that the key belongs to.
     fn look_up(
         &self,
-        words: &[u64],
+        words: &mut [u64],
         (id, word): (u32, Word),
         key: &[u8],
     ) -> Option<Option<Past<'static>>> {
@@ -129,7 +136,7 @@ where
         if !(MIN_PAGE / 8..=words.len()).contains(&len) {
             return None;
         }
-        let page = Page::copied(self.pm(), &words[..len]);
+        let page = Page::copied(self.pm(), &mut words[..len]);
         let (header, seed) = page.header(self.salt).ok()?;
         let is_it = header.id == id && word.is_of(header.generation) && header.level == 0;
         let has_it = page.low(&header).is_none_or(|low| low <= key)

@@ -248,9 +248,12 @@ where
         }
         if self.heap.check(block, 1).is_ok() {
             // Its seal is stored. What lies around it need not come to memory. However it came
-            // there, its page is in memory from here on, until it leaves.
+            // there, its page is in memory from here on, until it leaves: counted even if there is
+            // no bound at this moment.
             self.touch_to_store(block..block + 1);
-            self.fill_memory(Self::extent(&self.heap, block));
+            if let Some(memory) = &self.memory {
+                memory.count(Self::extent(&self.heap, block));
+            }
         }
         let Ok((page, header, seed)) = self.checked_page(block) else {
             return false;

@@ -81,11 +81,11 @@ impl<'p, M: Media> Page<'p, M> {
         Self { pm, at, words }
     }
 
-    /// A page that was copied.
-    pub(super) fn copied(pm: &'p M, words: &'p [u64]) -> Self {
+    /// A page that was copied. Its words are read as atomic ones, hence `mut`, and not written.
+    pub(super) fn copied(pm: &'p M, words: &'p mut [u64]) -> Self {
         Self {
             pm,
-            at: words.as_ptr().cast(),
+            at: words.as_mut_ptr().cast_const().cast(),
             words: words.len(),
         }
     }

@@ -405,3 +405,72 @@ fn pages_are_read_beside_memory() {
     tree.bound_memory(u64::MAX);
     assert_eq!(all(&tree), model);
 }
+
+/// Whoever has seen a change sees it from then on, also where pages and values leave memory and are
+/// read beside it meanwhile.
+#[test]
+fn reads_beside_memory_never_go_back() {
+    const KEYS: u64 = 2_000;
+    const TURNS: u64 = 3;
+    let (_dir, tree) = made(4096);
+    // Short ones and outer ones.
+    let value = |n: u64, turn: u64| {
+        turn.to_be_bytes()
+            .repeat(if n.is_multiple_of(4) { 50 } else { 2 })
+    };
+    for n in 0..KEYS {
+        tree.put(&key(n), &value(n, 0)).unwrap();
+    }
+    for _ in 0..2 {
+        settle(&tree);
+        give_all_back(&tree);
+    }
+    tree.bound_memory(tree.in_memory() + (1 << 16));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let evictor = scope.spawn(|| {
+            let mut bytes = 0;
+            while !stop.load(Ordering::Relaxed) {
+                settle(&tree);
+                bytes += tree.give_back().unwrap().bytes;
+            }
+            bytes
+        });
+        let readers: Vec<_> = (0..2_u64)
+            .map(|r| {
+                let (tree, stop) = (&tree, &stop);
+                scope.spawn(move || {
+                    let (mut seen, mut n) = (vec![0; KEYS as usize], r);
+                    while !stop.load(Ordering::Relaxed) {
+                        n = (n * 5 + 3) % KEYS;
+                        let read = tree
+                            .get(When::Now, &key(n), <[u8]>::to_vec)
+                            .unwrap()
+                            .unwrap();
+                        let turn = u64::from_be_bytes(*read.first_chunk().unwrap());
+                        assert_eq!(read, value(n, turn));
+                        let last = &mut seen[n as usize];
+                        assert!(turn >= *last, "key {n}: {turn} after {last}");
+                        *last = turn;
+                    }
+                })
+            })
+            .collect();
+        for turn in 1..=TURNS {
+            for n in 0..KEYS {
+                let n = n * 1_999 % KEYS;
+                tree.put(&key(n), &value(n, turn)).unwrap();
+                if n.is_multiple_of(16) {
+                    let read = tree.get(When::Now, &key(n), <[u8]>::to_vec).unwrap();
+                    assert_eq!(read, Some(value(n, turn)), "what this thread has written");
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        readers.into_iter().for_each(|r| r.join().unwrap());
+        assert!(evictor.join().unwrap() > 0);
+    });
+    tree.bound_memory(u64::MAX);
+    let expected: Entries = (0..KEYS).map(|n| (key(n), value(n, TURNS))).collect();
+    assert_eq!(all(&tree), expected);
+}
