@@ -75,9 +75,9 @@ impl Known {
 pub struct Catalogue {
     /// Tells the open stores of a process apart.
     store: u64,
-    /// What is in it. Locked after all stripes.
+    /// The keyspaces by name. An engine that locks keys, too, locks those first.
     pub known: Mutex<Known>,
-    /// Held while a keyspace is made or dropped. Locked before any stripe.
+    /// Held while a keyspace is made or dropped. Locked before any key.
     pub changing: Mutex<()>,
 }
 

@@ -18,7 +18,7 @@ pub(super) struct Memory {
     /// Pages of the system's that were touched, or lie beside one that was, and were not dropped
     /// since. The kernel may have mapped others, or not all of these.
     pub(super) resident: AtomicU64,
-    /// Values that have been read beside memory, or into it since it is nearly full.
+    /// Reads of values and pages while memory was nearly full.
     pub(super) reads: AtomicU64,
     /// How many may be; `u64::MAX` if that does not matter, and nothing is counted.
     pub(super) most: AtomicU64,
@@ -118,8 +118,8 @@ impl Memory {
         self.most.load(Ordering::Relaxed) != u64::MAX
     }
 
-    /// The places of the bits of a range: the region, the chunk of that, and those that stand for
-    /// pages which the range is in.
+    /// Where the bits of a range are: for each chunk its region, its number there, and a mask of
+    /// the pages that the range touches.
     #[inline]
     fn bits(&self, range: Range<u64>) -> impl Iterator<Item = (&Region, usize, u16)> {
         let chunks = range.start / CHUNK..range.end.div_ceil(CHUNK);
@@ -158,6 +158,8 @@ impl Memory {
     pub(super) fn count(&self, range: Range<u64>) {
         for (of, i, mask) in self.bits(range) {
             let before = of.resident[i].fetch_or(mask, Ordering::Relaxed);
+            // ORDERING: Relaxed; whoever finds a page that was dropped again has taken the version
+            // of its inner node, which is released after this.
             of.gone[i].fetch_and(!mask, Ordering::Relaxed);
             let more = (mask & !before).count_ones();
             self.resident.fetch_add(more.into(), Ordering::Relaxed);

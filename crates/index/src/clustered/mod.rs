@@ -192,12 +192,12 @@ use versions::Versions;
 
 /// Page sizes in bytes.
 pub const PAGE_BYTES: &[u32] = &[512, 1024, 2048, 4096, 8192, 16384];
+/// The page size where none is asked for.
+pub const DEFAULT_PAGE_BYTES: u32 = 4096;
+
 /// The latest stamp of a part that is no page's: later than those of all changes, and not
 /// [`NOW`](scan::NOW).
 const FREE: u64 = u64::MAX - 1;
-
-/// The page size where none is asked for.
-pub const DEFAULT_PAGE_BYTES: u32 = 4096;
 
 /// Longest byte-string key in bytes. Three of them, and their values, fit the largest page.
 pub const MAX_KEY: usize = 2 << 10;
@@ -381,8 +381,8 @@ where
         unsafe { self.parts.base().add(slot as usize).as_ref() }
     }
 
-    /// Gives a part back that nothing leads to. Until it is another page's, it is none that memory
-    /// can be gained from: it still names the block of its page.
+    /// Frees a part that nothing leads to. It still names the block of its page, so its stamp tells
+    /// whoever looks for parts to drop that it is not in use.
     fn free_part(&self, slot: u32) {
         self.part(slot).set_latest(FREE);
         self.parts.free(slot);

@@ -178,8 +178,7 @@ where
             return Ok(None);
         }
         // Its head is read first.
-        self.touch_to_store(block..block + HEAD as u64);
-        self.fill_memory(block..block + bytes as u64);
+        self.touch_to_store(block..block + bytes as u64);
         let id = self.number_for(block);
         let id = id.inspect_err(|_| self.heap.free(POff::new(block)))?;
         let (pm, at) = (self.pm(), self.address(block));
@@ -502,12 +501,13 @@ where
         let pm = self.pm();
         let mut found = Vec::new();
         for identity in page.dropped(header) {
-            let id = identity[0] as u32;
             let [a, b] = identity;
             let (head, block) = ([a, b, 0], 0);
-            let generation = Reference { head, block }.generation();
-            // Mostly another value has the number by now, and may be away: its word tells.
-            let is_it = |word: &Word| word.kind == Kind::Outer && word.is_of(generation);
+            let one = Reference { head, block };
+            let id = one.id();
+            // By now the number is mostly another value's, whose block may have left memory: the
+            // word alone tells.
+            let is_it = |word: &Word| word.kind == Kind::Outer && word.is_of(one.generation());
             let word = self.table.read(pm, id).ok().flatten();
             let Some(word) = word.filter(is_it) else {
                 continue;

@@ -387,7 +387,7 @@ fn pages_are_read_beside_memory() {
     }
     let (reads, few) = (4 * some().count(), loaded(&tree));
     assert!((1..=reads / 15 + 1).contains(&few), "{few} after {reads}");
-    // What has changed is read from memory, whatever the file has.
+    // Changed keys are read from memory, although the file still has their old pages.
     for n in some() {
         put(n, "changed");
         assert_eq!(get(When::Now, n).unwrap(), b"changed");

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 #[derive(Debug, Default)]
 pub(super) struct Times(Vec<(u64, usize)>);
 
-/// What a reader who went left.
+/// Who still reads once one reading has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
     /// Others read at that time.

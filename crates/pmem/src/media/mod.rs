@@ -345,17 +345,18 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
         Ok(Evicted::default())
     }
 
-    /// Reads bytes of the pool from its file, beside memory, and returns true, on a medium that can
-    /// [give memory back](Self::evict). Where memory has stores that the file has not, these are
-    /// older bytes: the caller tells by what they are. False: nothing useful was read.
+    /// Reads bytes of the pool straight from its file, on a medium that can
+    /// [give memory back](Self::evict). They are older than memory where it has stores that no
+    /// checkpoint has written yet; the caller has to check for that. Returns false if not all of
+    /// them could be read.
     fn read_away(&self, offset: u64, into: &mut [u8]) -> bool {
         let _ = (offset, into);
         false
     }
 
-    /// Before a word of the pool is read that is going to be written: on a medium that can
-    /// [give memory back](Self::evict), its page comes to memory, and nothing of what lies around
-    /// it, which the system maps for a read.
+    /// Brings the page of a word that is about to be read, and then written, to memory by itself,
+    /// on a medium that can [give memory back](Self::evict). A read alone would make the system map
+    /// the pages around it as well.
     fn touch_to_store(&self, offset: u64) {
         let _ = offset;
     }

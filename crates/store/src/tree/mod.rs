@@ -166,12 +166,12 @@ impl<M: Media> Core<M> {
 
     fn enter(&self, wait: Wait) -> Ticket {
         let time = self.tree.begin(wait == Wait::Durable);
-        let mut now = self.wall.now();
+        let wall = self.wall.now();
         // ORDERING: Acquire and AcqRel; pair with the AcqRel here: a snapshot that begins later has
         // no earlier time.
         let last = self.now.load(Ordering::Acquire);
-        now = if last < now {
-            self.now.fetch_max(now, Ordering::AcqRel).max(now)
+        let now = if last < wall {
+            self.now.fetch_max(wall, Ordering::AcqRel).max(wall)
         } else {
             last
         };

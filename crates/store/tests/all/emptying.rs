@@ -5,7 +5,7 @@ use crate::full::{long, small};
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Keyspace, Store, TransactionOptions};
 
-/// What removes many keys at once, and drops, needs no space that a full pool does not have.
+/// Removing many keys at once, and dropping a keyspace, work in a full pool.
 #[test]
 fn a_full_pool_is_emptied_by_batches_and_drops() {
     let _alone = crate::common::alone();

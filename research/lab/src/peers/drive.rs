@@ -73,10 +73,10 @@ pub(super) struct Driver<'a> {
 }
 
 impl Driver<'_> {
-    /// Brings in the memory that a workload may need.
+    /// Has the system bring in the memory that a workload may need, outside of its time.
     ///
     /// # Errors
-    /// There is none.
+    /// The system has not so much memory.
     pub(super) fn prepare(&self, workload: Workload) -> Result<(), LabError> {
         if workload == Workload::Load {
             let bytes = self.plan.keys().saturating_mul(2 * self.pair_bytes());

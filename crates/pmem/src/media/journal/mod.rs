@@ -453,7 +453,7 @@ unsafe impl Media for Journal {
     }
 
     fn read_away(&self, offset: u64, into: &mut [u8]) -> bool {
-        // What a read-only pool has replayed is in memory alone.
+        // A read-only pool replays the journal into memory only, so its file is older.
         !self.read_only
             && (self.core.pool.read_full(offset, into)).is_ok_and(|read| read == into.len())
     }
