@@ -92,9 +92,8 @@ impl Data {
     /// records that wait for the vacuum do not count. All locks are held.
     fn delete_some(&self, dbs: &[usize]) -> Result<bool, CommandError> {
         for db in dbs {
-            let mut some = self.begin(*db);
-            if flush_some(&mut some, *db, SOME)? > 0 {
-                some.commit()?;
+            let (deleted, _) = self.transact(*db, |some| flush_some(some, *db, SOME))?;
+            if deleted > 0 {
                 // Deletions make room once they are durable.
                 self.settle(self.applied())?;
                 return Ok(true);
@@ -105,11 +104,11 @@ impl Data {
 
     /// Deletes all keys of these databases in one commit. All locks are held.
     fn flush_few(&self, dbs: &[usize]) -> Outcome {
-        let mut few = self.begin(0);
-        for db in dbs {
-            flush_some(&mut few, *db, usize::MAX)?;
-        }
-        few.commit().map(drop)
+        let done = self.transact(0, |few| {
+            dbs.iter()
+                .try_for_each(|db| flush_some(few, *db, usize::MAX).map(drop))
+        });
+        done.map(drop)
     }
 
     /// Clears the keyspaces of these databases, each in one commit. If all databases are empty

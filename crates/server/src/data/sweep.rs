@@ -147,13 +147,15 @@ impl Data {
         // The lock is that of the name in all databases, and prevents them from being swapped.
         let _held = self.locks.keys(std::iter::once((0, key)));
         let db = self.order().database(place);
-        let mut tx = self.begin(db);
-        // Looking at an expired collection deletes it, with this entry.
-        let head = tx.load_head(key)?;
-        if head.is_none_or(|head| head.id.is_none() || head.expires_at != Some(at)) {
-            tx.delete(Space::Expiries, entry)?;
-        }
-        tx.commit().map(drop)
+        let done = self.transact(db, |tx| {
+            // Looking at an expired collection deletes it, with this entry.
+            let head = tx.load_head(key)?;
+            if head.is_none_or(|head| head.id.is_none() || head.expires_at != Some(at)) {
+                tx.delete(Space::Expiries, entry)?;
+            }
+            Ok(())
+        });
+        done.map(drop)
     }
 
     /// Deletes elements of deleted collections. Returns true if there were any.

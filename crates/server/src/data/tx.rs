@@ -12,7 +12,9 @@ use crate::budget::Scratch;
 use crate::error::{CommandError, Outcome};
 use crate::reply::Out;
 use bristlecone_pmem::media::Auto;
-use bristlecone_store::{Entry, MAX_KEY_BYTES, Savepoint, Store, Transaction, TransactionOptions};
+use bristlecone_store::{
+    Entry, MAX_KEY_BYTES, Savepoint, Store, Transaction, TransactionOptions, WriteError,
+};
 use std::fmt::Debug;
 use std::ops::{Bound, ControlFlow};
 
@@ -120,6 +122,31 @@ impl Data {
         let mut tx = Tx::new(self, self.writer(), db);
         tx.writes = true;
         tx
+    }
+
+    /// Runs `f` on a transaction that may write, and commits it. The caller holds the locks of the
+    /// keys that it writes. Returns what `f` returns, and the keys that were put, as of
+    /// [`Tx::commit`].
+    ///
+    /// The store's sweep takes no locks of keys: it may remove an expired record after the
+    /// transaction has begun, which is a conflict to the store. Then `f` is run again, on a new
+    /// transaction.
+    ///
+    /// # Errors
+    /// Those of `f` and of [`Tx::commit`].
+    pub(crate) fn transact<'d, R>(
+        &'d self,
+        db: usize,
+        mut f: impl FnMut(&mut Tx<'d>) -> Result<R, CommandError>,
+    ) -> Result<(R, Vec<Name>), CommandError> {
+        loop {
+            let mut tx = self.begin(db);
+            let done = f(&mut tx)?;
+            match tx.commit() {
+                Err(CommandError::Write(WriteError::Conflict(_))) => {}
+                put => return put.map(|put| (done, put)),
+            }
+        }
     }
 }
 

@@ -72,26 +72,29 @@ impl Data {
             out.null_array();
             return Ok(());
         }
-        let mut tx = self.begin(0);
-        tx.queued = true;
-        tx.scratch = out.scratch();
-        out.array(queued.len());
-        for (Queued { command, db, .. }, args) in queued.iter().zip(&args) {
-            tx.db = *db;
-            tx.scratch.reset(0);
-            let (place, end) = (tx.mark(), out.mark());
-            match (command.run)(&mut tx, args, out) {
-                Ok(()) => tx.keep(),
-                // A transaction that is too large is not committed in part.
-                Err(e) if tx.overfull => return Err(e),
-                Err(e) => {
-                    tx.rollback(&place);
-                    out.truncate(end);
-                    out.error(&e.to_string());
+        let mark = out.mark();
+        let ((), put) = self.transact(0, |tx| {
+            out.truncate(mark);
+            tx.queued = true;
+            tx.scratch = out.scratch();
+            out.array(queued.len());
+            for (Queued { command, db, .. }, args) in queued.iter().zip(&args) {
+                tx.db = *db;
+                tx.scratch.reset(0);
+                let (place, end) = (tx.mark(), out.mark());
+                match (command.run)(tx, args, out) {
+                    Ok(()) => tx.keep(),
+                    // A transaction that is too large is not committed in part.
+                    Err(e) if tx.overfull => return Err(e),
+                    Err(e) => {
+                        tx.rollback(&place);
+                        out.truncate(end);
+                        out.error(&e.to_string());
+                    }
                 }
             }
-        }
-        let put = tx.commit()?;
+            Ok(())
+        })?;
         self.serve(put);
         Ok(())
     }
@@ -100,6 +103,9 @@ impl Data {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Reads;
+    use crate::data::record::string_record;
+    use crate::data::spaces::Space;
     use crate::data::tx::Tx;
     use crate::data::watch::MAX_WATCHED_BYTES;
     use crate::fixture::{Fixture, put_large, words};
@@ -163,11 +169,7 @@ mod tests {
     fn what_a_failing_command_wrote_is_taken_back() {
         fn half(tx: &mut Tx<'_>, args: &[&[u8]], out: &mut Out<'_>) -> crate::error::Outcome {
             out.status("lost");
-            tx.put_string(
-                args[1],
-                crate::data::record::string_record(&[b"half"]),
-                None,
-            )?;
+            tx.put_string(args[1], string_record(&[b"half"]), None)?;
             Err(CommandError::syntax())
         }
         static HALF: Command = Command::new(
@@ -189,6 +191,59 @@ mod tests {
             String::from_utf8(reply).unwrap(),
             "*3\r\n+OK\r\n-ERR syntax error\r\n$6\r\nbefore\r\n"
         );
+    }
+
+    /// The store's sweep takes no locks of keys: a command failed for want of a record that had
+    /// expired, and that the sweep removed after it had begun.
+    #[test]
+    fn what_the_sweep_removes_meanwhile_fails_no_command() {
+        fn takes_its_time(
+            tx: &mut Tx<'_>,
+            args: &[&[u8]],
+            out: &mut Out<'_>,
+        ) -> crate::error::Outcome {
+            let was_there = tx.get(Space::Keys(0), args[1])?.is_some();
+            tx.snapshot();
+            // There is something to remove only the first time.
+            let swept = tx.data().store().vacuum_all().unwrap();
+            tx.put_string(args[1], string_record(&[b"new"]), None)?;
+            out.integer(i64::try_from(swept.expired).unwrap());
+            assert!(!was_there);
+            Ok(())
+        }
+        static SLOW: Command = Command::new(
+            "slow",
+            2,
+            Access::Write,
+            crate::command::ONE,
+            &["string"],
+            takes_its_time,
+        );
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        for (key, alone) in [("a", true), ("b", false)] {
+            fixture.at(500);
+            fixture.call(&data, &format!("set {key} old pxat 1000"));
+            fixture.at(1000);
+            let args: Vec<Vec<u8>> = vec![b"slow".to_vec(), key.into()];
+            let mut reply = Vec::new();
+            let mut out = Out::new(&mut reply, Protocol::Resp2);
+            if alone {
+                let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+                data.run(&SLOW, 0, &args, Reads::Applied, &mut out);
+            } else {
+                let queued = [Queued {
+                    command: &SLOW,
+                    db: 0,
+                    args,
+                }];
+                data.exec(&queued, &mut Watch::default(), &mut out);
+            }
+            let expected = if alone { ":0\r\n" } else { "*1\r\n:0\r\n" };
+            assert_eq!(String::from_utf8(reply).unwrap(), expected);
+            let new = fixture.call(&data, &format!("get {key}"));
+            assert_eq!(new, "$3\r\nnew\r\n");
+        }
     }
 
     #[test]

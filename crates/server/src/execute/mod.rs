@@ -124,12 +124,14 @@ impl Data {
             let places = command.spec.keys.places(args);
             self.lock(places.iter().map(|at| (db, args[*at])))
         };
-        let mut tx = self.begin(db);
-        tx.may_wait = may_wait;
-        tx.scratch = out.scratch();
-        (command.run)(&mut tx, args, out)?;
-        let wants = tx.wants.take();
-        let put = tx.commit()?;
+        let mark = out.mark();
+        let (wants, put) = self.transact(db, |tx| {
+            out.truncate(mark);
+            tx.may_wait = may_wait;
+            tx.scratch = out.scratch();
+            (command.run)(tx, args, out)?;
+            Ok(tx.wants.take())
+        })?;
         self.serve(put);
         Ok(wants.map(|wants| self.waiting.enter(db, *wants, out.protocol())))
     }

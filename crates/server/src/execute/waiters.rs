@@ -74,15 +74,20 @@ impl Data {
         if end.reached || head.kind != waiter.wants.take.kind() {
             return Ok(Some(Vec::new()));
         }
+        drop(tx);
         let mut put = Ok(Vec::new());
         let mut encoded = waiter.encoded(|out| {
-            put = waiter.wants.take.run(&mut tx, key, out).and_then(|_| {
+            let mark = out.mark();
+            let done = self.transact(waiter.db, |tx| {
+                out.truncate(mark);
+                waiter.wants.take.run(tx, key, out)?;
                 if out.overflowed() {
                     let text = format!("ERR the reply takes more than {MAX_REPLY_BYTES} bytes");
                     return Err(CommandError::reply(text));
                 }
-                tx.commit()
+                Ok(())
             });
+            put = done.map(|((), put)| put);
         });
         if let Err(e) = &put {
             encoded = waiter.encoded(|out| out.error(&e.to_string()));
