@@ -205,9 +205,9 @@ impl Options {
 
     /// Sets how many bytes of memory this process may have resident, by default half of the
     /// machine's, or of what its control groups allow. A database on [`Medium::Journal`] may be
-    /// larger: a thread then drops from memory what can be read from
-    /// the file again. Changes that the file does not have yet are bounded by a half of it. With
-    /// `None` everything that was touched stays in memory, as it does on other media.
+    /// larger: a thread then drops from memory what can be read from the file again. Changes that
+    /// the file does not have yet are bounded by half of what is left for the database. With `None`
+    /// everything that was touched stays in memory, as it does on other media.
     ///
     /// The bound is one of the process: with several databases open, each of them gives memory back
     /// when the process is above its bound. What the program itself uses counts. Many random

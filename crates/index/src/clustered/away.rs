@@ -24,13 +24,18 @@ use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use crossbeam_epoch::Guard;
 use std::borrow::Cow;
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 
 /// Longest value that is read so, in bytes: the buffer of a longer one costs more than its memory.
 const LONGEST: usize = 64 << 10;
 
 /// How often a page is looked up while others beside it come and go.
 const TRIES: usize = 3;
+
+thread_local! {
+    /// Room for a page or a value that is read from the file.
+    static COPY: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Room for a value that is only looked at.
 pub(super) type Room = OnceCell<Vec<u8>>;
@@ -67,17 +72,18 @@ where
         if len > LONGEST || !self.is_away(block..block + bytes as u64) || !stays(self) {
             return None;
         }
-        let mut content = vec![0; bytes];
-        if !self.pm().read_away(block, &mut content)
-            || content[..HEAD] != reference.encode()[..HEAD]
-        {
-            return None;
-        }
-        content.drain(..HEAD);
-        let sum = crc32c::crc32c_append(self.salt as u32, &content);
-        let [a, b, c] = reference.head;
-        let sound = head_sum(sum, [a, b], len as u32) == (c >> 32) as u32;
-        sound.then_some(content)
+        COPY.with_borrow_mut(|words| {
+            words.resize(bytes.div_ceil(8), 0);
+            let copy = &mut image::bytes_of_mut(words)[..bytes];
+            if !self.pm().read_away(block, copy) || copy[..HEAD] != reference.encode()[..HEAD] {
+                return None;
+            }
+            let content = &copy[HEAD..];
+            let sum = crc32c::crc32c_append(self.salt as u32, content);
+            let [a, b, c] = reference.head;
+            let sound = head_sum(sum, [a, b], len as u32) == (c >> 32) as u32;
+            sound.then(|| content.to_vec())
+        })
     }
 
     /// The content of a value that is not in memory, and does not come there to be looked at.
@@ -98,23 +104,19 @@ where
         if Self::NUMBERS || !self.is_short_of_memory() || self.comes_in() {
             return None;
         }
-        let mut words = Vec::new();
         for _ in 0..TRIES {
             let at = self.inner.find(key, guard);
             let Handle::Unloaded(id) = Handle::decode(at.leaf) else {
                 return None;
             };
             let word = self.table.read(self.pm(), id).ok().flatten()?;
-            let extent = Self::extent(&self.heap, word.block);
-            let len = (extent.end - extent.start) as usize;
-            if word.kind != Kind::Page || len > MAX_PAGE || !self.is_away(extent) {
+            if word.kind != Kind::Page {
                 return None;
             }
-            words.resize(len / 8, 0);
-            let copied = self
-                .pm()
-                .read_away(word.block, image::bytes_of_mut(&mut words));
-            let found = copied.then(|| self.look_up(&mut words, (id, word), bytes))??;
+            let found = COPY.with_borrow_mut(|words| {
+                self.copy_away(word.block, words)?;
+                self.look_up(words, (id, word), bytes)
+            })?;
             if self.inner.validate(&at) {
                 // As of here the page is what it was: who changes it loads it first.
                 return Some(found);
@@ -122,6 +124,24 @@ where
             // It, or another page beside it, was loaded or dropped.
         }
         None
+    }
+
+    /// Copies a page that is not in memory. How large it is stands in its header; most are as large
+    /// as can be expected.
+    fn copy_away(&self, block: u64, words: &mut Vec<u64>) -> Option<()> {
+        words.resize(self.page_words, 0);
+        loop {
+            let bytes = image::bytes_of_mut(words);
+            let end = block.saturating_add(bytes.len() as u64);
+            if !self.is_away(block..end) || !self.pm().read_away(block, bytes) {
+                return None;
+            }
+            let (has, is) = (words.len(), Page::copied(self.pm(), words).header_words());
+            if !(has + 1..=MAX_PAGE / 8).contains(&is) {
+                return Some(());
+            }
+            words.resize(is, 0);
+        }
     }
 
     /// What `key` has on leaf page `id`, of which `words` are a copy; `None` if that is not sound,

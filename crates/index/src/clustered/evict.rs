@@ -41,6 +41,9 @@ use std::sync::atomic::Ordering;
 /// Where memory is short, one value or page of so many that are read comes to memory. Odd, so that
 /// it is not always the pages or always the values.
 const KEPT_OF: u64 = 15;
+/// Bytes that come to memory without what lies around them, where it is short. More than that may
+/// as well come with it.
+const ALONE: u64 = 64 << 10;
 /// Chunks that are looked at while nobody stores.
 const TOGETHER: usize = 64;
 
@@ -116,16 +119,7 @@ where
     /// with it, but where memory is short, or nothing can be given back first.
     pub(super) fn touch_page_at(&self, block: u64) {
         let bytes = Self::extent(&self.heap, block);
-        let Some(memory) = self.memory.as_ref() else {
-            return;
-        };
         if self.pm().sections().is_some_and(Sections::is_inside) {
-            self.touch_to_store(bytes);
-        } else if memory.is_nearly_full() {
-            if memory.excess() > 0 {
-                self.give_back_first(memory);
-            }
-            let _storing = Section::enter(self.pm().sections());
             self.touch_to_store(bytes);
         } else {
             self.touch(bytes);
@@ -149,8 +143,13 @@ where
         if memory.excess() > 0 {
             self.give_back_first(memory);
         }
-        // The system maps the pages around one that is read, if it has them.
-        memory.count(bytes.start / CHUNK * CHUNK..bytes.end.next_multiple_of(CHUNK));
+        if memory.is_nearly_full() && bytes.end - bytes.start <= ALONE {
+            let _storing = Section::enter(self.pm().sections());
+            self.touch_to_store(bytes.clone());
+        } else {
+            // The system maps the pages around one that is read, if it has them.
+            memory.count(bytes.start / CHUNK * CHUNK..bytes.end.next_multiple_of(CHUNK));
+        }
     }
 
     /// Before bytes of the pool are read that are going to be changed, and that may have left
@@ -428,6 +427,11 @@ impl<M: Media> HostedTree<M> {
         let memory = self.0.memory.as_ref();
         // ORDERING: Relaxed; a count.
         memory.map_or(0, |memory| memory.resident.load(Ordering::Relaxed) * PAGE)
+    }
+
+    /// Returns whether not much more of the pool may come to memory.
+    pub fn is_short_of_memory(&self) -> bool {
+        self.0.is_short_of_memory()
     }
 
     /// Sets how many bytes of the pool may be in memory. Beyond it readers give memory back before

@@ -245,8 +245,12 @@ unsafe impl Media for Auto {
         each!(self, pm => pm.touch_to_store(offset));
     }
 
-    fn bound_memory(&self, bytes: u64) {
-        each!(self, pm => pm.bound_memory(bytes));
+    fn bound_ahead(&self, bytes: u64) {
+        each!(self, pm => pm.bound_ahead(bytes));
+    }
+
+    fn ahead(&self) -> u64 {
+        each!(self, pm => pm.ahead())
     }
 
     fn read_only(&self) -> bool {

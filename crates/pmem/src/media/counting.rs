@@ -181,8 +181,12 @@ unsafe impl<M: Media, const PERSISTENT: bool> Media for Counting<M, PERSISTENT> 
         self.inner.touch_to_store(offset);
     }
 
-    fn bound_memory(&self, bytes: u64) {
-        self.inner.bound_memory(bytes);
+    fn bound_ahead(&self, bytes: u64) {
+        self.inner.bound_ahead(bytes);
+    }
+
+    fn ahead(&self) -> u64 {
+        self.inner.ahead()
     }
 
     fn read_only(&self) -> bool {

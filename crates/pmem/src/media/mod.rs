@@ -361,11 +361,17 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
         let _ = offset;
     }
 
-    /// Prepares for keeping within so many bytes of memory, by [giving it back](Self::evict): at
-    /// most half as many bytes of pages, about, are ahead of the pool file. At a quarter a
-    /// checkpoint begins, and at the half commits wait for one.
-    fn bound_memory(&self, bytes: u64) {
+    /// Prepares for [giving memory back](Self::evict): at most so many bytes of pages, about, are
+    /// ahead of the pool file. At half of that a checkpoint begins, and beyond it commits wait for
+    /// one. It may be called again, to change the bound.
+    fn bound_ahead(&self, bytes: u64) {
         let _ = bytes;
+    }
+
+    /// Returns how many bytes of pages are ahead of the pool file, about: until a checkpoint has
+    /// written them they cannot be [dropped](Self::evict).
+    fn ahead(&self) -> u64 {
+        0
     }
 
     /// Returns true if stores must not reach the file.

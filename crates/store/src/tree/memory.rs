@@ -3,7 +3,7 @@
 //! The tree bounds what is resident of the pool, as far as it knows. A thread reads how much of the
 //! process really is, and sets that bound so that the whole stays below seven eighths of what it
 //! may be. What the pool file does not have yet stays in memory: so changes that are ahead of the
-//! file are bounded by a half ([`Media::bound_memory`]), beyond which commits wait for a
+//! file are bounded by a part of that ([`Media::bound_ahead`]), beyond which commits wait for a
 //! checkpoint.
 
 use super::Core;
@@ -11,7 +11,7 @@ use bristlecone_pmem::memory::resident;
 use bristlecone_pmem::{CommitError, Media};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the thread looks while there is enough.
 const CALM: Duration = Duration::from_millis(10);
@@ -19,12 +19,49 @@ const CALM: Duration = Duration::from_millis(10);
 const BUSY: Duration = Duration::from_millis(1);
 /// How often it does where nothing more can be given back.
 const IN_VAIN: Duration = Duration::from_secs(1);
+/// How often it looks how much is ahead of the pool file.
+const AHEAD: Duration = Duration::from_millis(100);
+/// Eighths of what of the pool may be in memory, that may be ahead of its file.
+const OF_POOL: u64 = 4;
 /// Of the pool so much may always be in memory: what is needed to work at all.
 const LEAST: u64 = 8 << 20;
 
+/// What the pool file does not have cannot be given back. Whoever commits sees to it that it does
+/// not become too much. While hardly anybody does, it only takes memory from what is read.
+#[derive(Debug)]
+struct Ahead {
+    looked: Instant,
+    bytes: u64,
+}
+
+impl Ahead {
+    /// Whether `bytes` that are ahead now are worth a checkpoint.
+    fn is_idle(&mut self, bytes: u64, most: u64) -> bool {
+        let before = std::mem::replace(&mut self.bytes, bytes);
+        bytes > most / 16 && bytes < before + before / 8
+    }
+}
+
+/// Writes what is ahead of the pool file to it.
+fn write_back<M: Media>(core: &Core<M>) -> Result<(), CommitError> {
+    core.pm().sync()?;
+    // And what DRAM holds of its pages may be needed by readers at the durable mark.
+    core.make_durable(core.applied())
+}
+
 /// Sets what of the pool may be in memory, and gives back what is too much. Returns when to look
 /// again.
-fn keep_within<M: Media>(core: &Core<M>, most: u64) -> Result<Duration, CommitError> {
+fn keep_within<M: Media>(
+    core: &Core<M>,
+    most: u64,
+    ahead: &mut Ahead,
+) -> Result<Duration, CommitError> {
+    if ahead.looked.elapsed() >= AHEAD {
+        ahead.looked = Instant::now();
+        if core.tree.is_short_of_memory() && ahead.is_idle(core.pm().ahead(), most) {
+            write_back(core)?;
+        }
+    }
     let Some(now) = resident() else {
         return Ok(CALM);
     };
@@ -34,7 +71,9 @@ fn keep_within<M: Media>(core: &Core<M>, most: u64) -> Result<Duration, CommitEr
     let phantom = of_pool.saturating_sub(now);
     let high = most / 8 * 7;
     let bound = high.saturating_sub(other) + phantom;
-    core.tree.bound_memory(bound.max(LEAST));
+    let bound = bound.max(LEAST);
+    core.tree.bound_memory(bound);
+    core.pm().bound_ahead(bound / 8 * OF_POOL);
     if now <= high && of_pool <= bound {
         return Ok(CALM);
     }
@@ -52,9 +91,7 @@ fn keep_within<M: Media>(core: &Core<M>, most: u64) -> Result<Duration, CommitEr
         return Ok(if given.bytes > 0 { BUSY } else { IN_VAIN });
     }
     // Too many pages are dirty: once a checkpoint has written them, they can be dropped.
-    core.pm().sync()?;
-    // And what DRAM holds of its pages may be needed by readers at the durable mark.
-    core.make_durable(core.applied())?;
+    write_back(core)?;
     core.tree.give_all_back()?;
     Ok(BUSY)
 }
@@ -71,13 +108,17 @@ pub(super) fn spawn<M: Media>(
     if !core.tree.can_give_back() || resident().is_none() {
         return Ok(None);
     }
-    core.pm().bound_memory(most);
+    core.pm().bound_ahead(most / 8 * OF_POOL);
     core.tree.bound_memory(most);
     let core = Arc::clone(core);
     let life = move || {
         let mut interval = Duration::ZERO;
+        let mut ahead = Ahead {
+            looked: Instant::now(),
+            bytes: 0,
+        };
         while !core.control.wait_or_stop(interval) {
-            interval = match keep_within(&core, most) {
+            interval = match keep_within(&core, most, &mut ahead) {
                 Ok(interval) => interval,
                 // Writers are told, too.
                 Err(CommitError::Failed { .. }) => return,
@@ -89,4 +130,24 @@ pub(super) fn spawn<M: Media>(
         .name("store-memory".into())
         .spawn(life);
     spawned.map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ahead_is_written_once_it_hardly_grows() {
+        let mut ahead = Ahead {
+            looked: Instant::now(),
+            bytes: 0,
+        };
+        let most = 16 << 20;
+        let looks = [1 << 20, 2 << 20, 3 << 20, (3 << 20) + 1, 4 << 20, 4 << 20];
+        let idle = looks.map(|bytes| ahead.is_idle(bytes, most));
+        assert_eq!(idle, [false, false, false, true, false, true]);
+        // Little, and hardly more than little.
+        assert!(!ahead.is_idle(most / 16, most) && !ahead.is_idle(most / 16, most));
+        assert!(ahead.is_idle(most / 16 + 1, most));
+    }
 }

@@ -24,7 +24,9 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// Number of pages copied before they are written.
-const BATCH: usize = 2048;
+const BATCH: u64 = 2048;
+/// Where the pages ahead of the pool file are bounded, copies are of one of so many.
+const OF_BOUND: u64 = 32;
 /// A journal that needs a checkpoint sooner than this after the last one is made longer.
 const TOO_OFTEN: Duration = Duration::from_secs(1);
 /// A closed pool is so many times as long as its journal, or more.
@@ -114,8 +116,10 @@ impl Core {
         if pages.is_empty() && head == keeper.header.head {
             return Ok(());
         }
-        let written = self
-            .write_pages(keeper, &pages)
+        let mut copy = std::mem::take(&mut keeper.copy);
+        let written = self.write_pages(keeper, &pages, &mut copy);
+        keeper.copy = copy;
+        let written = written
             // A direct run's write-back may have failed meanwhile.
             .and_then(|()| self.health())
             .and_then(|()| self.move_head(keeper, head));
@@ -133,12 +137,20 @@ impl Core {
         Ok(())
     }
 
-    fn write_pages(&self, keeper: &mut Keeper, pages: &[u64]) -> Result<(), CommitError> {
-        let mut copy = Vec::with_capacity(pages.len().min(BATCH) * PAGE_LINES as usize * LINE);
-        for batch in pages.chunks(BATCH) {
+    fn write_pages(
+        &self,
+        keeper: &mut Keeper,
+        pages: &[u64],
+        copy: &mut Vec<u8>,
+    ) -> Result<(), CommitError> {
+        // ORDERING: Relaxed; a bound.
+        let bound = self.dirty_most.load(Ordering::Relaxed) / OF_BOUND;
+        let together = bound.clamp(1, BATCH) as usize;
+        for batch in pages.chunks(together) {
             copy.clear();
+            copy.reserve_exact(batch.len() * PAGE_LINES as usize * LINE);
             for page in batch {
-                self.image.copy_page(*page, &mut copy);
+                self.image.copy_page(*page, copy);
             }
             // ORDERING: Acquire fence; pairs with the Release fence that ends `Stage::fence`: a
             // store that was copied was made after fences that `appended` counts.
@@ -153,7 +165,7 @@ impl Core {
                 };
                 self.write_header(keeper, header)?;
             }
-            self.write_batch(batch, &copy)?;
+            self.write_batch(batch, copy)?;
             count(&self.stats.pages, batch.len() as u64);
         }
         // PERSIST: the pages, before the head moves past the frames they came from.

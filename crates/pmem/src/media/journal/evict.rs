@@ -60,11 +60,7 @@ impl Core {
             evicted.busy = true;
             return Ok(evicted);
         }
-        let mut captured = Vec::new();
-        self.stage.captured_lines(&mut |line, count| {
-            captured.extend(line / PAGE_LINES..(line + count).div_ceil(PAGE_LINES));
-        });
-        captured.sort_unstable();
+        let captured = self.captured_pages();
         let is_behind = |page: u64| {
             behind.dirty.has(page)
                 || behind.writing.has(page)
@@ -89,6 +85,17 @@ impl Core {
             }
         }
         Ok(evicted)
+    }
+
+    /// The pages with lines that are in the stage, ascending.
+    pub fn captured_pages(&self) -> Vec<u64> {
+        let mut pages = Vec::new();
+        self.stage.captured_lines(&mut |line, count| {
+            pages.extend(line / PAGE_LINES..(line + count).div_ceil(PAGE_LINES));
+        });
+        pages.sort_unstable();
+        pages.dedup();
+        pages
     }
 
     fn drop_pages(&self, pages: Range<u64>) -> Result<(), CommitError> {

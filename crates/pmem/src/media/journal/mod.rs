@@ -466,12 +466,16 @@ unsafe impl Media for Journal {
         }
     }
 
-    fn bound_memory(&self, bytes: u64) {
-        self.core.image.use_small_pages();
+    fn bound_ahead(&self, bytes: u64) {
         // ORDERING: Relaxed; a bound, which leaders read when they next write.
-        self.core
-            .dirty_most
-            .store((bytes / 2 / PAGE).max(2), Ordering::Relaxed);
+        let most = (bytes / PAGE).max(2);
+        if self.core.dirty_most.swap(most, Ordering::Relaxed) == u64::MAX {
+            self.core.image.use_small_pages();
+        }
+    }
+
+    fn ahead(&self) -> u64 {
+        (lock(&self.core.behind).count() + self.core.captured_pages().len() as u64) * PAGE
     }
 
     fn read_only(&self) -> bool {

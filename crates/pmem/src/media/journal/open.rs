@@ -127,6 +127,7 @@ impl Journal {
                 header,
                 slot,
                 last: None,
+                copy: Vec::new(),
             }),
             log: Mutex::new(log),
             behind: Mutex::new(behind),
