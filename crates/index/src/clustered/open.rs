@@ -300,7 +300,7 @@ where
     /// Returns how many there were, and the newborn values.
     fn read_table(&mut self, loading: Loading) -> Result<(u64, Vec<(u32, Word)>), String> {
         let guard = epoch::pin();
-        let (mut newborn, mut settled, mut values) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut newborn, mut values) = (Vec::new(), Vec::new());
         self.table.attach(self.root(), |block, bytes| {
             self.heap.mark(block, bytes, &guard)
         })?;
@@ -320,8 +320,19 @@ where
             Kind::Page => self.page_of_word(id, word).is_some(),
             Kind::Outer => self.is_value_of(id, word),
         };
+        let mut marked = Ok(());
         let each = |id, word: Word| match (word.kind, word.newborn) {
-            (_, false) => settled.push((id, word)),
+            (kind, false) => {
+                let (what, bytes) = match kind {
+                    Kind::Page => ("page", MIN_PAGE as u64),
+                    Kind::Outer => ("value", outer::MIN_BLOCK),
+                };
+                if let Err(e) = self.heap.mark(word.block, bytes, &guard)
+                    && marked.is_ok()
+                {
+                    marked = Err(format!("{what} {id}: {e}"));
+                }
+            }
             (Kind::Page, true) => newborn.push((id, word)),
             (Kind::Outer, true) => values.push((id, word)),
         };
@@ -339,14 +350,7 @@ where
             // A block that no word names any more must not be used for anything else.
             self.read_only = true;
         }
-        for (id, word) in settled {
-            let (what, bytes) = match word.kind {
-                Kind::Page => ("page", MIN_PAGE as u64),
-                Kind::Outer => ("value", outer::MIN_BLOCK),
-            };
-            let marked = self.heap.mark(word.block, bytes, &guard);
-            marked.map_err(|e| format!("{what} {id}: {e}"))?;
-        }
+        marked?;
         let (mut cleared, mut unreadable) = (Vec::new(), Vec::new());
         let pm = self.pm();
         let decided = newborn.iter().map(|(id, word)| {

@@ -181,14 +181,17 @@ impl Table {
         let (segment, word) = place(id);
         // ORDERING: Acquire; pairs with the Release of `add_segment`.
         let block = self.segments.get(segment)?.load(Ordering::Acquire);
-        if block == 0 {
-            return None;
-        }
+        (block != 0).then(|| Self::cell_of(pm, block, word))
+    }
+
+    /// The cell of a word of the segment that is in that block.
+    #[inline]
+    fn cell_of<M: Media>(pm: &M, block: u64, word: u64) -> &PWord {
         let at = pm.base().wrapping_add((block + word * 8) as usize);
         // SAFETY: 1. the segment is a block of this tree, made or checked by this module, with
         // `segment_words` words, and `word` is below that; 2. it is 8-aligned; 3. any bits are a
         // valid word; 4. the mapping outlives the borrow of `pm`.
-        Some(unsafe { &*at.cast::<PWord>() })
+        unsafe { &*at.cast::<PWord>() }
     }
 
     /// The word of a page or an outer value; `Ok(None)` if there is none.
@@ -369,10 +372,14 @@ impl Table {
         mut each: impl FnMut(u32, Word),
     ) -> (u64, Vec<String>) {
         let mut ids = lock(&self.ids);
-        let words: u64 = self.blocks().map(|(_, bytes)| bytes / 8).sum();
         let (mut mended, mut damaged) = (0, Vec::new());
-        for id in Self::FIRST_ID..words as u32 {
-            let word = match self.read(pm, id) {
+        let segments = self.blocks();
+        let cells = segments.flat_map(|(block, bytes)| {
+            (0..bytes / 8).map(move |word| Self::cell_of(pm, block, word))
+        });
+        for (id, cell) in (0..).zip(cells).skip(Self::FIRST_ID as usize) {
+            // ORDERING: Relaxed; nobody changes the table yet.
+            let word = match Word::decode(cell.load(pm, Ordering::Relaxed), id) {
                 Ok(None) => continue,
                 Ok(word) => word,
                 Err(e) => {
