@@ -144,8 +144,10 @@ where
             self.give_back_first(memory);
         }
         if memory.is_nearly_full() && bytes.end - bytes.start <= ALONE {
+            // Between being counted and being there they would be dropped in vain.
             let _storing = Section::enter(self.pm().sections());
-            self.touch_to_store(bytes.clone());
+            memory.count(bytes.clone());
+            self.pm().bring_alone(bytes.clone());
         } else {
             // The system maps the pages around one that is read, if it has them.
             memory.count(bytes.start / CHUNK * CHUNK..bytes.end.next_multiple_of(CHUNK));

@@ -240,6 +240,10 @@ unsafe impl Media for Auto {
         each!(self, pm => pm.read_away(offset, into))
     }
 
+    fn bring_alone(&self, range: Range<u64>) {
+        each!(self, pm => pm.bring_alone(range));
+    }
+
     #[inline]
     fn touch_to_store(&self, offset: u64) {
         each!(self, pm => pm.touch_to_store(offset));
@@ -249,7 +253,7 @@ unsafe impl Media for Auto {
         each!(self, pm => pm.bound_ahead(bytes));
     }
 
-    fn ahead(&self) -> u64 {
+    fn ahead(&self) -> Option<u64> {
         each!(self, pm => pm.ahead())
     }
 

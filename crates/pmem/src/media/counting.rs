@@ -176,6 +176,10 @@ unsafe impl<M: Media, const PERSISTENT: bool> Media for Counting<M, PERSISTENT> 
         self.inner.read_away(offset, into)
     }
 
+    fn bring_alone(&self, range: Range<u64>) {
+        self.inner.bring_alone(range);
+    }
+
     #[inline]
     fn touch_to_store(&self, offset: u64) {
         self.inner.touch_to_store(offset);
@@ -185,7 +189,7 @@ unsafe impl<M: Media, const PERSISTENT: bool> Media for Counting<M, PERSISTENT> 
         self.inner.bound_ahead(bytes);
     }
 
-    fn ahead(&self) -> u64 {
+    fn ahead(&self) -> Option<u64> {
         self.inner.ahead()
     }
 

@@ -354,6 +354,13 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
         false
     }
 
+    /// Brings the pages of a range to memory by themselves, on a medium that can
+    /// [give memory back](Self::evict), if the system can. A read would make the system map the
+    /// pages around them as well.
+    fn bring_alone(&self, range: Range<u64>) {
+        let _ = range;
+    }
+
     /// Brings the page of a word that is about to be read, and then written, to memory by itself,
     /// on a medium that can [give memory back](Self::evict). A read alone would make the system map
     /// the pages around it as well.
@@ -369,9 +376,9 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
     }
 
     /// Returns how many bytes of pages are ahead of the pool file, about: until a checkpoint has
-    /// written them they cannot be [dropped](Self::evict).
-    fn ahead(&self) -> u64 {
-        0
+    /// written them they cannot be [dropped](Self::evict). `None` while they are being written.
+    fn ahead(&self) -> Option<u64> {
+        Some(0)
     }
 
     /// Returns true if stores must not reach the file.

@@ -75,24 +75,30 @@ impl Data {
             return Ok(Some(Vec::new()));
         }
         drop(tx);
-        let mut put = Ok(Vec::new());
+        let mut put = Ok(None);
         let mut encoded = waiter.encoded(|out| {
             let mark = out.mark();
             let done = self.transact(waiter.db, |tx| {
                 out.truncate(mark);
-                waiter.wants.take.run(tx, key, out)?;
+                let took = waiter.wants.take.run(tx, key, out)?;
                 if out.overflowed() {
                     let text = format!("ERR the reply takes more than {MAX_REPLY_BYTES} bytes");
                     return Err(CommandError::reply(text));
                 }
-                Ok(())
+                Ok(took)
             });
-            put = done.map(|((), put)| put);
+            put = done.map(|(took, put)| took.then_some(put));
         });
-        if let Err(e) = &put {
-            encoded = waiter.encoded(|out| out.error(&e.to_string()));
-        }
+        let put = match put {
+            Ok(Some(put)) => put,
+            // It has expired since it was looked at: there is no reply.
+            Ok(None) => return Ok(None),
+            Err(e) => {
+                encoded = waiter.encoded(|out| out.error(&e.to_string()));
+                Vec::new()
+            }
+        };
         self.waiting.finish(waiter, end, encoded);
-        Ok(Some(put.unwrap_or_default()))
+        Ok(Some(put))
     }
 }

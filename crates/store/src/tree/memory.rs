@@ -21,8 +21,8 @@ const BUSY: Duration = Duration::from_millis(1);
 const IN_VAIN: Duration = Duration::from_secs(1);
 /// How often it looks how much is ahead of the pool file.
 const AHEAD: Duration = Duration::from_millis(100);
-/// Eighths of what of the pool may be in memory, that may be ahead of its file.
-const OF_POOL: u64 = 4;
+/// Of what may be in memory of the pool, one of so many bytes may be ahead of its file.
+const OF_POOL: u64 = 2;
 /// Of the pool so much may always be in memory: what is needed to work at all.
 const LEAST: u64 = 8 << 20;
 
@@ -35,10 +35,11 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// Whether `bytes` that are ahead now are worth a checkpoint.
-    fn is_idle(&mut self, bytes: u64, most: u64) -> bool {
+    /// Whether `bytes` that are ahead now are worth a checkpoint, where so many may be of the pool.
+    fn is_idle(&mut self, bytes: u64, of_pool: u64) -> bool {
         let before = std::mem::replace(&mut self.bytes, bytes);
-        bytes > most / 16 && bytes < before + before / 8
+        // Fewer than before are what came since the last checkpoint.
+        bytes > of_pool / 16 && (before..before + before / 8).contains(&bytes)
     }
 }
 
@@ -56,12 +57,6 @@ fn keep_within<M: Media>(
     most: u64,
     ahead: &mut Ahead,
 ) -> Result<Duration, CommitError> {
-    if ahead.looked.elapsed() >= AHEAD {
-        ahead.looked = Instant::now();
-        if core.tree.is_short_of_memory() && ahead.is_idle(core.pm().ahead(), most) {
-            write_back(core)?;
-        }
-    }
     let Some(now) = resident() else {
         return Ok(CALM);
     };
@@ -73,7 +68,19 @@ fn keep_within<M: Media>(
     let bound = high.saturating_sub(other) + phantom;
     let bound = bound.max(LEAST);
     core.tree.bound_memory(bound);
-    core.pm().bound_ahead(bound / 8 * OF_POOL);
+    core.pm().bound_ahead(bound.min(high) / OF_POOL);
+    if ahead.looked.elapsed() >= AHEAD && core.tree.is_short_of_memory() {
+        ahead.looked = Instant::now();
+        let bytes = core.pm().ahead();
+        if bytes.is_some_and(|bytes| ahead.is_idle(bytes, bound)) {
+            match write_back(core) {
+                Err(e @ CommitError::Failed { .. }) => return Err(e),
+                // Without space for it, the rest can be given back all the same.
+                Err(_) => ahead.looked += IN_VAIN,
+                Ok(()) => ahead.bytes = 0,
+            }
+        }
+    }
     if now <= high && of_pool <= bound {
         return Ok(CALM);
     }
@@ -108,7 +115,7 @@ pub(super) fn spawn<M: Media>(
     if !core.tree.can_give_back() || resident().is_none() {
         return Ok(None);
     }
-    core.pm().bound_ahead(most / 8 * OF_POOL);
+    core.pm().bound_ahead(most / OF_POOL);
     core.tree.bound_memory(most);
     let core = Arc::clone(core);
     let life = move || {
@@ -146,8 +153,12 @@ mod tests {
         let looks = [1 << 20, 2 << 20, 3 << 20, (3 << 20) + 1, 4 << 20, 4 << 20];
         let idle = looks.map(|bytes| ahead.is_idle(bytes, most));
         assert_eq!(idle, [false, false, false, true, false, true]);
+        // Others have made a checkpoint, and go on.
+        let looks = [3 << 20, 2 << 20, 3 << 20];
+        assert!(looks.iter().all(|bytes| !ahead.is_idle(*bytes, most)));
         // Little, and hardly more than little.
         assert!(!ahead.is_idle(most / 16, most) && !ahead.is_idle(most / 16, most));
+        assert!(ahead.is_idle(most / 16 + 1, most));
         assert!(ahead.is_idle(most / 16 + 1, most));
     }
 }

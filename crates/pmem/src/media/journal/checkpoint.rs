@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 const BATCH: u64 = 2048;
 /// Where the pages ahead of the pool file are bounded, copies are of one of so many.
 const OF_BOUND: u64 = 32;
+/// But not fewer pages than this: each copy may need a sync of the journal.
+const FEWEST: u64 = 256;
 /// A journal that needs a checkpoint sooner than this after the last one is made longer.
 const TOO_OFTEN: Duration = Duration::from_secs(1);
 /// A closed pool is so many times as long as its journal, or more.
@@ -118,7 +120,10 @@ impl Core {
         }
         let mut copy = std::mem::take(&mut keeper.copy);
         let written = self.write_pages(keeper, &pages, &mut copy);
-        keeper.copy = copy;
+        // ORDERING: Relaxed; a bound.
+        if self.dirty_most.load(Ordering::Relaxed) != u64::MAX {
+            keeper.copy = copy;
+        }
         let written = written
             // A direct run's write-back may have failed meanwhile.
             .and_then(|()| self.health())
@@ -145,7 +150,7 @@ impl Core {
     ) -> Result<(), CommitError> {
         // ORDERING: Relaxed; a bound.
         let bound = self.dirty_most.load(Ordering::Relaxed) / OF_BOUND;
-        let together = bound.clamp(1, BATCH) as usize;
+        let together = bound.clamp(FEWEST, BATCH) as usize;
         for batch in pages.chunks(together) {
             copy.clear();
             copy.reserve_exact(batch.len() * PAGE_LINES as usize * LINE);

@@ -87,7 +87,8 @@ pub(super) struct Keeper {
     pub slot: usize,
     /// When the last checkpoint began.
     pub last: Option<Instant>,
-    /// Room for copied pages. One for all checkpoints: each thread's would stay with its heap.
+    /// Room for copied pages, where memory is bounded. One for all checkpoints: each thread's would
+    /// stay with its heap.
     pub copy: Vec<u8>,
 }
 

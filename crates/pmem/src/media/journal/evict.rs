@@ -13,13 +13,13 @@
 //! between sees no change.
 
 use super::commit::Core;
-use super::image::PAGE_LINES;
+use super::image::{Behind, PAGE_LINES};
 use crate::error::CommitError;
 use crate::media::mapping::PAGE;
 use crate::media::{Evicted, Goes, LINE};
 use std::ops::Range;
-use std::sync::TryLockError;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{MutexGuard, TryLockError};
 use std::time::Duration;
 
 /// How long threads that store are waited for.
@@ -45,14 +45,10 @@ impl Core {
             evicted.busy = true;
             return Ok(evicted);
         };
-        // It is held while long runs are written, and all who store wait for this.
-        let behind = match self.behind.try_lock() {
-            Ok(behind) => behind,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                evicted.busy = true;
-                return Ok(evicted);
-            }
+        // All who store wait for this.
+        let Some(behind) = self.try_behind() else {
+            evicted.busy = true;
+            return Ok(evicted);
         };
         // After a failed commit nothing is captured: memory has the only copy of later stores.
         // ORDERING: Acquire; pairs with the Release in `Core::record`.
@@ -85,6 +81,16 @@ impl Core {
             }
         }
         Ok(evicted)
+    }
+
+    /// The pages that are ahead of the pool file; `None` while long runs are written, for which
+    /// their lock is held.
+    pub fn try_behind(&self) -> Option<MutexGuard<'_, Behind>> {
+        match self.behind.try_lock() {
+            Ok(behind) => Some(behind),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// The pages with lines that are in the stage, ascending.

@@ -5,6 +5,7 @@ use crate::error::SpaceError;
 use crate::media::capture::{self, WORDS, bytes_of};
 use crate::media::mapping::{Mapping, PAGE};
 use crate::media::{LINE, cpu};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Lines in a page.
@@ -60,6 +61,14 @@ impl Image {
         }
         for line in first..last {
             into.extend_from_slice(&bytes_of(self.capture(line)));
+        }
+    }
+
+    /// See [`Media::bring_alone`](crate::media::Media::bring_alone).
+    pub fn bring_alone(&self, range: Range<u64>) {
+        let (from, end) = (range.start / PAGE * PAGE, range.end.min(self.len()));
+        if from < end {
+            self.mapping.bring(from, end - from);
         }
     }
 

@@ -458,6 +458,10 @@ unsafe impl Media for Journal {
             && (self.core.pool.read_full(offset, into)).is_ok_and(|read| read == into.len())
     }
 
+    fn bring_alone(&self, range: Range<u64>) {
+        self.core.image.bring_alone(range);
+    }
+
     #[inline]
     fn touch_to_store(&self, offset: u64) {
         // ORDERING: Relaxed; a bound.
@@ -474,8 +478,9 @@ unsafe impl Media for Journal {
         }
     }
 
-    fn ahead(&self) -> u64 {
-        (lock(&self.core.behind).count() + self.core.captured_pages().len() as u64) * PAGE
+    fn ahead(&self) -> Option<u64> {
+        let dirty = self.core.try_behind()?.count();
+        Some((dirty + self.core.captured_pages().len() as u64) * PAGE)
     }
 
     fn read_only(&self) -> bool {

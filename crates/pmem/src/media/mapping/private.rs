@@ -95,6 +95,15 @@ impl Mapping {
         let _ = unsafe { rustix::mm::madvise(at, bytes, advice) };
     }
 
+    /// Brings pages to memory as if each were stored to, which maps none of those around them; an
+    /// older kernel brings none. Their content does not change.
+    pub(crate) fn bring(&self, offset: u64, len: u64) {
+        let at = self.base.wrapping_add(offset as usize).cast();
+        // SAFETY: 1. the range is one that this value has mapped, from a page's start on; 2. the
+        // advice changes no content.
+        let _ = unsafe { rustix::mm::madvise(at, len as usize, Advice::LinuxPopulateWrite) };
+    }
+
     /// From now on a page that is touched does not come together with the two MiB around it.
     pub(crate) fn use_small_pages(&self) {
         // ORDERING: Relaxed (both); what is mapped at the same time gets the advice or is unmapped
