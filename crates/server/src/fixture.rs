@@ -42,6 +42,11 @@ impl Fixture {
         self.now.store(now, Ordering::SeqCst);
     }
 
+    /// Returns the clock, in ms since 1970.
+    pub fn clock(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.now)
+    }
+
     /// Opens the pool. Creates it the first time.
     pub fn open(&self) -> Data {
         let path = self.dir.path().join("pool");

@@ -102,3 +102,64 @@ impl Data {
         Ok(Some(put))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::record::Kind;
+    use crate::data::spaces::Space;
+    use crate::data::tx::{Take, Tx, Wants};
+    use crate::fixture::Fixture;
+    use crate::reply::{Out, Protocol};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Takes a list, which expires and is swept before that is committed.
+    #[derive(Debug)]
+    struct TooSlow(Arc<AtomicU64>);
+
+    impl Take for TooSlow {
+        fn kind(&self) -> Kind {
+            Kind::List
+        }
+
+        fn run(
+            &self,
+            tx: &mut Tx<'_>,
+            key: &[u8],
+            out: &mut Out<'_>,
+        ) -> Result<bool, CommandError> {
+            if tx.load_kind(key, Kind::List)?.is_none() {
+                return Ok(false);
+            }
+            tx.snapshot();
+            tx.delete(Space::Keys(0), key)?;
+            out.ok();
+            self.0.store(1000, Ordering::SeqCst);
+            let swept = tx.data().store().vacuum_all().unwrap();
+            assert_eq!(swept.expired, 1);
+            Ok(true)
+        }
+    }
+
+    /// Its client got an empty reply, and from then on those of other commands.
+    #[test]
+    fn who_waits_for_a_key_that_expires_meanwhile_goes_on_waiting() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        fixture.at(500);
+        fixture.call(&data, "rpush a x");
+        fixture.call(&data, "pexpireat a 1000");
+        let wants = Wants {
+            keys: vec![b"a".to_vec()],
+            take: Box::new(TooSlow(fixture.clock())),
+            destination: None,
+            timeout: None,
+        };
+        let waiter = data.waiting.enter(0, wants, Protocol::Resp2);
+        data.serve(vec![(0, b"a".to_vec())]);
+        assert!(!waiter.end().reached);
+        assert_eq!(waiter.take_reply(), b"");
+        assert_eq!(fixture.call(&data, "exists a"), ":0\r\n");
+    }
+}
