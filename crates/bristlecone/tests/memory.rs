@@ -9,8 +9,8 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const BOUND: u64 = 64 * MIB;
-/// What the process may have beyond its bound for a moment: the thread that keeps to it looks every
-/// few milliseconds.
+/// How far the process may exceed its bound for a moment: memory is only measured every few
+/// milliseconds.
 const MORE: u64 = 4 * MIB;
 const KEYS: u64 = 100_000;
 const VALUE: usize = 2000;

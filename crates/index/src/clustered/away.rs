@@ -27,7 +27,7 @@ use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
 
 /// Longest value that is read so, in bytes: the buffer of a longer one costs more than its memory.
-const LONGEST: usize = 64 << 10;
+pub(super) const LONGEST: usize = 64 << 10;
 
 /// How often a page is looked up while others beside it come and go.
 const TRIES: usize = 3;

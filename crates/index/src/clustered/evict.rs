@@ -23,9 +23,11 @@
 //!    never been loaded: no change of it is later than the earliest time at which somebody reads,
 //!    or is going to read.
 
+use super::away::LONGEST;
 use super::layout::SEAL;
 use super::memory::{Hands, Memory, PAGE};
 use super::part::Part;
+use super::stored::HEAD;
 use super::{ClusteredTree, Handle, HostedTree};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::heap::Heap;
@@ -41,9 +43,9 @@ use std::sync::atomic::Ordering;
 /// Where memory is short, one value or page of so many that are read comes to memory. Odd, so that
 /// it is not always the pages or always the values.
 const KEPT_OF: u64 = 15;
-/// Bytes that come to memory without what lies around them, where it is short. More than that may
-/// as well come with it.
-const ALONE: u64 = 64 << 10;
+/// Bytes that come to memory without what lies around them, where it is short: a page, or a value
+/// that would else be read beside memory.
+const ALONE: u64 = (HEAD + LONGEST) as u64;
 /// Chunks that are looked at while nobody stores.
 const TOGETHER: usize = 64;
 

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 #[derive(Debug, Default)]
 pub(super) struct Times(Vec<(u64, usize)>);
 
-/// Who still reads once one reading has ended.
+/// The readers that are left when one of them ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
     /// Others read at that time.

@@ -103,6 +103,7 @@ impl Data {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::{DataFn, ONE};
     use crate::data::Reads;
     use crate::data::record::string_record;
     use crate::data::spaces::Space;
@@ -111,6 +112,11 @@ mod tests {
     use crate::fixture::{Fixture, put_large, words};
     use crate::reply::Protocol;
     use bristlecone_store::MAX_KEY_BYTES;
+
+    /// A command that writes one key, its only argument.
+    const fn writes_one(name: &'static str, run: DataFn) -> Command {
+        Command::new(name, 2, Access::Write, ONE, &["string"], run)
+    }
 
     fn queued(lines: &[&str]) -> Vec<Queued> {
         let of = |line: &&str| {
@@ -172,14 +178,7 @@ mod tests {
             tx.put_string(args[1], string_record(&[b"half"]), None)?;
             Err(CommandError::syntax())
         }
-        static HALF: Command = Command::new(
-            "half",
-            2,
-            Access::Write,
-            crate::command::ONE,
-            &["string"],
-            half,
-        );
+        static HALF: Command = writes_one("half", half);
         let fixture = Fixture::new();
         let data = fixture.open();
         let mut all = queued(&["set a before", "get a", "get a"]);
@@ -211,14 +210,7 @@ mod tests {
             assert!(!was_there);
             Ok(())
         }
-        static SLOW: Command = Command::new(
-            "slow",
-            2,
-            Access::Write,
-            crate::command::ONE,
-            &["string"],
-            takes_its_time,
-        );
+        static SLOW: Command = writes_one("slow", takes_its_time);
         let fixture = Fixture::new();
         let data = fixture.open();
         for (key, alone) in [("a", true), ("b", false)] {

@@ -26,8 +26,8 @@ const OF_POOL: u64 = 2;
 /// Of the pool so much may always be in memory: what is needed to work at all.
 const LEAST: u64 = 8 << 20;
 
-/// What the pool file does not have cannot be given back. Whoever commits sees to it that it does
-/// not become too much. While hardly anybody does, it only takes memory from what is read.
+/// Bytes that are ahead of the pool file, and so cannot be given back. Commits keep them bounded.
+/// While there are hardly any commits, they only leave less memory for what is read.
 #[derive(Debug)]
 struct Ahead {
     looked: Instant,
