@@ -96,14 +96,16 @@ fn an_emptied_tree_has_two_blocks() {
         for i in 0..KEYS {
             assert!(tree.remove(&mix(i * 7919 % KEYS)).unwrap());
         }
-        crate::sync::wait_for_readers();
-        tree.heap.trim();
+        // Tests beside this one are pinned, too, and free blocks that this one retired.
+        let may_keep = at_first + (64 << 10);
+        let _ = (0..100).any(|_| {
+            crate::sync::wait_for_readers();
+            tree.heap.trim();
+            tree.heap.stats().chunk_bytes <= may_keep
+        });
         let empty = tree.heap.stats();
         assert_eq!(tree.heap.live_blocks(), 2, "cycle {cycle}: {empty:?}");
-        assert!(
-            empty.chunk_bytes <= at_first + (64 << 10),
-            "cycle {cycle}: {empty:?}"
-        );
+        assert!(empty.chunk_bytes <= may_keep, "cycle {cycle}: {empty:?}");
         assert_eq!(tree.verify().unwrap().leaves, 1);
     }
 }
