@@ -22,14 +22,38 @@ pub(crate) struct ChunkState {
     pub blocks: u32,
     /// Chunks that the block takes: 1 unless it is a run.
     pub chunks: u32,
-    live: Box<[AtomicU64]>,
-    taken: Box<[AtomicU64]>,
+    bits: Bits,
     /// Blocks not taken. Changed under the class lock only.
     pub untaken: AtomicU32,
     /// It is being emptied. Changed under the class lock only.
     closed: AtomicBool,
     /// When its free blocks were freed, and the chunk before it was the root's.
     pub freed: Freed,
+}
+
+/// The live bits of all blocks, then the taken bits.
+#[derive(Debug)]
+enum Bits {
+    /// Of 64 blocks or fewer, in the state itself: openings touch all of them.
+    Few([AtomicU64; 2]),
+    Many(Box<[AtomicU64]>),
+}
+
+impl Bits {
+    fn of(blocks: u32) -> Self {
+        match blocks.div_ceil(64) as usize {
+            0 | 1 => Self::Few([const { AtomicU64::new(0) }; 2]),
+            words => Self::Many((0..words * 2).map(|_| AtomicU64::new(0)).collect()),
+        }
+    }
+
+    #[inline]
+    fn split(&self) -> (&[AtomicU64], &[AtomicU64]) {
+        match self {
+            Self::Few(words) => words.split_at(1),
+            Self::Many(words) => words.split_at(words.len() / 2),
+        }
+    }
 }
 
 impl ChunkState {
@@ -43,19 +67,26 @@ impl ChunkState {
     }
 
     fn new(class: u8, block_bytes: u64, blocks: u32, chunks: u32) -> Self {
-        let words = blocks.div_ceil(64) as usize;
-        let zeros = || (0..words).map(|_| AtomicU64::new(0)).collect();
         Self {
             class,
             block_bytes,
             blocks,
             chunks,
-            live: zeros(),
-            taken: zeros(),
+            bits: Bits::of(blocks),
             untaken: AtomicU32::new(blocks),
             closed: AtomicBool::new(false),
             freed: Freed::default(),
         }
+    }
+
+    #[inline]
+    fn live(&self) -> &[AtomicU64] {
+        self.bits.split().0
+    }
+
+    #[inline]
+    fn taken(&self) -> &[AtomicU64] {
+        self.bits.split().1
     }
 
     /// Returns true if none of its blocks may be handed out.
@@ -74,21 +105,21 @@ impl ChunkState {
     // structure, whose own synchronisation orders these.
     pub(crate) fn set_live(&self, block: u32) -> bool {
         let bit = 1 << (block % 64);
-        self.live[block as usize / 64].fetch_or(bit, Ordering::Relaxed) & bit == 0
+        self.live()[block as usize / 64].fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
     /// Marks `block` not live. Returns false if it was not live.
     pub(crate) fn clear_live(&self, block: u32) -> bool {
         let bit = 1 << (block % 64);
-        self.live[block as usize / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0
+        self.live()[block as usize / 64].fetch_and(!bit, Ordering::Relaxed) & bit != 0
     }
 
     pub(crate) fn is_live(&self, block: u32) -> bool {
-        self.live[block as usize / 64].load(Ordering::Relaxed) & 1 << (block % 64) != 0
+        self.live()[block as usize / 64].load(Ordering::Relaxed) & 1 << (block % 64) != 0
     }
 
     pub(crate) fn live_blocks(&self) -> u32 {
-        self.live
+        self.live()
             .iter()
             .map(|word| word.load(Ordering::Relaxed).count_ones())
             .sum()
@@ -97,7 +128,7 @@ impl ChunkState {
     /// Takes up to `most` blocks, lowest address first. Under the class lock.
     pub(crate) fn take(&self, most: usize, mut each: impl FnMut(u32)) {
         let mut got = 0;
-        for (i, word) in self.taken.iter().enumerate() {
+        for (i, word) in self.taken().iter().enumerate() {
             let mut bits = word.load(Ordering::Relaxed);
             while got < most {
                 let block = i as u32 * 64 + (!bits).trailing_zeros();
@@ -116,14 +147,14 @@ impl ChunkState {
     /// Gives `block` back. Under the class lock. Returns how many are untaken now.
     pub(crate) fn give_back(&self, block: u32) -> u32 {
         let bit = 1 << (block % 64);
-        let before = self.taken[block as usize / 64].fetch_and(!bit, Ordering::Relaxed);
+        let before = self.taken()[block as usize / 64].fetch_and(!bit, Ordering::Relaxed);
         debug_assert!(before & bit != 0, "block {block} given back twice");
         self.untaken.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// After recovery: exactly the live blocks are taken.
     pub(crate) fn settle(&self) {
-        for (taken, live) in self.taken.iter().zip(&self.live) {
+        for (taken, live) in self.taken().iter().zip(self.live()) {
             taken.store(live.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         self.untaken
@@ -136,7 +167,7 @@ impl ChunkState {
     /// The reason in words.
     pub(crate) fn verify(&self) -> Result<(), String> {
         let mut taken = 0;
-        for (i, (word, live)) in self.taken.iter().zip(&self.live).enumerate() {
+        for (i, (word, live)) in self.taken().iter().zip(self.live()).enumerate() {
             let (word, live) = (word.load(Ordering::Relaxed), live.load(Ordering::Relaxed));
             if live & !word != 0 {
                 return Err(format!("live and free blocks in {i}: {:#x}", live & !word));
@@ -156,13 +187,13 @@ impl ChunkState {
 
     /// Returns the live bits, for a snapshot.
     pub(crate) fn live_words(&self) -> impl Iterator<Item = u64> + '_ {
-        self.live.iter().map(|word| word.load(Ordering::Relaxed))
+        self.live().iter().map(|word| word.load(Ordering::Relaxed))
     }
 
     /// Sets the live bits from a snapshot. Returns false if a bit lies past the last block.
     pub(crate) fn load_live(&self, words: impl Iterator<Item = u64>) -> bool {
         let mut whole = true;
-        for (i, (word, value)) in self.live.iter().zip(words).enumerate() {
+        for (i, (word, value)) in self.live().iter().zip(words).enumerate() {
             let here = (self.blocks - i as u32 * 64).min(64);
             whole &= here == 64 || value >> here == 0;
             word.store(value, Ordering::Relaxed);
@@ -172,7 +203,11 @@ impl ChunkState {
 
     /// DRAM bytes of this state.
     pub(crate) fn dram_bytes(&self) -> u64 {
-        (size_of::<Self>() + self.live.len() * 16) as u64
+        let words = match &self.bits {
+            Bits::Few(_) => 0,
+            Bits::Many(words) => words.len(),
+        };
+        (size_of::<Self>() + words * 8) as u64
     }
 }
 
