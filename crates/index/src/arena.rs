@@ -16,7 +16,8 @@
 //! 4. A freed node comes back to `free` through the epoch collector, when no reader can be in it.
 //!
 //! Pages are committed by the first touch; huge pages are asked for, since a lookup touches one
-//! node per level and would otherwise miss in the TLB as often as in the cache.
+//! node per level and would otherwise miss in the TLB as often as in the cache. The first step may
+//! get one once it is full: to zero a huge page takes a good part of the time to open a database.
 
 use bristlecone_pmem::memory;
 use bristlecone_pmem::sync::lock;
@@ -104,10 +105,6 @@ impl<T: Node> Arena<T> {
         };
         // SAFETY: a huge page more than is used was mapped, so the aligned address is inside.
         let aligned = unsafe { mapping.add(mapping.align_offset(HUGE)) };
-        if bytes > LEAST {
-            // SAFETY: the range is inside the mapping made above, and whole pages.
-            unsafe { memory::prefer_huge_pages(aligned, bytes) };
-        }
         let arena = Self {
             base: aligned.cast(),
             mapping,
@@ -141,6 +138,10 @@ impl<T: Node> Arena<T> {
         // SAFETY: the range is inside the mapping, which this value owns, and whole pages.
         unsafe { memory::make_writable(self.base.cast::<u8>().add(from), bytes - from) }?;
         space.writable = bytes;
+        if from == STEP && whole > LEAST {
+            // SAFETY: as above.
+            unsafe { memory::prefer_huge_pages(self.base.cast(), whole) };
+        }
         Ok(())
     }
 

@@ -63,8 +63,8 @@ where
 {
     /// Opens the tree in root `name`.
     ///
-    /// Persist cost: 1 line and 1 fence; after a crash 10 lines and 2 fences more, and those of
-    /// newborn pages and of a merge that it came into.
+    /// Persist cost: 1 line and 1 fence; after a close as much again; after a crash 10 lines and 2
+    /// fences more, and those of newborn pages and of a merge that it came into.
     ///
     /// After 32 crashes in a row without all pages being loaded, it loads them. If one is damaged,
     /// the tree is open for reading only.

@@ -86,6 +86,7 @@ mod bulk;
 mod changes;
 mod checked;
 mod clear;
+mod closed;
 mod compact;
 mod counter;
 mod damaged;
@@ -129,6 +130,8 @@ mod tail;
 mod tests;
 #[cfg(test)]
 mod tests_clear;
+#[cfg(test)]
+mod tests_closed;
 #[cfg(test)]
 mod tests_compact;
 #[cfg(test)]

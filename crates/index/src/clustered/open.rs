@@ -1,8 +1,9 @@
 //! Making, opening and closing a tree.
 //!
 //! Opening reads the root words and the page table, 8 bytes a page: that says which blocks are in
-//! use, and it decides about pages whose birth a crash has cut short. Then every page is loaded, so
-//! that damage is an error of the opening; or none is, until it is touched (`lazy`).
+//! use, and it decides about pages whose birth a crash has cut short. After a clean close the table
+//! need only be as it was (`closed`). Then every page is loaded, so that damage is an error of the
+//! opening; or none is, until it is touched (`lazy`).
 
 use super::counter::Counter;
 use super::layout::{Header, MIN_PAGE};
@@ -301,21 +302,32 @@ where
     fn read_table(&mut self, loading: Loading) -> Result<(u64, Vec<(u32, Word)>), String> {
         let guard = epoch::pin();
         let (mut newborn, mut values) = (Vec::new(), Vec::new());
-        self.table.attach(self.root(), |block, bytes| {
-            self.heap.mark(block, bytes, &guard)
-        })?;
+        self.table
+            .attach(self.root(), |block, bytes| self.heap.check(block, bytes))?;
         let log = Logs::open(
             &self.heap,
             root::required(self.root(), root::LOG)? * 64,
             merge::RECORD,
         )?;
-        log.mark(&self.heap, &guard)?;
-        let bytes = slots::BYTES + sessions::BYTES;
-        let slots = self.heap.mark(self.slots.block(), bytes, &guard);
-        slots.map_err(|e| format!("the commit slots: {e}"))?;
+        let slots = (self.slots.block(), slots::BYTES + sessions::BYTES);
+        let in_slots = |e| format!("the commit slots: {e}");
+        self.heap.check(slots.0, slots.1).map_err(in_slots)?;
         self.slots.check(self.pm())?;
         let merges = log.recover(|record| self.apply(record))?;
+        self.report.clean = self.load_closed();
+        if !self.report.clean {
+            log.mark(&self.heap, &guard)?;
+        }
         self.log = Some(log);
+        if self.report.clean {
+            return Ok((merges, Vec::new()));
+        }
+        for (block, bytes) in self.table.blocks() {
+            let marked = self.heap.mark(block, bytes, &guard);
+            marked.map_err(|e| format!("the page table: {e}"))?;
+        }
+        let marked = self.heap.mark(slots.0, slots.1, &guard);
+        marked.map_err(in_slots)?;
         let is_sound = |id, word: Word| match word.kind {
             Kind::Page => self.page_of_word(id, word).is_some(),
             Kind::Outer => self.is_value_of(id, word),
@@ -523,6 +535,7 @@ where
             self.seal_all();
             self.sessions.close(self.root());
             self.empty_spare();
+            self.save_closed();
             self.commit()?;
         }
         self.root = None;

@@ -331,14 +331,14 @@ impl Table {
         }
     }
 
-    /// Finds the segments after opening, and marks them.
+    /// Finds the segments after opening. `check` looks whether there is a block with so many bytes.
     ///
     /// # Errors
     /// A message that says what is damaged.
     pub(super) fn attach<M: Media>(
         &self,
         root: &Root<M>,
-        mut mark: impl FnMut(u64, u64) -> Result<(), String>,
+        check: impl Fn(u64, u64) -> Result<(), String>,
     ) -> Result<(), String> {
         let mut ended = false;
         for segment in 0..root::MAX_SEGMENTS {
@@ -352,7 +352,7 @@ impl Table {
                 ));
             }
             let block = block * 64;
-            mark(block, segment_words(segment) * 8)
+            check(block, segment_words(segment) * 8)
                 .map_err(|e| format!("segment {segment} of the page table: {e}"))?;
             // ORDERING: Release; pairs with the Acquire of `cell`.
             self.segments[segment].store(block, Ordering::Release);
@@ -373,11 +373,7 @@ impl Table {
     ) -> (u64, Vec<String>) {
         let mut ids = lock(&self.ids);
         let (mut mended, mut damaged) = (0, Vec::new());
-        let segments = self.blocks();
-        let cells = segments.flat_map(|(block, bytes)| {
-            (0..bytes / 8).map(move |word| Self::cell_of(pm, block, word))
-        });
-        for (id, cell) in (0..).zip(cells).skip(Self::FIRST_ID as usize) {
+        for (id, cell) in self.cells(pm) {
             // ORDERING: Relaxed; nobody changes the table yet.
             let word = match Word::decode(cell.load(pm, Ordering::Relaxed), id) {
                 Ok(None) => continue,
@@ -399,6 +395,52 @@ impl Table {
             }
         }
         (mended, damaged)
+    }
+
+    /// All words, with their numbers.
+    fn cells<'p, M: Media>(&self, pm: &'p M) -> impl Iterator<Item = (u32, &'p PWord)> {
+        let cells = self.blocks().flat_map(move |(block, bytes)| {
+            (0..bytes / 8).map(move |word| Self::cell_of(pm, block, word))
+        });
+        (0..).zip(cells).skip(Self::FIRST_ID as usize)
+    }
+
+    /// Unused numbers of a table that nobody changes any more, below the first that was never used;
+    /// `None` if a scan would find a word that is damaged or newborn.
+    pub(super) fn unused<M: Media>(&self, pm: &M) -> Option<Vec<u32>> {
+        let (mut unused, end) = (Vec::new(), self.end());
+        for (id, cell) in self.cells(pm) {
+            // ORDERING: Relaxed; nobody changes the table any more.
+            match Word::decode(cell.load(pm, Ordering::Relaxed), id) {
+                Ok(None) if id < end => unused.push(id),
+                Ok(None) => {}
+                Ok(Some(word)) if !word.newborn && id < end => {}
+                Ok(Some(_)) | Err(_) => return None,
+            }
+        }
+        Some(unused)
+    }
+
+    /// A checksum over all words, while nobody changes them.
+    pub(super) fn crc<M: Media>(&self, pm: &M) -> u32 {
+        self.blocks().fold(0, |crc, (block, bytes)| {
+            let at = pm.base().wrapping_add(block as usize).cast_const();
+            if M::TRACED {
+                pm.trace_load(at, bytes as usize);
+            }
+            // SAFETY: 1. the segment is a block of this tree with so many bytes: see `cell_of`; 2.
+            // the caller says that nobody writes them.
+            let words = unsafe { std::slice::from_raw_parts(at, bytes as usize) };
+            crc32c::crc32c_append(crc, words)
+        })
+    }
+
+    /// Takes over what a scan would find out: the first number that was never used, and those below
+    /// it that are not.
+    pub(super) fn restore(&self, next: u32, unused: Vec<u32>) {
+        let mut ids = lock(&self.ids);
+        ids.next = next;
+        ids.free = unused.into_iter().map(|id| (id, 0)).collect();
     }
 
     /// Turns the bit of a word back that is wrong, and flushes it; `None` if that is not all.
