@@ -192,6 +192,12 @@ pub trait StorageEngine<M: Media>: Send + Sync {
         f: &mut dyn FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
     ) -> Result<(), ReadError>;
 
+    /// Returns where the keys end that a removal had better take together with this one; `None` if
+    /// it does not matter. It may change at any time.
+    fn together_until(&self, _key: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+
     /// Prefetches what reading or changing these keys will touch.
     fn prefetch(&self, keys: &[&[u8]]);
 

@@ -6,7 +6,7 @@ use crate::engine::{At, Ticket, Visit, Wait};
 use crate::entries::Entries;
 use crate::entry::Entry;
 use crate::error::{OtherStore, ReadError};
-use crate::key::{CATALOGUE, PREFIX};
+use crate::key::{CATALOGUE, IndexKey, PREFIX, split};
 use crate::pinned::PinnedValue;
 use crate::shared::Shared;
 use crate::streams::positions;
@@ -293,6 +293,23 @@ impl<M: Media> Snapshot<M> {
         engine.scan_keys(self.ticket, bounds.range(), &mut |key| {
             visit(&key[PREFIX..])
         })
+    }
+
+    /// Returns where the keys end that a removal had better take together with `key`: those of a
+    /// page, which is written anew without them. `None` if it does not matter, or it is all the
+    /// keyspace's keys. It may change at any time.
+    ///
+    /// # Errors
+    /// [`OtherStore`]
+    pub fn together_until(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+    ) -> Result<Option<Vec<u8>>, OtherStore> {
+        let number = self.shared.catalogue.number(keyspace)?;
+        let end = (self.shared.engine).together_until(&IndexKey::new(number, key));
+        let end = end.as_deref().and_then(split);
+        Ok(end.and_then(|(of, end)| (of == number).then(|| end.to_vec())))
     }
 
     /// Counts the keys of `range`. Visits all of them.

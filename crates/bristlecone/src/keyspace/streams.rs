@@ -12,8 +12,10 @@ use std::ops::{Bound, ControlFlow, RangeBounds};
 /// Bytes that a reader reads at once, from a position that it divides: a long value has parts of as
 /// many.
 const READ_AT_ONCE: u64 = 8 << 20;
-/// Keys that one commit removes.
+/// Keys that one commit removes, at most.
 const REMOVED_AT_ONCE: usize = 1024;
+/// Such commits that share a sync.
+const REMOVALS_A_SYNC: usize = 32;
 
 /// A value as a stream, as it was when [`Keyspace::reader`] was called. It holds 8 MiB of it, and a
 /// snapshot until it is dropped.
@@ -235,9 +237,11 @@ impl Keyspace {
         ValueReader::new(snapshot, &self.handle, key.as_ref())
     }
 
-    /// Removes the keys of a range, in their order, and returns how many these were. Up to 1024 of
-    /// them share a commit, so a crash leaves the last ones, or none; and a key that is put
+    /// Removes the keys of a range, in their order, and returns how many these were. Those of a page
+    /// share a commit, up to 1024, so a crash leaves the last ones, or none; and a key that is put
     /// meanwhile may stay. [`clear`](Self::clear) takes one commit for a whole keyspace.
+    ///
+    /// It takes two fences a page, and what merging pages takes; on a disk a sync for 32 pages.
     ///
     /// # Errors
     /// As [`insert`](Self::insert); some keys have been removed then.
@@ -257,32 +261,47 @@ impl Keyspace {
     pub fn remove_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<u64> {
         let end = range.end_bound().map(|key| key.as_ref());
         let mut from = range.start_bound().map(|key| key.as_ref().to_vec());
-        let mut removed = 0;
+        let deferred = self.db.deferred();
+        let (mut removed, mut commits) = (0, 0);
+        // Removals that are found, but not committed.
+        let mut found = Batch::new();
         loop {
-            let mut batch = Batch::new();
-            let mut last = None;
-            let rest = (from.as_ref().map(Vec::as_slice), end);
-            // One for all would keep every key that is removed in memory.
-            let snapshot = self.db.store().snapshot();
-            let scanned = snapshot.scan_keys::<&[u8]>(&self.handle, rest, |key| {
-                batch.remove(self, key);
-                last = Some(key.to_vec());
-                match batch.len() < REMOVED_AT_ONCE {
-                    true => ControlFlow::Continue(()),
-                    false => ControlFlow::Break(()),
-                }
-            });
-            scanned.or_error()?;
-            let Some(last) = last else {
-                return Ok(removed);
-            };
-            let keys = batch.len();
-            self.db.write(batch)?;
-            removed += keys as u64;
-            if keys < REMOVED_AT_ONCE {
-                return Ok(removed);
+            let (batch, last) = self.removals((from.as_ref().map(Vec::as_slice), end))?;
+            let keys = found.len() as u64;
+            commits += 1;
+            // A later commit makes those of the handle that does not wait durable.
+            let waits = last.is_none() || commits % REMOVALS_A_SYNC == 0;
+            let db = if waits { &self.db } else { &deferred };
+            db.write(std::mem::replace(&mut found, batch))?;
+            removed += keys;
+            match last {
+                Some(last) => from = Bound::Excluded(last),
+                None => return Ok(removed),
             }
-            from = Bound::Excluded(last);
         }
+    }
+
+    /// Removals of the first keys of a range, which had better be made together, and the last of
+    /// these keys.
+    fn removals(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Result<(Batch, Option<Vec<u8>>)> {
+        let (mut batch, mut last, mut until) = (Batch::new(), None, None);
+        let snapshot = self.db.store().snapshot();
+        let scanned = snapshot.scan_keys::<&[u8]>(&self.handle, range, |key| {
+            if batch.is_empty() {
+                // The scan has refused a keyspace of another store.
+                until = snapshot.together_until(&self.handle, key).ok().flatten();
+            }
+            if until.as_deref().is_some_and(|until| key >= until) {
+                return ControlFlow::Break(());
+            }
+            batch.remove(self, key);
+            last = Some(key.to_vec());
+            match batch.len() < REMOVED_AT_ONCE {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        });
+        scanned.or_error()?;
+        Ok((batch, last))
     }
 }

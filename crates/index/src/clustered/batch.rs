@@ -200,10 +200,12 @@ where
 
     /// Makes the changes of a batch that is sorted.
     fn change_sorted(&self, batch: &mut Batch<'_, K>, atomic: bool) -> Result<(), ReadError> {
-        let mut turn = 0;
+        let (mut turn, mut spreads) = (0, true);
         loop {
-            let runs = self.prepare_all(batch, true)?;
+            let runs = self.prepare_all(batch, spreads)?;
             match self.finish(batch, &runs, atomic) {
+                // Groups may use spare blocks.
+                Err(ReadError::Space(_)) if batch.spreads && batch.frees => spreads = false,
                 Err(e) if self.may_find_space(&e, batch.frees, &mut turn) => {}
                 Err(e) => {
                     // A root that was split for it gives its space back.
@@ -475,18 +477,20 @@ where
         runs: &[Run<'_>],
         stamp: u64,
     ) -> Result<Vec<usize>, ReadError> {
-        let mut spread = Ok(());
+        let (mut spread, mut sparse) = (Ok(()), Vec::new());
         // A root that was split has an empty one beside it.
         for run in runs.iter().filter(|run| !run.changes.is_empty()) {
             spread = self.spread(batch, run, stamp);
             if spread.is_ok() {
                 (batch.made, batch.stamp) = (true, stamp);
+                let first = run.changes.start;
+                sparse.extend((batch.frees && self.is_sparse(run.part)).then_some(first));
             }
         }
         runs.iter().for_each(|run| run.part.writer.unlock());
         // Whether they have been made or not.
         self.shown.show(stamp);
-        spread.map(|()| Vec::new())
+        spread.map(|()| sparse)
     }
 
     /// The first key that the batch's transaction has read and that has changed since, as of

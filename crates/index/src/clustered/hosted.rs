@@ -363,6 +363,13 @@ impl<M: Media> HostedTree<M> {
         Ok(Some(Pinned { value, _guard }))
     }
 
+    /// Returns where the keys end that share a page with this one; `None` after the last one. A
+    /// hint: it may change at any time, and pages that are not loaded are taken together.
+    #[must_use]
+    pub fn page_end(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.0.inner.find_range(key, &epoch::pin()).high
+    }
+
     /// Prefetches what reading or changing these keys will touch.
     pub fn prefetch(&self, keys: &[&[u8]]) {
         self.0.prefetch_keys(keys);

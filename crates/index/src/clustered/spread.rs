@@ -1,5 +1,5 @@
 //! A batch whose keys belong to one page, and that many pages have to hold: a load into an empty
-//! range, or keys that come in ascending order.
+//! range, or keys that come in ascending order. Or one that removes most of what the page has.
 //!
 //! ```text
 //! lock the page | stamp | pages with all entries, newborn words | fence | word of the page, fence | show | separators
@@ -9,7 +9,7 @@
 //! word decides: the page is replaced by a chain of pages that have the changes among their sorted
 //! entries. All but the first are born in that replacement, as the right page of a split is, so a
 //! crash leaves all of the batch or nothing. Nothing is written twice, and the pages are as full
-//! as those of a load.
+//! as those of a load. Where keys are removed, the chain is one page without them.
 //!
 //! Persist cost: the lines of the pages, a line for each word, and 2 fences; and 1 line and 1 fence
 //! for each separator, as after a split.
@@ -87,13 +87,21 @@ where
 {
     /// Whether the changes of a batch, which are all of one page, are to be spread.
     pub(super) fn is_to_spread(&self, batch: &Batch<'_, K>, run: &Run<'_>) -> bool {
+        if batch.frees {
+            let mut records = batch.records(run.changes.clone());
+            let removes = records.clone().count();
+            return removes * 2 > run.part.live()
+                && !self.is_root(run.part)
+                && records.all(|record| record.value.is_none())
+                && !self.has_room(batch, run);
+        }
         // Most batches are small: their records are not measured one by one.
         let most = batch.bytes.len() / 8 + run.changes.len() * MOST_OVERHEAD + MOST_OVERHEAD;
         if most <= PAGES * self.page_words && !self.pm().tiny() {
             return false;
         }
         // Ends of keys are counted by 32 bits.
-        if batch.frees || batch.bytes.len() > (u32::MAX / 2) as usize {
+        if batch.bytes.len() > (u32::MAX / 2) as usize {
             return false;
         }
         // A root is split first; a large one may have room for all.

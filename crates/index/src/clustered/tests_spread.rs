@@ -4,6 +4,7 @@ use super::tests::{crash, pool};
 use super::tests_outer::{Model, OPTIONS, Tree, assert_has, key};
 use super::*;
 use crate::contract::{Direction, DurableIndex, OrderedIndex};
+use crossbeam_epoch as epoch;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -45,6 +46,19 @@ fn any_changes(rng: &mut StdRng) -> Changes {
     changes
 }
 
+/// Removals of what a page has, but for a few, and of some that it has not.
+fn most_of_a_page(rng: &mut StdRng, tree: &Tree) -> Changes {
+    let page = (tree.inner).find_range(&key(rng.random_range(0..3_000))[..], &epoch::pin());
+    let keys = (0..3_400).map(key).filter(|key| {
+        let from_low = page.low.as_ref().is_none_or(|low| low <= key);
+        from_low && page.high.as_ref().is_none_or(|high| key < high)
+    });
+    let kept = [0.0, 0.1, 0.4][rng.random_range(0..3)];
+    keys.filter(|_| !rng.random_bool(kept))
+        .map(|key| (key, None))
+        .collect()
+}
+
 #[test]
 fn batches_of_neighbours_agree_with_a_map() {
     for seed in 0..6 {
@@ -57,7 +71,11 @@ fn batches_of_neighbours_agree_with_a_map() {
         let mut model = Model::new();
         for round in 0..40 {
             let (before, snapshot) = (model.clone(), tree.snapshot());
-            write(&tree, &mut model, &any_changes(rng));
+            let changes = match rng.random_range(0..3) {
+                0 => most_of_a_page(rng, &tree),
+                _ => any_changes(rng),
+            };
+            write(&tree, &mut model, &changes);
             let mut seen = Model::new();
             let mut visit = |key: &[u8], value: &[u8]| {
                 seen.insert(key.to_vec(), value.to_vec());
@@ -111,6 +129,62 @@ fn a_spread_batch_takes_two_fences_and_one_for_each_page() {
     // 16 bytes of each entry are its own, the rest is the prefix, which a page leaves out.
     assert!(cost.lines <= 200 * 3 / 4, "{cost:?}");
     assert_has(&tree, &model);
+}
+
+/// One page without the keys takes less than a group that removes them.
+#[test]
+fn removing_what_a_page_has_takes_two_fences() {
+    let pool = pool(1 << 30);
+    let tree = Tree::create(&pool, "t", &OPTIONS).unwrap();
+    let mut model = Model::new();
+    write(
+        &tree,
+        &mut model,
+        &(0..4_000).map(|n| (key(n), Some(vec![7; 8]))).collect(),
+    );
+    for n in (500..1_000).step_by(100) {
+        let page = tree.inner.find_range(&key(n)[..], &epoch::pin());
+        let (low, high) = (page.low.unwrap(), page.high.unwrap());
+        let keys: Vec<_> = model.range(low..high).map(|(key, _)| key.clone()).collect();
+        assert!(keys.len() > 20, "{keys:?}");
+        let before = pool.pm().counts();
+        write(
+            &tree,
+            &mut model,
+            &keys.iter().map(|key| (key.clone(), None)).collect(),
+        );
+        let cost = pool.pm().counts() - before;
+        // It is merged with its neighbour, which is written anew for it.
+        assert!(cost.fences <= 2 + 5, "{cost:?}");
+        assert!(
+            cost.lines <= 4 + OPTIONS.page_bytes as u64 / 64 + 10,
+            "{cost:?}"
+        );
+        assert_has(&tree, &model);
+    }
+}
+
+/// Removals need no space, by pages either.
+#[test]
+fn what_a_page_has_can_be_removed_from_a_full_pool() {
+    let pool = pool(4 << 20);
+    let tree = Tree::create(&pool, "t", &OPTIONS).unwrap();
+    let mut model = Model::new();
+    let mut n = 0;
+    while tree.upsert(&key(n), &[1; 200]).is_ok() {
+        model.insert(key(n), vec![1; 200]);
+        n += 1;
+    }
+    while let Some(first) = model.keys().next().cloned() {
+        let end = tree.inner.find_range(&first[..], &epoch::pin()).high;
+        let of_page = model
+            .keys()
+            .take_while(|key| end.as_ref().is_none_or(|end| *key < end));
+        let changes = of_page.map(|key| (key.clone(), None)).collect();
+        write(&tree, &mut model, &changes);
+    }
+    assert_has(&tree, &model);
+    assert_eq!(tree.stats().leaves, 1);
 }
 
 #[test]

@@ -86,6 +86,10 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
         self.core.multi_get(wait, keys, f)
     }
 
+    fn together_until(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.core.tree.page_end(key)
+    }
+
     fn prefetch(&self, keys: &[&[u8]]) {
         self.core.prefetch(keys);
     }
