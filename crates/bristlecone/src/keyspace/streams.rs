@@ -237,9 +237,9 @@ impl Keyspace {
         ValueReader::new(snapshot, &self.handle, key.as_ref())
     }
 
-    /// Removes the keys of a range, in their order, and returns how many these were. Those of a page
-    /// share a commit, up to 1024, so a crash leaves the last ones, or none; and a key that is put
-    /// meanwhile may stay. [`clear`](Self::clear) takes one commit for a whole keyspace.
+    /// Removes the keys of a range, in their order, and returns how many these were. Those of a
+    /// page share a commit, up to 1024, so a crash leaves the last ones, or none; and a key that is
+    /// put meanwhile may stay. [`clear`](Self::clear) takes one commit for a whole keyspace.
     ///
     /// It takes two fences a page, and what merging pages takes; on a disk a sync for 32 pages.
     ///
