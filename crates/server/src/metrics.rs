@@ -153,6 +153,11 @@ fn of_store(server: &Server) -> [Metric; 9] {
             store.vacuumed_bytes,
         ),
         counter(
+            "mended_total",
+            "Damaged inner pages, and words of the page table, that were made again",
+            store.mended,
+        ),
+        counter(
             "durable_timestamp",
             "The last durable commit",
             store.durable,

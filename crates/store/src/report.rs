@@ -106,6 +106,9 @@ pub struct StoreStats {
     pub vacuumed: u64,
     /// Their bytes.
     pub vacuumed_bytes: u64,
+    /// Inner pages, and words of the page table, that were damaged and have been made again from
+    /// what they lead to, since the store was opened. The memory or disk may be failing.
+    pub mended: u64,
     /// Timestamp of the last durable commit.
     pub durable: u64,
     /// Timestamp of the oldest snapshot.

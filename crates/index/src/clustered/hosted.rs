@@ -426,8 +426,8 @@ impl<M: Media> HostedTree<M> {
         Ok(empty)
     }
 
-    /// Returns how many damaged inner pages were made again from what they led to, since the tree
-    /// was opened.
+    /// Returns how many damaged inner pages and words of the page table were made again from what
+    /// they led to, since the tree was opened.
     pub fn made_again(&self) -> u64 {
         // ORDERING: Relaxed; a count.
         self.0.made_again.load(Ordering::Relaxed)

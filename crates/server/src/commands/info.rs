@@ -143,6 +143,7 @@ fn of_memory(server: &Server, text: &mut String) {
         "versions" = stats.versions,
         "vacuumed_versions" = stats.vacuumed,
         "vacuumed_bytes" = stats.vacuumed_bytes,
+        "mended" = stats.mended,
         "snapshots" = stats.snapshots,
     );
 }

@@ -35,6 +35,7 @@ impl<M: Media> Core<M> {
             expiring: all.expiring,
             vacuumed,
             vacuumed_bytes,
+            mended: self.tree.made_again(),
             durable: self.durable(),
             oldest_snapshot: oldest.map(|time| time - 1),
             snapshots: snapshots as u64,

@@ -299,3 +299,26 @@ fn a_store_of_one_damaged_page_opens_with_what_is_left() {
     assert_eq!(whole.len(), 1);
     assert!(!damaged.is_empty());
 }
+
+/// A word of the page table with one wrong bit is mended, and counted.
+#[test]
+fn what_was_mended_is_counted() {
+    damage_is_expected::here();
+    let f = filled();
+    assert_eq!(f.store.stats().mended, 0);
+    let path = f.copy();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    // No page has the number 0, and these words say that they are of pages.
+    let is_of_page = |at: usize| word(at) >> (12 + 38) & 7 == 0b011;
+    let is_table = |at: &usize| word(*at) == 0 && (1..30).all(|i| is_of_page(at + 8 * i));
+    let mut tables = (0..bytes.len() - 512).step_by(64).filter(is_table);
+    let table = tables.next().expect("a page table");
+    assert_eq!(tables.next(), None);
+    bytes[table + 8 * 20 + 1] ^= 4;
+    std::fs::write(&path, &bytes).unwrap();
+    let store = opened(&path, &f.options).unwrap();
+    assert_eq!(store.stats().mended, 1);
+    all_is_there(&store);
+    store.check().unwrap();
+}
