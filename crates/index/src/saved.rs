@@ -16,6 +16,7 @@ use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::{Heap, Media};
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 /// The first bytes of saved marks.
@@ -115,10 +116,11 @@ pub fn load_marks<M: Media, const N: usize>(
 fn gather<M: Media>(pm: &M, first: u64) -> Option<Cow<'_, [u8]>> {
     let (mut next, payload) = part(pm, first)?;
     let mut payload = Cow::Borrowed(payload);
+    let mut seen = HashSet::from([first]);
     while next != 0 {
         let (after, more) = part(pm, next)?;
-        // A loop of parts would otherwise never end.
-        if payload.len() as u64 + more.len() as u64 > pm.len() || more.is_empty() {
+        // A loop of parts, which damage can make, would otherwise never end.
+        if !seen.insert(next) || more.is_empty() {
             return None;
         }
         payload.to_mut().extend_from_slice(more);

@@ -105,6 +105,14 @@ impl Database {
         Ok(done)
     }
 
+    /// Makes commits up to `ts`, of a handle that does not wait, as durable as this one promises.
+    pub(crate) fn catch_up(&self, ts: u64) -> Result<()> {
+        self.committed(match self.durability {
+            None | Some(Durability::Immediate) => self.store().make_durable(ts),
+            Some(Durability::Interval(_) | Durability::None) => Ok(()),
+        })
+    }
+
     /// Returns when a value expires that is written now and lives for `ttl`.
     pub(crate) fn expiry_of(&self, ttl: Duration) -> u64 {
         let ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);

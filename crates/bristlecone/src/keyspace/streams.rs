@@ -15,7 +15,7 @@ const READ_AT_ONCE: u64 = 8 << 20;
 /// Keys that one commit removes, at most.
 const REMOVED_AT_ONCE: usize = 1024;
 /// Such commits that share a sync.
-const REMOVALS_A_SYNC: usize = 32;
+const REMOVALS_A_SYNC: u64 = 32;
 
 /// A value as a stream, as it was when [`Keyspace::reader`] was called. It holds 8 MiB of it, and a
 /// snapshot until it is dropped.
@@ -260,31 +260,43 @@ impl Keyspace {
     /// ```
     pub fn remove_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<u64> {
         let end = range.end_bound().map(|key| key.as_ref());
-        let mut from = range.start_bound().map(|key| key.as_ref().to_vec());
+        let from = range.start_bound().map(|key| key.as_ref().to_vec());
+        let (mut removed, mut last) = (0, 0);
+        let done = self.remove_pages((from, end), &mut removed, &mut last);
+        // What has been removed before an error, too.
+        let durable = self.db.catch_up(last);
+        done.and(durable).map(|()| removed)
+    }
+
+    /// Removes the keys of a range, and counts them. Not all of it is durable: commits up to `last`
+    /// are still to be made so.
+    fn remove_pages(
+        &self,
+        (mut from, end): (Bound<Vec<u8>>, Bound<&[u8]>),
+        removed: &mut u64,
+        last: &mut u64,
+    ) -> Result<()> {
         let deferred = self.db.deferred();
-        let (mut removed, mut commits) = (0, 0);
-        // Removals that are found, but not committed.
-        let mut found = Batch::new();
-        loop {
-            let (batch, last) = self.removals((from.as_ref().map(Vec::as_slice), end))?;
-            let keys = found.len() as u64;
-            commits += 1;
-            // A later commit makes those of the handle that does not wait durable.
-            let waits = last.is_none() || commits % REMOVALS_A_SYNC == 0;
-            let db = if waits { &self.db } else { &deferred };
-            db.write(std::mem::replace(&mut found, batch))?;
-            removed += keys;
-            match last {
-                Some(last) => from = Bound::Excluded(last),
-                None => return Ok(removed),
+        for commits in 1u64.. {
+            let found = self.removals((from.as_ref().map(Vec::as_slice), end))?;
+            let Some((batch, key)) = found else {
+                break;
+            };
+            from = Bound::Excluded(key);
+            let keys = batch.len() as u64;
+            *last = deferred.write(batch)?.max(*last);
+            *removed += keys;
+            if commits % REMOVALS_A_SYNC == 0 {
+                self.db.catch_up(*last)?;
             }
         }
+        Ok(())
     }
 
     /// Removals of the first keys of a range, which had better be made together, and the last of
     /// these keys.
-    fn removals(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Result<(Batch, Option<Vec<u8>>)> {
-        let (mut batch, mut last, mut until) = (Batch::new(), None, None);
+    fn removals(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> Result<Option<(Batch, Vec<u8>)>> {
+        let (mut batch, mut last, mut until) = (Batch::new(), Vec::new(), None);
         let snapshot = self.db.store().snapshot();
         let scanned = snapshot.scan_keys::<&[u8]>(&self.handle, range, |key| {
             if batch.is_empty() {
@@ -295,13 +307,14 @@ impl Keyspace {
                 return ControlFlow::Break(());
             }
             batch.remove(self, key);
-            last = Some(key.to_vec());
+            last.clear();
+            last.extend_from_slice(key);
             match batch.len() < REMOVED_AT_ONCE {
                 true => ControlFlow::Continue(()),
                 false => ControlFlow::Break(()),
             }
         });
         scanned.or_error()?;
-        Ok((batch, last))
+        Ok((!batch.is_empty()).then_some((batch, last)))
     }
 }

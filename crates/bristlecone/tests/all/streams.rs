@@ -208,3 +208,45 @@ fn a_range_is_removed_and_the_rest_stays() {
     assert!(k.is_empty().unwrap());
     db.check().unwrap();
 }
+
+/// Where others have removed the last keys meanwhile, there is nothing left to wait for but what
+/// was removed before.
+#[test]
+fn what_a_range_loses_is_durable_whoever_else_removes() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Database::builder().medium(Medium::Journal);
+    let db = options.open(dir.path().join("a.db")).unwrap();
+    let k = db.keyspace("k").unwrap();
+    let key = |i: u32| i.to_be_bytes();
+    for _ in 0..10 {
+        let mut all = bristlecone::Batch::new();
+        (0..3_000).for_each(|i| all.insert(&k, key(i), [7; 30]));
+        db.write(all).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..500).for_each(|i| _ = k.remove(key(2_999 - i)).unwrap()));
+            k.remove_range::<[u8; 4]>(..).unwrap();
+            // It reads what is durable.
+            assert_eq!(k.iter().count(), 0);
+        });
+    }
+}
+
+/// Opening finds out again what the last close did not say.
+#[test]
+fn a_close_says_what_is_in_use_whatever_was_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.db");
+    let options = Database::builder().medium(Medium::Journal);
+    for round in 0..6u32 {
+        let db = options.clone().open(&path).unwrap();
+        assert_eq!(db.recovery().index.clean, round > 0, "round {round}");
+        let k = db.keyspace("k").unwrap();
+        for i in 0..400u32 {
+            let len = if i.is_multiple_of(2) { 1_000 } else { 40 };
+            k.insert((i % 150).to_be_bytes(), vec![round as u8; len])
+                .unwrap();
+        }
+        k.remove_range(..round.to_be_bytes()).unwrap();
+        db.check().unwrap();
+    }
+}

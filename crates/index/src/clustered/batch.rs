@@ -200,12 +200,10 @@ where
 
     /// Makes the changes of a batch that is sorted.
     fn change_sorted(&self, batch: &mut Batch<'_, K>, atomic: bool) -> Result<(), ReadError> {
-        let (mut turn, mut spreads) = (0, true);
+        let mut turn = 0;
         loop {
-            let runs = self.prepare_all(batch, spreads)?;
+            let runs = self.prepare_all(batch, true)?;
             match self.finish(batch, &runs, atomic) {
-                // Groups may use spare blocks.
-                Err(ReadError::Space(_)) if batch.spreads && batch.frees => spreads = false,
                 Err(e) if self.may_find_space(&e, batch.frees, &mut turn) => {}
                 Err(e) => {
                     // A root that was split for it gives its space back.

@@ -2,7 +2,7 @@
 //! table: which blocks and numbers are in use.
 //!
 //! ```text
-//! CRC-32C of the table's words 4 | first unused number 4 | unused ones below it: count 4, each 4 | marks of the heap
+//! CRC-32C of the table's words 4 | first unused number 4 | a bit for each number below, set if it is unused | marks of the heap
 //! ```
 //!
 //! [`saved`] stores it. It says what a scan of these very words would find out, so it counts only
@@ -13,7 +13,8 @@ use super::root;
 use super::table::Table;
 use crate::repr::{KeyRepr, Repr};
 use crate::saved;
-use bristlecone_pmem::{Media, planted};
+use bristlecone_pmem::Media;
+use std::sync::atomic::Ordering;
 
 impl<K, V, M> ClusteredTree<K, V, M>
 where
@@ -32,13 +33,16 @@ where
         let named = u64::from(end - Table::FIRST_ID) - unused.len() as u64;
         let others = self.table.blocks().count() as u64 + u64::from(self.log.is_some()) + 1;
         if self.heap.live_blocks() != named + others {
-            // History that a snapshot keeps which nobody dropped.
+            // As when a close failed that had saved it, and is tried again.
             return;
         }
         let mut state = self.table.crc(self.pm()).to_le_bytes().to_vec();
-        for word in [end, unused.len() as u32].into_iter().chain(unused) {
-            state.extend(word.to_le_bytes());
+        state.extend(end.to_le_bytes());
+        let mut bits = vec![0; end.div_ceil(8) as usize];
+        for id in unused {
+            bits[id as usize / 8] |= 1 << (id % 8);
         }
+        state.extend(bits);
         self.heap.save_marks(&mut state);
         saved::save(self.root(), &self.heap, root::CLOSED, state);
     }
@@ -46,20 +50,26 @@ where
     /// Takes over what the last close saved, if it is whole and the table is as it was then: the
     /// numbers, and the marks of all blocks. Otherwise no block is marked.
     pub(super) fn load_closed(&self) -> bool {
+        // ORDERING: Relaxed; nobody else has the tree.
+        if self
+            .root()
+            .word(root::CLOSED)
+            .load(self.pm(), Ordering::Relaxed)
+            == 0
+        {
+            return false;
+        }
         let loaded = saved::load(self.root(), root::CLOSED, |state| {
-            let mut rest = state;
-            let mut next = || {
-                let (word, after) = rest.split_first_chunk()?;
-                rest = after;
-                Some(u32::from_le_bytes(*word))
-            };
-            let (crc, end, count) = (next()?, next()?, next()?);
-            let is_same = crc == self.table.crc(self.pm());
-            if !is_same && !planted!(self.pm(), "clustered-closed-unchecked") {
+            let (crc, rest) = state.split_first_chunk()?;
+            let (end, rest) = rest.split_first_chunk()?;
+            if u32::from_le_bytes(*crc) != self.table.crc(self.pm()) {
                 return None;
             }
-            let unused = (0..count).map(|_| next()).collect::<Option<Vec<u32>>>()?;
-            (self.heap.load_marks(rest)? == rest.len()).then_some((end, unused))
+            let end = u32::from_le_bytes(*end);
+            let (bits, marks) = rest.split_at_checked(end.div_ceil(8) as usize)?;
+            let is_unused = |id: &u32| bits[*id as usize / 8] & 1 << (id % 8) != 0;
+            let unused = (Table::FIRST_ID..end).filter(is_unused).collect();
+            (self.heap.load_marks(marks)? == marks.len()).then_some((end, unused))
         });
         let Some((end, unused)) = loaded else {
             // Some may be marked.

@@ -40,6 +40,7 @@ const COMMITTED: u64 = 8 << 20;
 const FILLED: Fullness = Fullness {
     percent: 90,
     even: false,
+    course: Course::Chain,
 };
 /// Percent of a page that its entries take at least, if it counts as full.
 const FULL_ENOUGH: usize = 86;

@@ -24,9 +24,6 @@ where
 {
     type Options = ClusteredOptions;
 
-    /// There is nothing to read back: the page table says it all.
-    const SNAPSHOT: bool = false;
-
     fn create(
         pool: &Arc<Pool<M>>,
         name: &str,

@@ -535,6 +535,10 @@ where
             self.seal_all();
             self.sessions.close(self.root());
             self.empty_spare();
+            // The durable mark reads, too, and was perhaps moved without a sweep.
+            for block in self.versions.clear() {
+                self.heap.free(POff::new(block));
+            }
             self.save_closed();
             self.commit()?;
         }

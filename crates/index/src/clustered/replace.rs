@@ -670,4 +670,4 @@ pub(super) fn child_of(value: &[u8]) -> Option<u32> {
         .filter(|id| *id != 0)
 }
 
-const _: () = assert!(root::SEGMENTS + root::MAX_SEGMENTS <= bristlecone_pmem::pool::ROOT_WORDS);
+const _: () = assert!(root::CLOSED < bristlecone_pmem::pool::ROOT_WORDS);

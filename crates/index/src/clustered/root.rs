@@ -9,8 +9,8 @@
 //! | 5 | the commit slots: block / 64 |
 //! | 6 | the first stamp of the session that has the tree open for writing, or 0 |
 //! | 7 | entries of ended sessions |
-//! | 8 to 94 | segments of the page table: block / 64, the first one first |
-//! | 95 | what the last close saved, an offset (`closed`), or 0 |
+//! | 8 to 95 | segments of the page table: block / 64, the first one first |
+//! | 96 | what the last close saved, an offset (`closed`), or 0 |
 //!
 //! Every word but the last is [checked]; its place is its number. A word that counts has [`MARK`]
 //! in its payload.
@@ -31,7 +31,7 @@ pub(super) const SESSION: usize = 6;
 pub(super) const ENDED: usize = 7;
 pub(super) const SEGMENTS: usize = 8;
 /// Segments of the page table that there may be.
-pub(super) const MAX_SEGMENTS: usize = 87;
+pub(super) const MAX_SEGMENTS: usize = 88;
 pub(super) const CLOSED: usize = SEGMENTS + MAX_SEGMENTS;
 
 /// The version of what is in a tree's pages. A tree of another one has no root word that is sound

@@ -40,11 +40,19 @@ const TINY_FILL: usize = 2;
 const ASCENT: Fullness = Fullness {
     percent: 97,
     even: false,
+    course: Course::Chain,
 };
 /// Others, which go on to get some.
 const OTHERS: Fullness = Fullness {
     percent: 75,
     even: true,
+    course: Course::Chain,
+};
+/// What removals leave: one page.
+const REST: Fullness = Fullness {
+    percent: 100,
+    even: true,
+    course: Course::Removing,
 };
 /// Entries of a page, at least: a page of long ones becomes larger.
 const FEW: usize = 4;
@@ -71,6 +79,8 @@ pub(super) struct Fullness {
     pub(super) percent: usize,
     /// The last two are alike, rather than one with next to nothing.
     pub(super) even: bool,
+    /// Of what they are written.
+    pub(super) course: Course,
 }
 
 /// Where a page begins: its first entry, and its low fence.
@@ -182,10 +192,10 @@ where
             born,
             dropped,
         };
-        let fill = if ascends(&changes, &entries) {
-            ASCENT
-        } else {
-            OTHERS
+        let fill = match () {
+            () if batch.frees => REST,
+            () if ascends(&changes, &entries) => ASCENT,
+            () => OTHERS,
         };
         let tell = || self.tell_run(batch, run, stamp);
         let content = (&old, &entries);
@@ -210,7 +220,7 @@ where
     ) -> Result<(), SpaceError> {
         let (block, guard) = (part.block(), &epoch::pin());
         let cuts = self.cuts(old, entries, turnover, fill);
-        let pages = self.write_chain(old, entries, &cuts, turnover)?;
+        let pages = self.write_chain(old, entries, (&cuts, fill.course), turnover)?;
         let Some((left, right)) = pages.split_first() else {
             return Ok(());
         };
@@ -249,7 +259,8 @@ where
                     ..self.spec(old)
                 };
                 let words = spec.header(entries.part(from, to)).tail;
-                words * 100 <= self.page_words * fill.percent && !(tiny && count > TINY_FILL)
+                let few = !tiny || count <= TINY_FILL || fill.course != Course::Chain;
+                words * 100 <= self.page_words * fill.percent && few
             };
             let least = if tiny { 1 } else { FEW }.min(rest);
             // About as many as in the page before.
@@ -280,7 +291,7 @@ where
         &self,
         old: &Old<'_>,
         entries: &Entries<'_>,
-        cuts: &[Begin],
+        (cuts, course): (&[Begin], Course),
         turnover: &Turnover,
     ) -> Result<Vec<NewPage>, SpaceError> {
         self.ensure_memory(cuts.len())?;
@@ -308,7 +319,7 @@ where
                     ..self.spec(old)
                 };
                 let range = (from, next.map_or(entries.len(), |next| next.from));
-                pages.push(self.write_page_as(&spec, entries, range, 100, Course::Chain)?);
+                pages.push(self.write_page_as(&spec, entries, range, 100, course)?);
             }
             Ok(())
         };

@@ -236,6 +236,14 @@ impl Versions {
         freed
     }
 
+    /// Drops all of it: nobody reads any more. Returns the blocks of outer values.
+    pub(super) fn clear(&self) -> Vec<u64> {
+        let mut history = lock(&self.history);
+        let blocks = history.blocks().map(|(block, _)| block).collect();
+        *history = History::default();
+        blocks
+    }
+
     /// The blocks of outer values that history has.
     pub(super) fn blocks(&self) -> Vec<u64> {
         lock(&self.history)
