@@ -116,7 +116,7 @@ fn of_connections(server: &Server) -> [Metric; 14] {
 }
 
 /// Returns the metrics of the process, the pool and the store.
-fn of_store(server: &Server) -> [Metric; 9] {
+fn of_store(server: &Server) -> [Metric; 10] {
     let store = server.data.store().stats();
     let pool = server.data.store().pool().info();
     [
