@@ -172,7 +172,8 @@ where
                 newest = Some(place);
             }
         });
-        tail.ok()?;
+        // One that may have to be mended is loaded.
+        tail.ok().filter(|tail| !tail.is_suspect)?;
         let base = Base::of(&header);
         let value = match (newest, page.strip(&base, key)) {
             (Some(place), _) if place.removed => return Some(None),

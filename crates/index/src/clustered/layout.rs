@@ -285,6 +285,12 @@ impl Seed {
         (tagged && words >= 3).then_some((kind, words))
     }
 
+    /// Whether `head` may be of a group at word `place`, but for one bit.
+    pub(super) fn nearly_headed(self, place: usize, head: u64) -> bool {
+        let tag = self.at(place) >> 48;
+        (head >> 32 & 0xFFFF ^ tag).count_ones() <= 1
+    }
+
     /// Whether `head` is that of a group of `rest` at word `place`.
     pub(super) fn is_head(self, place: usize, head: u64, kind: Kind, rest: &[u64]) -> bool {
         self.head(place, kind, rest) == head

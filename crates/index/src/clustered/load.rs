@@ -249,7 +249,10 @@ where
         part.version.lock();
         // Its changes are of earlier sessions, older than any time at which somebody reads.
         self.fill(part, header, sound.block, 0);
-        let filled = self.fill_tail(part, sound);
+        let mut filled = self.fill_tail(part, sound);
+        if filled.as_ref().map_or(true, |tail| tail.is_suspect) && self.mend_tail(sound) {
+            filled = self.fill_tail(part, sound);
+        }
         part.version.unlock();
         let tail = filled.map_err(|what| {
             self.free_part(slot);
@@ -276,7 +279,7 @@ where
     }
 
     /// Whether these are bytes of a value, or of a reference.
-    fn is_stored(value: Stored<'_>) -> bool {
+    pub(super) fn is_stored(value: Stored<'_>) -> bool {
         if value.outer {
             Self::OUTER && value.reference().is_some()
         } else {
@@ -349,8 +352,13 @@ where
         });
         page.check_base(header, sound.seed)?;
         page.check_entries(header, (Self::NUMBER_KEYS, true))?;
+        let tail = || page.tail(header, sound.seed, by_itself, |_, _| {});
+        let mut found = tail();
+        if found.as_ref().map_or(true, |tail| tail.is_suspect) && self.mend_tail(sound) {
+            found = tail();
+        }
+        let tail = found?;
         let children = self.children(page, &mut known)?;
-        let tail = page.tail(header, sound.seed, by_itself, |_, _| {})?;
         let (low, high) = (page.low(header), page.high(header));
         let Some(((first, _), rest)) = children.split_first() else {
             return Err("it leads nowhere".into());

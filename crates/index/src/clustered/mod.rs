@@ -101,6 +101,7 @@ mod lazy;
 mod load;
 mod marks;
 mod memory;
+mod mend;
 mod merge;
 mod modify;
 mod observe;

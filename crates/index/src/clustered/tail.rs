@@ -33,6 +33,8 @@ pub(super) struct SoundTail {
     pub(super) end: usize,
     /// The head of a group follows there that a crash tore, or whose change was not committed.
     pub(super) has_dead: bool,
+    /// What follows may be a change with one wrong bit.
+    pub(super) is_suspect: bool,
 }
 
 impl<'p, M: Media> Page<'p, M> {
@@ -80,11 +82,12 @@ impl<'p, M: Media> Page<'p, M> {
         let sealed = sealed.ok_or_else(|| "the seal fails its check".to_owned())?;
         let base = Base::of(header);
         let mut rest = Vec::new();
-        let mut has_dead = false;
+        let (mut has_dead, mut is_suspect) = (false, false);
         let mut end = base.aligned(header.tail);
         while end < self.words() {
             let Some((kind, words)) = self.group(seed, end, &mut rest) else {
                 has_dead = seed.headed(end, self.word(end)).is_some();
+                is_suspect = seed.nearly_headed(end, self.word(end));
                 break;
             };
             let seen = Seen {
@@ -120,7 +123,11 @@ impl<'p, M: Media> Page<'p, M> {
                 later * 8
             ));
         }
-        Ok(SoundTail { end, has_dead })
+        Ok(SoundTail {
+            end,
+            has_dead,
+            is_suspect,
+        })
     }
 
     /// Calls `each` with every record of a group, and with its key.

@@ -10,6 +10,7 @@ mod deferring;
 mod dropping;
 mod emptying;
 mod failing;
+mod flips;
 mod following;
 mod formats;
 mod full;

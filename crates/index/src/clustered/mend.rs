@@ -1,0 +1,146 @@
+//! Mending a change with one wrong bit.
+//!
+//! Behind the seal a change that is not whole may be one that a power cut tore, which nobody was
+//! told of. With one wrong bit, one that was acknowledged looks the same, and would go in silence.
+//! So it is tried whether turning one bit makes it whole, and it counts then. A change that a power
+//! cut left one bit short of what was written was in flight: it may count, too. Before the seal, or
+//! before another change, it was durable, and it is mended likewise.
+//!
+//! CRC-32C is linear: what a wrong bit does to it does not depend on the others.
+
+use super::ClusteredTree;
+use super::layout::Seed;
+use super::load::Sound;
+use super::page::Page;
+use super::place::Base;
+use super::slots::{SLOTS, split_word};
+use super::sum;
+use crate::repr::{KeyRepr, Repr};
+use bristlecone_pmem::Media;
+use std::sync::atomic::Ordering;
+
+/// The one bit that is wrong of the group at word `place`, of whose words `words` are the first:
+/// which word it is in, and the bit.
+fn wrong_bit(seed: Seed, place: usize, words: &[u64]) -> Option<(usize, u64)> {
+    let (&head, _) = words.split_first()?;
+    let is_whole = |head: u64| {
+        let of = seed.headed(place, head);
+        of.is_some_and(|(kind, n)| {
+            n <= words.len() && seed.is_head(place, head, kind, &words[1..n])
+        })
+    };
+    let in_head = (0..64).map(|bit| 1 << bit).find(|bit| is_whole(head ^ bit));
+    if let Some(bit) = in_head {
+        return Some((0, bit));
+    }
+    let (kind, n) = seed
+        .headed(place, head)
+        .filter(|(_, n)| *n <= words.len())?;
+    let wrong = (head ^ seed.head(place, kind, &words[1..n])) as u32;
+    // What each bit of a word changes, of the last word at first.
+    let mut changes: Vec<u32> = (0..64).map(|bit| sum::words(0, &[1 << bit])).collect();
+    for word in (1..n).rev() {
+        if let Some(bit) = changes.iter().position(|change| *change == wrong) {
+            return Some((word, 1 << bit));
+        }
+        changes
+            .iter_mut()
+            .for_each(|change| *change = sum::words(*change, &[0]));
+    }
+    None
+}
+
+impl<K, V, M> ClusteredTree<K, V, M>
+where
+    K: KeyRepr + ?Sized,
+    V: Repr + ?Sized,
+    M: Media,
+{
+    /// Mends the first change of a page that is not whole, if one bit is wrong of it: durably, where
+    /// the tree is open for writing. Returns whether it did. Nobody else knows the page yet.
+    pub(super) fn mend_tail(&self, sound: &Sound<'_, M>) -> bool {
+        let (page, header, seed) = (sound.page, &sound.header, sound.seed);
+        let base = Base::of(header);
+        let (mut at, mut before) = (base.aligned(header.tail), 0);
+        while let Some(seen) = page.seen(seed, at) {
+            before = split_word(seen.stamp_word).0;
+            at = base.aligned(at + seen.words());
+        }
+        let mut words = Vec::new();
+        page.copy(0, page.words(), &mut words);
+        let group = words.get(at..).unwrap_or(&[]);
+        let Some((word, bit)) = wrong_bit(seed, at, group) else {
+            return false;
+        };
+        words[at + word] ^= bit;
+        let mended = words[at + word];
+        if !self.is_change(Page::copied(self.pm(), &mut words), sound, at, before) {
+            return false;
+        }
+        // PERSIST: the change as it was, before another follows it.
+        page.cell(at + word).publish(self.pm(), mended);
+        // ORDERING: Relaxed; a count.
+        self.made_again.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether what was mended is a change that was made: the sum alone could say so of one that a
+    /// power cut tore, once in 2^32 / its bits times.
+    fn is_change(&self, page: Page<'_, M>, sound: &Sound<'_, M>, at: usize, before: u64) -> bool {
+        let Some(seen) = page.seen(sound.seed, at) else {
+            return false;
+        };
+        let header = &sound.header;
+        let (stamp, slot) = split_word(seen.stamp_word);
+        if slot.is_some_and(|slot| slot >= SLOTS)
+            || stamp < before
+            || stamp >= self.stamps.ceiling()
+        {
+            return false;
+        }
+        let (low, high) = (page.low(header), page.high(header));
+        let base = Base::of(header);
+        let mut all = true;
+        let records = page.records(&base, &seen, &mut |place, key| {
+            let inside = low.is_none_or(|low| low <= key) && high.is_none_or(|high| key < high);
+            let is_key = K::with_value_of(key, |_| ()).is_some();
+            let value = || page.stored(page.record(&base, place).1);
+            let is_value = header.level > 0 || place.removed || Self::is_stored(value());
+            all &= inside && is_key && is_value;
+        });
+        records.is_ok() && all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::Kind;
+    use super::*;
+
+    #[test]
+    fn every_wrong_bit_of_a_group_is_found() {
+        let seed = Seed {
+            salt: 0x1234_5678_9ABC,
+            generation: 77,
+        };
+        for n in [3, 4, 9, 60] {
+            let mut words: Vec<u64> = (0..n + 5).map(|i| sum::mix(i, n, 3)).collect();
+            words[0] = seed.head(40, Kind::General, &words[1..n as usize]);
+            for bit in 0..n * 64 {
+                let (word, bit) = (bit as usize / 64, 1 << (bit % 64));
+                words[word] ^= bit;
+                assert_eq!(
+                    wrong_bit(seed, 40, &words),
+                    Some((word, bit)),
+                    "of {n} words"
+                );
+                // Of another place.
+                assert_eq!(wrong_bit(seed, 41, &words), None);
+                words[2] ^= 1 << 50;
+                assert_eq!(wrong_bit(seed, 40, &words), None, "two bits, or none");
+                words[2] ^= 1 << 50;
+                words[word] ^= bit;
+            }
+        }
+    }
+}
