@@ -154,7 +154,7 @@ fn of_store(server: &Server) -> [Metric; 10] {
         ),
         counter(
             "mended_total",
-            "Damaged inner pages, and words of the page table, that were made again",
+            "Damaged inner pages, words of the page table and changes that were made again",
             store.mended,
         ),
         counter(

@@ -106,8 +106,8 @@ pub struct StoreStats {
     pub vacuumed: u64,
     /// Their bytes.
     pub vacuumed_bytes: u64,
-    /// Inner pages, and words of the page table, that were damaged and have been made again from
-    /// what they lead to, since the store was opened. The memory or disk may be failing.
+    /// Inner pages, words of the page table and changes in pages that were damaged and have been
+    /// made again, since the store was opened. The memory or disk may be failing.
     pub mended: u64,
     /// Timestamp of the last durable commit.
     pub durable: u64,

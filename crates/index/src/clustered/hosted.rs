@@ -427,7 +427,7 @@ impl<M: Media> HostedTree<M> {
     }
 
     /// Returns how many damaged inner pages and words of the page table were made again from what
-    /// they led to, since the tree was opened.
+    /// they led to, and changes with one wrong bit, since the tree was opened.
     pub fn made_again(&self) -> u64 {
         // ORDERING: Relaxed; a count.
         self.0.made_again.load(Ordering::Relaxed)

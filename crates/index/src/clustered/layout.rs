@@ -27,7 +27,7 @@
 //!
 //! ```text
 //! group       head | stamp | record | record | ...
-//! head        kind 4 words 12 tag 16 CRC-32C 32
+//! head        kind 4 words 12 tag 8 fold 8 CRC-32C 32
 //! record      key | value, in whole words, of the base's lengths           kind UNIFORM
 //!             lengths | key, value, without a gap, in whole words          kind GENERAL
 //! lengths     present 1 removed 1 outer 1 entry 1 spare 12 | value 32 | key 16
@@ -37,8 +37,9 @@
 //!
 //! Tag and CRC are seeded with the tree's salt, the page's generation and the group's place. So
 //! what an earlier tenant of the block left, bytes of a user's, or a group of another place do not
-//! pass for a group. A group counts if it is whole, however many lines it has; one that a crash
-//! tore loses its head when the page is loaded.
+//! pass for a group. The fold is all words after the head, and all their bytes, by XOR: with it a
+//! torn group hardly ever passes for one with one wrong bit (`mend`). A group counts if it is
+//! whole, however many lines it has; one that a crash tore loses its head when the page is loaded.
 
 use super::checked;
 use super::sum;
@@ -274,27 +275,41 @@ impl Seed {
         let about = (kind.code() | (rest.len() as u64 + 1) << 4) << 48;
         let seed = self.at(place);
         let crc = sum::words(sum::words(seed as u32, &[about]), rest);
-        about | seed >> 48 << 32 | u64::from(crc)
+        let folded = fold(rest.iter().fold(0, |all, word| all ^ word));
+        about | (seed >> 48 << 32 ^ folded << 32) | u64::from(crc)
+    }
+
+    /// The bits of a head at word `place` that say that it may be one, and its tag.
+    fn tag(self, place: usize, head: u64) -> (u64, u64) {
+        (head >> 40 & 0xFF, self.at(place) >> 56)
     }
 
     /// Whether `head` may be of a group at word `place`: then its kind and its words.
     pub(super) fn headed(self, place: usize, head: u64) -> Option<(Kind, usize)> {
         let words = (head >> 52) as usize;
-        let tagged = head >> 32 & 0xFFFF == self.at(place) >> 48;
+        let (found, tag) = self.tag(place, head);
         let kind = Kind::of(head >> 48 & 0xF)?;
-        (tagged && words >= 3).then_some((kind, words))
+        (found == tag && words >= 3).then_some((kind, words))
     }
 
     /// Whether `head` may be of a group at word `place`, but for one bit.
     pub(super) fn nearly_headed(self, place: usize, head: u64) -> bool {
-        let tag = self.at(place) >> 48;
-        (head >> 32 & 0xFFFF ^ tag).count_ones() <= 1
+        let (found, tag) = self.tag(place, head);
+        (found ^ tag).count_ones() <= 1
     }
 
     /// Whether `head` is that of a group of `rest` at word `place`.
     pub(super) fn is_head(self, place: usize, head: u64, kind: Kind, rest: &[u64]) -> bool {
         self.head(place, kind, rest) == head
     }
+}
+
+/// All bytes of a word, by XOR.
+#[inline]
+pub(super) fn fold(word: u64) -> u64 {
+    let half = word ^ word >> 32;
+    let quarter = half ^ half >> 16;
+    (quarter ^ quarter >> 8) & 0xFF
 }
 
 /// Most words of a group.

@@ -6,10 +6,14 @@
 //! cut left one bit short of what was written was in flight: it may count, too. Before the seal, or
 //! before another change, it was durable, and it is mended likewise.
 //!
+//! Of what a power cut tore otherwise, one in 2^40 / its bits passes for such a change: CRC and
+//! fold agree on the bit. The CRC alone lets one in 2^32 pass. And it has to be a change of this
+//! page.
+//!
 //! CRC-32C is linear: what a wrong bit does to it does not depend on the others.
 
 use super::ClusteredTree;
-use super::layout::Seed;
+use super::layout::{Seed, fold};
 use super::load::Sound;
 use super::page::Page;
 use super::place::Base;
@@ -36,12 +40,12 @@ fn wrong_bit(seed: Seed, place: usize, words: &[u64]) -> Option<(usize, u64)> {
     let (kind, n) = seed
         .headed(place, head)
         .filter(|(_, n)| *n <= words.len())?;
-    let wrong = (head ^ seed.head(place, kind, &words[1..n])) as u32;
+    let wrong = head ^ seed.head(place, kind, &words[1..n]);
     // What each bit of a word changes, of the last word at first.
     let mut changes: Vec<u32> = (0..64).map(|bit| sum::words(0, &[1 << bit])).collect();
     for word in (1..n).rev() {
-        if let Some(bit) = changes.iter().position(|change| *change == wrong) {
-            return Some((word, 1 << bit));
+        if let Some(bit) = changes.iter().position(|change| *change == wrong as u32) {
+            return (fold(1 << bit) == wrong >> 32).then_some((word, 1 << bit));
         }
         changes
             .iter_mut()
@@ -56,8 +60,8 @@ where
     V: Repr + ?Sized,
     M: Media,
 {
-    /// Mends the first change of a page that is not whole, if one bit is wrong of it: durably, where
-    /// the tree is open for writing. Returns whether it did. Nobody else knows the page yet.
+    /// Mends the first change of a page that is not whole, if one bit of it is wrong: durably,
+    /// where the tree is open for writing. Returns whether it did. Nobody else knows the page yet.
     pub(super) fn mend_tail(&self, sound: &Sound<'_, M>) -> bool {
         let (page, header, seed) = (sound.page, &sound.header, sound.seed);
         let base = Base::of(header);
@@ -84,8 +88,7 @@ where
         true
     }
 
-    /// Whether what was mended is a change that was made: the sum alone could say so of one that a
-    /// power cut tore, once in 2^32 / its bits times.
+    /// Whether what was mended is a change of that page, after one with the stamp `before`.
     fn is_change(&self, page: Page<'_, M>, sound: &Sound<'_, M>, at: usize, before: u64) -> bool {
         let Some(seen) = page.seen(sound.seed, at) else {
             return false;

@@ -36,7 +36,7 @@ pub(super) const CLOSED: usize = SEGMENTS + MAX_SEGMENTS;
 
 /// The version of what is in a tree's pages. A tree of another one has no root word that is sound
 /// here.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 /// Places of root words: none of another checked word.
 const PLACES: u64 = 1 << 40 | VERSION << 48;
 
