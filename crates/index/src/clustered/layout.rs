@@ -279,23 +279,20 @@ impl Seed {
         about | (seed >> 48 << 32 ^ folded << 32) | u64::from(crc)
     }
 
-    /// The bits of a head at word `place` that say that it may be one, and its tag.
-    fn tag(self, place: usize, head: u64) -> (u64, u64) {
-        (head >> 40 & 0xFF, self.at(place) >> 56)
-    }
-
     /// Whether `head` may be of a group at word `place`: then its kind and its words.
     pub(super) fn headed(self, place: usize, head: u64) -> Option<(Kind, usize)> {
         let words = (head >> 52) as usize;
-        let (found, tag) = self.tag(place, head);
+        let tagged = head >> 40 & 0xFF == self.at(place) >> 56;
         let kind = Kind::of(head >> 48 & 0xF)?;
-        (found == tag && words >= 3).then_some((kind, words))
+        (tagged && words >= 3).then_some((kind, words))
     }
 
     /// Whether `head` may be of a group at word `place`, but for one bit.
     pub(super) fn nearly_headed(self, place: usize, head: u64) -> bool {
-        let (found, tag) = self.tag(place, head);
-        (found ^ tag).count_ones() <= 1
+        // Tag, kind and words.
+        let mut others = (40..64).map(|bit| head ^ 1 << bit);
+        let is_head = |head| self.headed(place, head).is_some();
+        head != 0 && (is_head(head) || others.any(is_head))
     }
 
     /// Whether `head` is that of a group of `rest` at word `place`.

@@ -251,7 +251,10 @@ where
         self.fill(part, header, sound.block, 0);
         let mut filled = self.fill_tail(part, sound);
         if filled.as_ref().map_or(true, |tail| tail.is_suspect) && self.mend_tail(sound) {
+            self.fill(part, header, sound.block, 0);
+            let before = filled.map_or(0, |tail| tail.end);
             filled = self.fill_tail(part, sound);
+            self.count_mended(filled.as_ref().is_ok_and(|tail| tail.end > before));
         }
         part.version.unlock();
         let tail = filled.map_err(|what| {
@@ -355,7 +358,9 @@ where
         let tail = || page.tail(header, sound.seed, by_itself, |_, _| {});
         let mut found = tail();
         if found.as_ref().map_or(true, |tail| tail.is_suspect) && self.mend_tail(sound) {
+            let before = found.map_or(0, |tail| tail.end);
             found = tail();
+            self.count_mended(found.as_ref().is_ok_and(|tail| tail.end > before));
         }
         let tail = found?;
         let children = self.children(page, &mut known)?;

@@ -60,8 +60,9 @@ where
     V: Repr + ?Sized,
     M: Media,
 {
-    /// Mends the first change of a page that is not whole, if one bit of it is wrong: durably,
-    /// where the tree is open for writing. Returns whether it did. Nobody else knows the page yet.
+    /// Mends the first change of a page that is not whole, if one bit of it is wrong: durably, but
+    /// for a medium that is open for reading. Returns whether it did. Nobody else knows the page
+    /// yet. Whether the change counts is for the caller to find out.
     pub(super) fn mend_tail(&self, sound: &Sound<'_, M>) -> bool {
         let (page, header, seed) = (sound.page, &sound.header, sound.seed);
         let base = Base::of(header);
@@ -81,11 +82,19 @@ where
         if !self.is_change(Page::copied(self.pm(), &mut words), sound, at, before) {
             return false;
         }
-        // PERSIST: the change as it was, before another follows it.
-        page.cell(at + word).publish(self.pm(), mended);
-        // ORDERING: Relaxed; a count.
-        self.made_again.fetch_add(1, Ordering::Relaxed);
+        // ORDERING: Relaxed; nobody else knows the page.
+        (page.cell(at + word)).store(self.pm(), mended, Ordering::Relaxed);
+        // PERSIST: the whole change, of which a kill may have left lines in the caches, before
+        // somebody is told of it.
+        page.flush(at, at + page.seen(seed, at).map_or(1, |seen| seen.words()));
+        self.pm().fence();
         true
+    }
+
+    /// Counts a change that was mended, if it counts.
+    pub(super) fn count_mended(&self, counts: bool) {
+        // ORDERING: Relaxed; a count.
+        self.made_again.fetch_add(counts.into(), Ordering::Relaxed);
     }
 
     /// Whether what was mended is a change of that page, after one with the stamp `before`.
@@ -95,10 +104,12 @@ where
         };
         let header = &sound.header;
         let (stamp, slot) = split_word(seen.stamp_word);
-        if slot.is_some_and(|slot| slot >= SLOTS)
-            || stamp < before
-            || stamp >= self.stamps.ceiling()
-        {
+        // Those of inner pages are generations, and count by themselves.
+        let (ceiling, slots) = match header.level {
+            0 => (self.stamps.ceiling(), SLOTS),
+            _ => (self.generations.ceiling(), 0),
+        };
+        if slot.is_some_and(|slot| slot >= slots) || stamp < before || stamp >= ceiling {
             return false;
         }
         let (low, high) = (page.low(header), page.high(header));

@@ -38,6 +38,7 @@
 use super::find::Found;
 use super::image::{self};
 use super::layout::Header;
+use super::load::Sound;
 use super::order::Step;
 use super::page::Page;
 use super::part::Part;
@@ -569,11 +570,22 @@ where
             std::cmp::Ordering::Less => false,
             std::cmp::Ordering::Greater => true,
             std::cmp::Ordering::Equal if place == 0 => true,
-            std::cmp::Ordering::Equal => page.seen(seed, place).is_some_and(|seen| {
-                let all = self.references_of_group(page, &header, &seen);
-                self.group_counts(page, &header, &seen)
-                    && all.is_some_and(|all| all.contains(&reference))
-            }),
+            std::cmp::Ordering::Equal => {
+                let block = parent.block;
+                let sound = Sound {
+                    page,
+                    header,
+                    seed,
+                    block,
+                };
+                let mended = || self.mend_tail(&sound).then(|| page.seen(seed, place));
+                let seen = page.seen(seed, place).or_else(|| mended().flatten());
+                seen.is_some_and(|seen| {
+                    let all = self.references_of_group(page, &header, &seen);
+                    self.group_counts(page, &header, &seen)
+                        && all.is_some_and(|all| all.contains(&reference))
+                })
+            }
         }))
     }
 }

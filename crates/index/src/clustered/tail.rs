@@ -86,8 +86,9 @@ impl<'p, M: Media> Page<'p, M> {
         let mut end = base.aligned(header.tail);
         while end < self.words() {
             let Some((kind, words)) = self.group(seed, end, &mut rest) else {
-                has_dead = seed.headed(end, self.word(end)).is_some();
                 is_suspect = seed.nearly_headed(end, self.word(end));
+                // If it can be mended, that comes first.
+                has_dead = is_suspect;
                 break;
             };
             let seen = Seen {

@@ -114,6 +114,12 @@ impl Subject {
         file.write_all_at(&[was ^ 1 << (bit % 8)], at).unwrap();
         let noticed = self.look(path, writable, &format!("bit {} of byte {at:#x}", bit % 8));
         if writable {
+            // What was mended stays, and nothing else has gone.
+            self.look(
+                path,
+                false,
+                &format!("bit {} of byte {at:#x}, again", bit % 8),
+            );
             // It may have been mended, and other things change.
             file.set_len(self.file.len() as u64).unwrap();
             file.write_all_at(&self.file, 0).unwrap();
@@ -231,7 +237,7 @@ fn flip_all(step: u64, first: u64) -> (u64, u64) {
                     std::fs::write(&path, &subject.file).unwrap();
                     let bits = subject.bits(first + thread * step, step * threads);
                     for (i, bit) in bits.enumerate() {
-                        let found = subject.flip(&path, bit, i.is_multiple_of(16));
+                        let found = subject.flip(&path, bit, i.is_multiple_of(17));
                         // ORDERING: Relaxed (both); counts.
                         flipped.fetch_add(1, Ordering::Relaxed);
                         noticed.fetch_add(found.into(), Ordering::Relaxed);
