@@ -108,7 +108,7 @@ pub const PLANTED: &[Planted] = &[
         "a change counts although its value, in a block of its own, is not durable"),
     plant("clustered-outer-undropped", 21, "clustered-1024-bytes", Kind::Mixed, &[Leak],
         "values that a replacement dropped are not looked for when their page is loaded"),
-    plant("clustered-outer-dropped-first", 11, "clustered-1024-bytes", Kind::Mixed, &[Lost, Structure, Recovery],
+    plant("clustered-outer-dropped-first", 11, "clustered-1024-bytes", Kind::Mixed, &[Lost, Structure, Recovery, Progress],
         "a replacement drops values before it counts"),
     plant("nvtree-counter-first", 1, "nvtree-256-u64", Kind::Split, &[Recovery, Torn],
         "an append's counter is durable before its element is"),
