@@ -263,7 +263,7 @@ impl Keyspace {
         let from = range.start_bound().map(|key| key.as_ref().to_vec());
         let (mut removed, mut last) = (0, 0);
         let done = self.remove_pages((from, end), &mut removed, &mut last);
-        // What has been removed before an error, too.
+        // Also after an error: the keys before it are gone.
         let durable = self.db.catch_up(last);
         done.and(durable).map(|()| removed)
     }

@@ -1,5 +1,5 @@
-//! What a clean close saves, so that the next opening need not look at every word of the page
-//! table: which blocks and numbers are in use.
+//! The state that a clean close saves: which blocks and numbers are in use. With it the next
+//! opening need not decode every word of the page table.
 //!
 //! ```text
 //! CRC-32C of the table's words 4 | first unused number 4 | a bit for each number below, set if it is unused | marks of the heap

@@ -248,14 +248,10 @@ where
         // A search that came too late, for the page whose part this was, finds that out.
         part.version.lock();
         // Its changes are of earlier sessions, older than any time at which somebody reads.
-        self.fill(part, header, sound.block, 0);
-        let mut filled = self.fill_tail(part, sound);
-        if filled.as_ref().map_or(true, |tail| tail.is_suspect) && self.mend_tail(sound) {
+        let filled = self.or_mended(sound, || {
             self.fill(part, header, sound.block, 0);
-            let before = filled.map_or(0, |tail| tail.end);
-            filled = self.fill_tail(part, sound);
-            self.count_mended(filled.as_ref().is_ok_and(|tail| tail.end > before));
-        }
+            self.fill_tail(part, sound)
+        });
         part.version.unlock();
         let tail = filled.map_err(|what| {
             self.free_part(slot);
@@ -355,14 +351,9 @@ where
         });
         page.check_base(header, sound.seed)?;
         page.check_entries(header, (Self::NUMBER_KEYS, true))?;
-        let tail = || page.tail(header, sound.seed, by_itself, |_, _| {});
-        let mut found = tail();
-        if found.as_ref().map_or(true, |tail| tail.is_suspect) && self.mend_tail(sound) {
-            let before = found.map_or(0, |tail| tail.end);
-            found = tail();
-            self.count_mended(found.as_ref().is_ok_and(|tail| tail.end > before));
-        }
-        let tail = found?;
+        let tail = self.or_mended(sound, || {
+            page.tail(header, sound.seed, by_itself, |_, _| {})
+        })?;
         let children = self.children(page, &mut known)?;
         let (low, high) = (page.low(header), page.high(header));
         let Some(((first, _), rest)) = children.split_first() else {

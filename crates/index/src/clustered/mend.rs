@@ -19,6 +19,7 @@ use super::page::Page;
 use super::place::Base;
 use super::slots::{SLOTS, split_word};
 use super::sum;
+use super::tail::SoundTail;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use std::sync::atomic::Ordering;
@@ -41,7 +42,7 @@ fn wrong_bit(seed: Seed, place: usize, words: &[u64]) -> Option<(usize, u64)> {
         .headed(place, head)
         .filter(|(_, n)| *n <= words.len())?;
     let wrong = head ^ seed.head(place, kind, &words[1..n]);
-    // What each bit of a word changes, of the last word at first.
+    // How each bit of a word changes the CRC, beginning with the last word.
     let mut changes: Vec<u32> = (0..64).map(|bit| sum::words(0, &[1 << bit])).collect();
     for word in (1..n).rev() {
         if let Some(bit) = changes.iter().position(|change| *change == wrong as u32) {
@@ -91,10 +92,26 @@ where
         true
     }
 
-    /// Counts a change that was mended, if it counts.
-    pub(super) fn count_mended(&self, counts: bool) {
+    /// Reads the tail of a page with `read`, and again if a change of it could be mended.
+    ///
+    /// # Errors
+    /// That of `read`.
+    pub(super) fn or_mended(
+        &self,
+        sound: &Sound<'_, M>,
+        mut read: impl FnMut() -> Result<SoundTail, String>,
+    ) -> Result<SoundTail, String> {
+        let first = read();
+        let is_suspect = first.as_ref().map_or(true, |tail| tail.is_suspect);
+        if !is_suspect || !self.mend_tail(sound) {
+            return first;
+        }
+        let before = first.map_or(0, |tail| tail.end);
+        let again = read();
+        let counts = again.as_ref().is_ok_and(|tail| tail.end > before);
         // ORDERING: Relaxed; a count.
         self.made_again.fetch_add(counts.into(), Ordering::Relaxed);
+        again
     }
 
     /// Whether what was mended is a change of that page, after one with the stamp `before`.

@@ -535,7 +535,7 @@ where
             self.seal_all();
             self.sessions.close(self.root());
             self.empty_spare();
-            // The durable mark reads, too, and was perhaps moved without a sweep.
+            // Nobody reads any more; moving the durable mark need not have swept history.
             for block in self.versions.clear() {
                 self.heap.free(POff::new(block));
             }

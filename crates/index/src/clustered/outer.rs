@@ -578,8 +578,10 @@ where
                     seed,
                     block,
                 };
-                let mended = || self.mend_tail(&sound).then(|| page.seen(seed, place));
-                let seen = page.seen(seed, place).or_else(|| mended().flatten());
+                let mut seen = page.seen(seed, place);
+                if seen.is_none() && self.mend_tail(&sound) {
+                    seen = page.seen(seed, place);
+                }
                 seen.is_some_and(|seen| {
                     let all = self.references_of_group(page, &header, &seen);
                     self.group_counts(page, &header, &seen)

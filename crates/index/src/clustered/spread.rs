@@ -48,7 +48,7 @@ const OTHERS: Fullness = Fullness {
     even: true,
     course: Course::Chain,
 };
-/// What removals leave: one page.
+/// The page that is left after removals.
 const REST: Fullness = Fullness {
     percent: 100,
     even: true,
@@ -79,7 +79,7 @@ pub(super) struct Fullness {
     pub(super) percent: usize,
     /// The last two are alike, rather than one with next to nothing.
     pub(super) even: bool,
-    /// Of what they are written.
+    /// Which blocks they may take, and how they are flushed.
     pub(super) course: Course,
 }
 
@@ -192,10 +192,12 @@ where
             born,
             dropped,
         };
-        let fill = match () {
-            () if batch.frees => REST,
-            () if ascends(&changes, &entries) => ASCENT,
-            () => OTHERS,
+        let fill = if batch.frees {
+            REST
+        } else if ascends(&changes, &entries) {
+            ASCENT
+        } else {
+            OTHERS
         };
         let tell = || self.tell_run(batch, run, stamp);
         let content = (&old, &entries);

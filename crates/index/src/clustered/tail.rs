@@ -33,7 +33,7 @@ pub(super) struct SoundTail {
     pub(super) end: usize,
     /// The head of a group follows there that a crash tore, or whose change was not committed.
     pub(super) has_dead: bool,
-    /// What follows may be a change with one wrong bit.
+    /// A change with one wrong bit may follow there (`mend`).
     pub(super) is_suspect: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a clean close saves.
+//! The state that a clean close saves.
 
 use super::tests::{Medium, crash, pool};
 use super::*;
@@ -27,7 +27,7 @@ fn insert(tree: &Tree, i: u32) {
     }
 }
 
-/// What an opening finds out: the blocks in use, and the numbers.
+/// The blocks in use after an opening, the end of the numbers, and the one that comes next.
 fn known(tree: &Tree) -> (Vec<u8>, u32, u32) {
     tree.empty_spare();
     let mut marks = Vec::new();

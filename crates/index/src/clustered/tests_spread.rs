@@ -133,7 +133,7 @@ fn a_spread_batch_takes_two_fences_and_one_for_each_page() {
 
 /// One page without the keys takes less than a group that removes them.
 #[test]
-fn removing_what_a_page_has_takes_two_fences() {
+fn removing_what_a_page_has_costs_little_more_than_a_merge() {
     let pool = pool(1 << 30);
     let tree = Tree::create(&pool, "t", &OPTIONS).unwrap();
     let mut model = Model::new();
