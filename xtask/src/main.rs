@@ -8,12 +8,13 @@
 //! | `public-api` | compares the library's public API with its committed listing (feature `public-api`) |
 //! | `arm` | unit tests on AArch64, emulated |
 //! | `dax` | the `dax` medium on emulated persistent memory, in a virtual machine that is reset mid-run |
+//! | `monitoring` | the status page in a browser; alerts and dashboard in a Prometheus |
 //! | `asan` | hostile-file tests under AddressSanitizer |
 //! | `tsan` | tests of threads under ThreadSanitizer |
 //! | `miri` | unit tests under Miri, which finds undefined behaviour |
 //!
-//! A chore that needs a tool says which Debian package has it; `arm` and `dax` install what is
-//! missing where apt is there and the user may.
+//! A chore that needs a tool says which Debian package has it; `arm`, `dax` and `monitoring`
+//! install what is missing where apt is there and the user may.
 
 mod arm;
 mod asan;
@@ -22,6 +23,7 @@ mod cpio;
 mod dax;
 mod layers;
 mod miri;
+mod monitoring;
 #[cfg(feature = "public-api")]
 mod public_api;
 mod readme;
@@ -94,6 +96,9 @@ enum Chore {
         #[arg(long)]
         probe_only: bool,
     },
+    /// Looks at a server's status page with Chromium, and has a Prometheus read its metrics, alerts
+    /// and dashboard.
+    Monitoring,
     /// Runs the tests that open hostile files under AddressSanitizer.
     Asan {
         /// Passed to `cargo test` instead of the default selection.
@@ -136,6 +141,7 @@ fn main() -> ExitCode {
             program,
             probe_only,
         }),
+        Chore::Monitoring => monitoring::run(),
         Chore::Asan { args } => asan::run(&args),
         Chore::Tsan { args } => tsan::run(&args),
         Chore::Miri { args } => miri::run(&args),

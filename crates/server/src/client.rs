@@ -159,6 +159,12 @@ impl Client {
         self.active.store(now, Ordering::Relaxed);
     }
 
+    /// Returns the seconds since it connected.
+    #[must_use]
+    pub fn age(&self) -> u64 {
+        self.connected.elapsed().as_secs()
+    }
+
     /// Returns the seconds since it was last active.
     #[must_use]
     pub fn idle(&self) -> u64 {
@@ -213,7 +219,7 @@ impl Client {
             self.address,
             self.local,
             names.name,
-            self.connected.elapsed().as_secs(),
+            self.age(),
             self.idle(),
             get(&self.db),
             get(&self.channels),

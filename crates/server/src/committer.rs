@@ -4,12 +4,13 @@
 //! one thread does it for all connections that wait, while their worker threads serve others.
 
 use crate::data::Data;
-use crate::table::{add, value};
+use crate::table::Durations;
 use bristlecone_pmem::{Media, MediumKind};
+use bristlecone_store::WriteError;
 use std::fmt;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 use tokio::sync::watch;
 
 /// The progress of the committer.
@@ -35,13 +36,20 @@ struct Wanted {
 struct Shared {
     wanted: Mutex<Wanted>,
     more: Condvar,
-    /// How often writes were made durable.
-    syncs: AtomicU64,
+    /// How often writes were made durable, and how long that took.
+    syncs: Durations,
 }
 
 impl Shared {
     fn wanted(&self) -> MutexGuard<'_, Wanted> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn settle(&self, data: &Data, ts: u64) -> Result<(), WriteError> {
+        let started = Instant::now();
+        let settled = data.settle(ts);
+        self.syncs.note(started.elapsed(), 1);
+        settled
     }
 }
 
@@ -84,10 +92,11 @@ impl Committer {
         })
     }
 
-    /// Returns how often writes were made durable, each time for all connections that waited.
+    /// Returns how often writes were made durable, each time for all connections that waited, and
+    /// how long that took.
     #[must_use]
-    pub fn syncs(&self) -> u64 {
-        value(&self.shared.syncs)
+    pub fn syncs(&self) -> &Durations {
+        &self.shared.syncs
     }
 
     /// Returns true if settling takes time, in which others can be served.
@@ -103,8 +112,10 @@ impl Committer {
     /// The text of the error: replies that rest on it must not be sent.
     pub async fn settle(&self, ts: u64, alone: bool) -> Result<(), String> {
         if alone || !self.waits() {
-            add(&self.shared.syncs, 1);
-            return self.data.settle(ts).map_err(|e| e.to_string());
+            return self
+                .shared
+                .settle(&self.data, ts)
+                .map_err(|e| e.to_string());
         }
         if self.data.store().durable() >= ts {
             return Ok(());
@@ -157,8 +168,7 @@ fn commit(shared: &Shared, data: &Data, tell: &watch::Sender<Settled>) {
             }
             wanted.ts
         };
-        let outcome = data.settle(ts);
-        add(&shared.syncs, 1);
+        let outcome = shared.settle(data, ts);
         done = ts;
         tell.send_modify(|settled| match outcome {
             Ok(()) => settled.durable = ts,

@@ -80,6 +80,8 @@ pub struct Settings {
     pub slowlog_max_len: usize,
     /// The file of backups.
     pub backup_file: Option<PathBuf>,
+    /// Stop once the pool takes no more writes, because the disk has failed.
+    pub exit_on_io_error: bool,
     /// The clients that may use `DEBUG`.
     pub enable_debug_command: Debugging,
     /// Less important events are not logged.
@@ -116,6 +118,7 @@ impl Default for Settings {
             slowlog_log_slower_than: 10_000,
             slowlog_max_len: 128,
             backup_file: None,
+            exit_on_io_error: false,
             enable_debug_command: Debugging::No,
             log_level: tracing::Level::INFO,
             log_format: LogFormat::Text,
@@ -344,6 +347,13 @@ const SETTINGS: &[Setting] = &[
         backup_file,
         |text| Ok::<_, String>(path(text)),
         |at: &Option<PathBuf>| shown(at.as_ref())
+    ),
+    setting!(
+        "exit-on-io-error",
+        true,
+        exit_on_io_error,
+        yes,
+        |at: &bool| { no_or(*at) }
     ),
     setting!(
         "enable-debug-command",

@@ -14,7 +14,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `listen`, `metrics` | starting, stopping, accepting connections; metrics over HTTP |
+//! | `listen`, `http` | starting, stopping, accepting connections; metrics, health and a status page over HTTP |
 //! | `local` | commands without a connection, for programs that have the store open |
 //! | `serve`, `input` | the loop of a connection: read, execute, settle, reply |
 //! | `dispatch`, `rights` | the path of a command: admission, execution, statistics |
@@ -43,12 +43,12 @@ pub mod execute;
 #[cfg(test)]
 mod fixture;
 mod help;
+mod http;
 mod input;
 mod listen;
 mod local;
 pub mod log;
 pub mod memory;
-mod metrics;
 pub mod parse;
 pub mod reply;
 pub mod resp;

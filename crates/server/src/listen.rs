@@ -7,7 +7,7 @@ use crate::data::{Data, sweep};
 use crate::server::{PrepareError, Server, stopped};
 use crate::table::add;
 use crate::tls::Certificate;
-use crate::{commands, log, metrics, serve};
+use crate::{commands, http, log, serve};
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{CloseError, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -397,6 +397,11 @@ async fn look_after(server: Arc<Server>) {
             () = stopped(&mut stopping) => return,
         }
         log::report();
+        if server.data.io_error().is_some() && server.settings().exit_on_io_error {
+            // Why is in the log.
+            server.stop();
+            return;
+        }
         let timeout = server.settings().timeout;
         if timeout > 0 {
             for client in server.clients.all() {
@@ -427,7 +432,7 @@ async fn serve_metrics(server: Arc<Server>, listener: TcpListener) {
         };
         let server = Arc::clone(&server);
         tokio::spawn(async move {
-            metrics::answer(&server, stream).await;
+            http::answer(&server, stream).await;
             drop(place);
         });
     }

@@ -198,6 +198,26 @@ impl Server {
         Ok(())
     }
 
+    /// Returns why the server can do its work no more, until it is started again; empty if it can.
+    #[must_use]
+    pub fn broken(&self) -> Vec<String> {
+        self.data
+            .io_error()
+            .map(str::to_owned)
+            .into_iter()
+            .collect()
+    }
+
+    /// Returns why clients are better not sent here; empty if they may be.
+    #[must_use]
+    pub fn unready(&self) -> Vec<String> {
+        let mut causes = self.broken();
+        if causes.is_empty() && !self.data.takes_writes() {
+            causes.push("the last change was refused; the log says why".into());
+        }
+        causes
+    }
+
     /// Begins to stop: connections end once they have replied.
     pub fn stop(&self) {
         self.stopping.send_replace(true);

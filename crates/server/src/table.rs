@@ -38,23 +38,19 @@ pub const CATEGORIES: [&str; 21] = [
     "scripting",
 ];
 
-/// Counts and durations of a command's calls.
+/// How often something was done, and how long it took.
 #[derive(Debug, Default)]
-pub struct CommandStats {
-    /// Calls.
+pub struct Durations {
+    /// How often.
     pub calls: AtomicU64,
-    /// Their total duration in ns.
+    /// The total duration in ns.
     pub nanos: AtomicU64,
-    /// Calls that were refused before execution.
-    pub rejected: AtomicU64,
-    /// Calls that failed.
-    pub failed: AtomicU64,
     /// Calls by duration: bucket n counts those that took less than 2^n µs, and not less than half
     /// of that.
     pub buckets: [AtomicU64; BUCKETS],
 }
 
-impl CommandStats {
+impl Durations {
     /// Counts calls with this duration each.
     pub fn note(&self, took: Duration, calls: u64) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
@@ -66,11 +62,29 @@ impl CommandStats {
             add(bucket, calls);
         }
     }
+}
 
+/// Counts and durations of a command's calls.
+#[derive(Debug, Default)]
+pub struct CommandStats {
+    /// Calls that were executed.
+    pub took: Durations,
+    /// Calls that were refused before execution.
+    pub rejected: AtomicU64,
+    /// Calls that failed.
+    pub failed: AtomicU64,
+}
+
+impl CommandStats {
     /// Resets all counts.
     pub fn reset(&self) {
-        let all = [&self.calls, &self.nanos, &self.rejected, &self.failed];
-        for counter in all.into_iter().chain(&self.buckets) {
+        let Durations {
+            calls,
+            nanos,
+            buckets,
+        } = &self.took;
+        let all = [calls, nanos, &self.rejected, &self.failed];
+        for counter in all.into_iter().chain(buckets) {
             // ORDERING: Relaxed; statistics.
             counter.store(0, Ordering::Relaxed);
         }
@@ -213,12 +227,12 @@ mod tests {
     fn calls_go_into_the_bucket_of_their_time() {
         let stats = CommandStats::default();
         for micros in [0, 1, 3, u64::MAX / 1000] {
-            stats.note(Duration::from_micros(micros), 1);
+            stats.took.note(Duration::from_micros(micros), 1);
         }
-        let buckets: Vec<u64> = stats.buckets.iter().map(value).collect();
+        let buckets: Vec<u64> = stats.took.buckets.iter().map(value).collect();
         assert_eq!(buckets[..4], [1, 1, 1, 0]);
-        assert_eq!((buckets[BUCKETS - 1], value(&stats.calls)), (1, 4));
+        assert_eq!((buckets[BUCKETS - 1], value(&stats.took.calls)), (1, 4));
         stats.reset();
-        assert_eq!(value(&stats.calls), 0);
+        assert_eq!(value(&stats.took.calls), 0);
     }
 }

@@ -20,7 +20,7 @@ Settings come from flags, else from the environment (BRISTLECONE_SERVE_MAXCLIENT
 file (maxclients = 500): listen, tls-listen, tls-cert, tls-key, metrics, requirepass, users (file only),
 protected-mode, maxclients, timeout, tcp-keepalive, proto-max-bulk-len, client-query-buffer-limit,
 client-output-buffer-limit, memory, maxmemory-clients, slowlog-log-slower-than, slowlog-max-len, backup-file,
-enable-debug-command, log-level, log-format, logfile, threads. A wrong one ends it with status 2.
+exit-on-io-error, enable-debug-command, log-level, log-format, logfile, threads. A wrong one ends it with status 2.
 
 memory limits what of the process is resident, for a pool on a disk (the medium
 journal): bytes (1gb), a share of the memory (50%), or 0 for no limit; 256mb is the default. The pool may be
@@ -62,7 +62,7 @@ pub struct Serve {
     /// Its private key, PEM
     #[arg(long, value_name = "FILE")]
     pub tls_key: Option<String>,
-    /// Where to answer with metrics for Prometheus, over HTTP
+    /// Where to answer with the status page, health, and metrics for Prometheus, over HTTP
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<String>,
     /// Another setting, as in the file; may be given several times

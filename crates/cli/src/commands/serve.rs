@@ -70,7 +70,10 @@ fn tell(pool: &Path, running: &Running) -> io::Result<()> {
         writeln!(out, "serving TLS on {address}")?;
     }
     if let Some(address) = running.metrics_address() {
-        writeln!(out, "metrics on http://{address}/metrics")?;
+        writeln!(
+            out,
+            "metrics on http://{address}/metrics, status page on http://{address}/"
+        )?;
     }
     out.flush()
 }

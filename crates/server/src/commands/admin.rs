@@ -329,7 +329,7 @@ fn latency(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Do
             };
             let called = asked
                 .into_iter()
-                .filter(|entry| value(&entry.stats.calls) > 0);
+                .filter(|entry| value(&entry.stats.took.calls) > 0);
             let called: Vec<&Entry> = called.collect();
             out.map(called.len());
             for entry in called {
@@ -346,11 +346,11 @@ fn histogram(entry: &Entry, out: &mut Out<'_>) {
     out.bulk(entry.name().as_bytes());
     out.map(2);
     out.bulk(b"calls");
-    out.integer(value(&entry.stats.calls) as i64);
+    out.integer(value(&entry.stats.took.calls) as i64);
     out.bulk(b"histogram_usec");
     let mut sum = 0;
     let mut shown: Vec<(u64, u64)> = Vec::with_capacity(BUCKETS);
-    for (number, bucket) in entry.stats.buckets.iter().enumerate() {
+    for (number, bucket) in entry.stats.took.buckets.iter().enumerate() {
         let calls = value(bucket);
         sum += calls;
         if calls > 0 {

@@ -169,6 +169,7 @@ fn of_persistence(server: &Server, text: &mut String) {
         } else {
             "err"
         },
+        "io_error" = server.data.io_error().unwrap_or_default(),
         "applied_timestamp" = server.data.applied(),
         "durable_timestamp" = server.data.store().durable(),
     );
@@ -176,6 +177,7 @@ fn of_persistence(server: &Server, text: &mut String) {
 
 fn of_stats(server: &Server, text: &mut String) {
     let stats = &server.stats;
+    let lookups = &server.data.lookups;
     let (channels, patterns) = server.pubsub.counts();
     lines!(
         text,
@@ -185,9 +187,11 @@ fn of_stats(server: &Server, text: &mut String) {
         "total_net_output_bytes" = value(&stats.output),
         "rejected_connections" = value(&stats.rejected),
         "evicted_clients" = value(server.clients.budget().evicted()),
+        "keyspace_hits" = value(&lookups.hits),
+        "keyspace_misses" = value(&lookups.misses),
         "total_settles" = value(&stats.settles),
         "total_settled_commands" = value(&stats.settled_commands),
-        "total_syncs" = server.committer.syncs(),
+        "total_syncs" = value(&server.committer.syncs().calls),
         "pubsub_channels" = channels,
         "pubsub_patterns" = patterns,
         "total_error_replies" = value(&stats.errors),
@@ -230,7 +234,8 @@ fn of_cpu(_: &Server, text: &mut String) {
 
 fn of_commands(server: &Server, text: &mut String) {
     for entry in server.table.entries() {
-        let (calls, nanos) = (value(&entry.stats.calls), value(&entry.stats.nanos));
+        let took = &entry.stats.took;
+        let (calls, nanos) = (value(&took.calls), value(&took.nanos));
         let rejected = value(&entry.stats.rejected);
         if calls + rejected > 0 {
             let per_call = nanos as f64 / 1000.0 / calls.max(1) as f64;

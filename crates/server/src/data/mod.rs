@@ -33,6 +33,7 @@ pub mod waiting;
 pub mod watch;
 pub mod watchers;
 
+use bristlecone_pmem::CommitError;
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{CloseError, Keyspace, ReadError, Snapshot, Store, WriteError};
 use cursors::Cursors;
@@ -40,7 +41,7 @@ use locks::Locks;
 use spaces::{DATABASES, Keyspaces, Order, Orphans, Space};
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tx::Take;
 use waiting::Waiting;
 use watchers::Watchers;
@@ -67,6 +68,10 @@ pub struct Data {
     refused: AtomicBool,
     /// The last attempt to make changes durable failed.
     unsettled: AtomicBool,
+    /// The error after which the pool takes no more writes until it is opened again.
+    io_error: OnceLock<String>,
+    /// How often commands found the key that they read.
+    pub lookups: Lookups,
     pub(crate) locks: Locks,
     /// Listeners to changes of keys.
     pub watchers: Arc<Watchers>,
@@ -74,6 +79,27 @@ pub struct Data {
     pub(crate) waiting: Waiting<Box<dyn Take>>,
     next_id: AtomicU64,
     cursors: Mutex<Cursors>,
+}
+
+/// How often reading commands found their keys.
+#[derive(Debug, Default)]
+pub struct Lookups {
+    /// The key was there.
+    pub hits: AtomicU64,
+    /// It was not.
+    pub misses: AtomicU64,
+}
+
+impl Lookups {
+    /// Counts keys that were there, and others.
+    pub(crate) fn note(&self, hits: u64, misses: u64) {
+        for (counter, by) in [(&self.hits, hits), (&self.misses, misses)] {
+            if by > 0 {
+                // ORDERING: Relaxed; shown only.
+                counter.fetch_add(by, Ordering::Relaxed);
+            }
+        }
+    }
 }
 
 /// The state that a reading command sees.
@@ -117,6 +143,8 @@ impl Data {
             orphans: Mutex::default(),
             refused: AtomicBool::new(false),
             unsettled: AtomicBool::new(false),
+            io_error: OnceLock::new(),
+            lookups: Lookups::default(),
             order: AtomicU64::new(order.bits()),
             swaps: AtomicU64::new(0),
             locks: Locks::new(),
@@ -207,7 +235,26 @@ impl Data {
     pub fn settle(&self, ts: u64) -> Result<(), WriteError> {
         let settled = self.store.make_durable(ts);
         set(&self.unsettled, settled.is_err());
+        if let Err(e) = &settled {
+            self.note_error(e);
+        }
         settled
+    }
+
+    /// Notes an error after which nothing can be written any more, and logs the first one.
+    fn note_error(&self, error: &WriteError) {
+        if let WriteError::Commit(e @ CommitError::Failed { .. }) = error
+            && self.io_error.set(e.to_string()).is_ok()
+        {
+            tracing::error!(error = %e, "the pool takes no more writes: restart the server once the disk is well");
+        }
+    }
+
+    /// Returns the error after which the pool takes no more writes until it is opened again, if
+    /// there was one.
+    #[must_use]
+    pub fn io_error(&self) -> Option<&str> {
+        self.io_error.get().map(String::as_str)
     }
 
     /// Returns false if the last change was refused, as by a full pool, or could not be made
@@ -230,6 +277,9 @@ impl Data {
             ) => set(&self.refused, true),
             // The client's mistake.
             Err(_) => {}
+        }
+        if let Err(e) = done {
+            self.note_error(e);
         }
     }
 

@@ -87,6 +87,8 @@ pub struct Tx<'d> {
     pub now: u64,
     /// It may write: the locks of its keys are held.
     pub(crate) writes: bool,
+    /// The command only reads: the keys that it looks up are counted.
+    pub(crate) counts: bool,
     /// It is a part of an `EXEC`, which commits once.
     pub(crate) queued: bool,
     one: Option<Change>,
@@ -158,6 +160,7 @@ impl<'d> Tx<'d> {
             db,
             now: store.now(),
             writes: false,
+            counts: false,
             queued: false,
             one: None,
             many: None,
@@ -206,6 +209,20 @@ impl<'d> Tx<'d> {
     /// # Errors
     /// [`CommandError::Read`]
     pub fn get_with<R>(
+        &mut self,
+        space: Space,
+        key: &[u8],
+        f: impl FnOnce(Entry<'_>) -> R,
+    ) -> Result<Option<R>, CommandError> {
+        let found = self.look_up(space, key, f)?;
+        if self.counts && matches!(space, Space::Keys(_)) {
+            let hit = u64::from(found.is_some());
+            self.data.lookups.note(hit, 1 - hit);
+        }
+        Ok(found)
+    }
+
+    fn look_up<R>(
         &mut self,
         space: Space,
         key: &[u8],

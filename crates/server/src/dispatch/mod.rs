@@ -411,7 +411,7 @@ impl Session {
             }
         }
         for (entry, calls) in counts {
-            entry.stats.note(took, calls);
+            entry.stats.took.note(took, calls);
         }
         let slow = u128::try_from(self.settings.slowlog_log_slower_than);
         if slow.is_ok_and(|slow| took.as_micros() >= slow) {

@@ -79,6 +79,7 @@ impl Data {
         let keyspace = self.keyspace(Space::Keys(db), self.order());
         let mark = out.mark();
         let mut at = steps.iter();
+        let (mut hits, mut misses) = (0, 0);
         let done = self.writer().execute_batch(keyspace, &stored, |before| {
             let Some((_, step)) = at.next() else {
                 return ControlFlow::Break(());
@@ -87,7 +88,13 @@ impl Data {
                 return ControlFlow::Break(());
             }
             match step {
-                Step::Get => return reply(before, out),
+                Step::Get => {
+                    let found = before.is_some();
+                    reply(before, out)?;
+                    hits += u64::from(found);
+                    misses += u64::from(!found);
+                    return ControlFlow::Continue(());
+                }
                 // The elements of a large collection have to be deleted, too.
                 Step::Put(_) if before.is_some_and(|before| record::is_large(before.value)) => {
                     return ControlFlow::Break(());
@@ -104,6 +111,7 @@ impl Data {
             out.truncate(mark);
             return 0;
         };
+        self.lookups.note(hits, misses);
         if self.watchers.any() {
             let puts = steps[..done].iter().filter(|(_, step)| *step != Step::Get);
             puts.for_each(|(key, _)| self.watchers.touch(db, key));
@@ -115,10 +123,12 @@ impl Data {
         loop {
             let (mark, swaps) = (out.mark(), self.swaps());
             let keyspace = self.keyspace(Space::Keys(db), self.order());
-            let mut done = 0;
+            let (mut done, mut hits) = (0, 0);
             let read = self.reader(reads).multi_get(keyspace, keys, |entry| {
+                let found = entry.is_some();
                 reply(entry, out)?;
                 done += 1;
+                hits += u64::from(found);
                 if out.mark().saturating_sub(mark) < ENOUGH_REPLY_BYTES {
                     ControlFlow::Continue(())
                 } else {
@@ -126,6 +136,7 @@ impl Data {
                 }
             });
             if read.is_ok() && self.swaps() == swaps {
+                self.lookups.note(hits, done as u64 - hits);
                 return done;
             }
             // The databases were swapped meanwhile: this may have read another one's keys.

@@ -80,6 +80,7 @@ impl Data {
             out.array(queued.len());
             for (Queued { command, db, .. }, args) in queued.iter().zip(&args) {
                 tx.db = *db;
+                tx.counts = matches!(command.access(), Access::ReadOne | Access::Read);
                 tx.scratch.reset(0);
                 let (place, end) = (tx.mark(), out.mark());
                 match (command.run)(tx, args, out) {

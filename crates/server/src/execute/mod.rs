@@ -96,6 +96,7 @@ impl Data {
             let (mark, swaps) = (out.mark(), self.swaps());
             let mut tx = Tx::new(self, self.reader(reads), db);
             tx.scratch = out.scratch();
+            tx.counts = true;
             if command.access() == Access::Read {
                 tx.snapshot();
             }

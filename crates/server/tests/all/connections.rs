@@ -490,7 +490,7 @@ fn the_server_tells_about_itself() {
     assert!(start.elapsed() >= Duration::from_millis(200));
     same(&client.call("MEMORY USAGE none"), "$-1\n");
     let mut http = connect(live.running().metrics_address().unwrap());
-    http.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    http.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .unwrap();
     let mut text = String::new();
     http.read_to_string(&mut text).unwrap();

@@ -1,48 +1,11 @@
-//! Metrics in the format of Prometheus, over HTTP.
+//! Metrics in the format of Prometheus.
 
+use crate::data::spaces::DATABASES;
 use crate::memory::resident;
 use crate::server::Server;
-use crate::table::value;
-use std::fmt::Write;
-use std::io;
-use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-
-/// The longest request in bytes, and how long it may take.
-const MAX_REQUEST: usize = 8 << 10;
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Replies to one request.
-pub async fn answer(server: &Server, mut stream: TcpStream) {
-    let served = tokio::time::timeout(PATIENCE, serve(server, &mut stream));
-    // A client that does not read the reply is disconnected.
-    if let Ok(Err(e)) = served.await {
-        tracing::debug!(error = %e, "metrics were not taken");
-    }
-}
-
-async fn serve(server: &Server, stream: &mut TcpStream) -> io::Result<()> {
-    let mut request = Vec::new();
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        if request.len() > MAX_REQUEST || stream.read_buf(&mut request).await? == 0 {
-            return Ok(());
-        }
-    }
-    let (status, body) = if request.starts_with(b"GET /metrics ") || request.starts_with(b"GET / ")
-    {
-        ("200 OK", text(server))
-    } else {
-        ("404 Not Found", "only /metrics is here\n".to_owned())
-    };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes()).await?;
-    stream.write_all(body.as_bytes()).await?;
-    stream.shutdown().await
-}
+use crate::table::{Durations, value};
+use bristlecone_pmem::Media;
+use std::fmt::{Display, Write};
 
 /// A metric: name, kind, help, value.
 type Metric = (&'static str, &'static str, &'static str, u64);
@@ -56,11 +19,11 @@ fn counter(name: &'static str, help: &'static str, value: u64) -> Metric {
 }
 
 /// Returns the metrics of connections and commands.
-fn of_connections(server: &Server) -> [Metric; 14] {
+fn of_connections(server: &Server) -> [Metric; 16] {
     let stats = &server.stats;
+    let lookups = &server.data.lookups;
     let budget = server.clients.budget();
     let up = server.started.elapsed().as_secs();
-    let syncs = server.committer.syncs();
     [
         gauge("uptime_seconds", "Time since the start", up),
         gauge("connected_clients", "Clients", server.clients.len() as u64),
@@ -110,14 +73,26 @@ fn of_connections(server: &Server) -> [Metric; 14] {
         counter(
             "syncs_total",
             "Syncs, each for all connections that waited",
-            syncs,
+            value(&server.committer.syncs().calls),
+        ),
+        counter(
+            "hits_total",
+            "Keys that reading commands found",
+            value(&lookups.hits),
+        ),
+        counter(
+            "misses_total",
+            "Keys that reading commands did not find",
+            value(&lookups.misses),
         ),
     ]
 }
 
 /// Returns the metrics of the process, the pool and the store.
-fn of_store(server: &Server) -> [Metric; 10] {
+fn of_store(server: &Server) -> [Metric; 13] {
     let store = server.data.store().stats();
+    let damaged = server.data.store().recovery().damaged;
+    let ready = u64::from(server.unready().is_empty());
     let pool = server.data.store().pool().info();
     [
         gauge("resident_bytes", "Memory of the process", resident()),
@@ -157,10 +132,17 @@ fn of_store(server: &Server) -> [Metric; 10] {
             "Damaged inner pages, words of the page table and changes that were made again",
             store.mended,
         ),
-        counter(
+        gauge("damaged", "Damaged places that opening has found", damaged),
+        gauge("ready", "1, or 0 while writes are refused", ready),
+        gauge(
             "durable_timestamp",
             "The last durable commit",
             store.durable,
+        ),
+        gauge(
+            "applied_timestamp",
+            "The last commit, durable or not",
+            server.data.applied(),
         ),
     ]
 }
@@ -171,53 +153,84 @@ fn line(text: &mut String, args: std::fmt::Arguments<'_>) {
     text.push('\n');
 }
 
-fn text(server: &Server) -> String {
+/// Begins a metric.
+fn begin(text: &mut String, name: &str, kind: &str, help: &str) {
+    line(text, format_args!("# HELP bristlecone_{name} {help}"));
+    line(text, format_args!("# TYPE bristlecone_{name} {kind}"));
+}
+
+/// All metrics.
+pub(super) fn text(server: &Server) -> String {
     let mut text = String::new();
+    let store = server.data.store();
+    begin(&mut text, "build_info", "gauge", "What runs; always 1");
+    line(
+        &mut text,
+        format_args!(
+            "bristlecone_build_info{{version=\"{}\",medium=\"{}\"}} 1",
+            env!("CARGO_PKG_VERSION"),
+            store.pool().pm().kind().name()
+        ),
+    );
     for (name, kind, help, number) in of_connections(server).into_iter().chain(of_store(server)) {
-        line(&mut text, format_args!("# HELP bristlecone_{name} {help}"));
-        line(&mut text, format_args!("# TYPE bristlecone_{name} {kind}"));
+        begin(&mut text, name, kind, help);
         line(&mut text, format_args!("bristlecone_{name} {number}"));
     }
-    histograms(server, &mut text);
+    begin(
+        &mut text,
+        "keys",
+        "gauge",
+        "Keys of a database; expired ones count until they are deleted",
+    );
+    for db in 0..DATABASES {
+        let keys = server.data.len(db);
+        if keys > 0 {
+            line(
+                &mut text,
+                format_args!("bristlecone_keys{{db=\"{db}\"}} {keys}"),
+            );
+        }
+    }
+    let help = "Time to make writes durable, each time for all connections that waited";
+    begin(&mut text, "sync_seconds", "histogram", help);
+    histogram(&mut text, "sync_seconds", "", server.committer.syncs());
+    let help = "Time of commands, without waiting for durability";
+    begin(&mut text, "command_seconds", "histogram", help);
+    for entry in server.table.entries() {
+        if value(&entry.stats.took.calls) > 0 {
+            let label = format!("command=\"{}\"", entry.name());
+            histogram(&mut text, "command_seconds", &label, &entry.stats.took);
+        }
+    }
     text
 }
 
-/// Appends a histogram of durations for each command that was called.
-fn histograms(server: &Server, text: &mut String) {
-    let name = "bristlecone_command_seconds";
+/// Appends a histogram of durations.
+fn histogram(text: &mut String, name: &str, label: &str, durations: &Durations) {
+    let comma = if label.is_empty() { "" } else { "," };
+    let mut sum = 0;
+    let mut bucket = |bound: &dyn Display, sum: u64| {
+        line(
+            text,
+            format_args!("bristlecone_{name}_bucket{{{label}{comma}le=\"{bound}\"}} {sum}"),
+        );
+    };
+    let bounded = durations.buckets.len() - 1;
+    for (number, calls) in durations.buckets.iter().take(bounded).enumerate() {
+        sum += value(calls);
+        bucket(&((1_u64 << number) as f64 / 1e6), sum);
+    }
+    sum += durations.buckets.last().map_or(0, value);
+    bucket(&"+Inf", sum);
+    let labels = if label.is_empty() {
+        String::new()
+    } else {
+        format!("{{{label}}}")
+    };
+    let seconds = value(&durations.nanos) as f64 / 1e9;
     line(
         text,
-        format_args!("# HELP {name} Time of commands, without waiting for durability"),
+        format_args!("bristlecone_{name}_sum{labels} {seconds}"),
     );
-    line(text, format_args!("# TYPE {name} histogram"));
-    for entry in server.table.entries() {
-        let calls = value(&entry.stats.calls);
-        if calls == 0 {
-            continue;
-        }
-        let command = entry.name();
-        let mut sum = 0;
-        let bounded = entry.stats.buckets.len() - 1;
-        for (number, bucket) in entry.stats.buckets.iter().take(bounded).enumerate() {
-            sum += value(bucket);
-            let seconds = (1_u64 << number) as f64 / 1e6;
-            line(
-                text,
-                format_args!("{name}_bucket{{command=\"{command}\",le=\"{seconds}\"}} {sum}"),
-            );
-        }
-        let seconds = value(&entry.stats.nanos) as f64 / 1e9;
-        line(
-            text,
-            format_args!("{name}_bucket{{command=\"{command}\",le=\"+Inf\"}} {calls}"),
-        );
-        line(
-            text,
-            format_args!("{name}_sum{{command=\"{command}\"}} {seconds}"),
-        );
-        line(
-            text,
-            format_args!("{name}_count{{command=\"{command}\"}} {calls}"),
-        );
-    }
+    line(text, format_args!("bristlecone_{name}_count{labels} {sum}"));
 }

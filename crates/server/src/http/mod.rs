@@ -1,0 +1,249 @@
+//! The address for monitoring, over HTTP: metrics for Prometheus, health, and a status page.
+//!
+//! | path | answer |
+//! | --- | --- |
+//! | `/` | the status page, which asks for `/status.json` |
+//! | `/metrics` | metrics, as Prometheus reads them |
+//! | `/health` | 200, or 503 once the pool takes no more writes because the disk has failed |
+//! | `/ready` | 200, or 503 while writes are refused, for whatever cause |
+//! | `/status.json` | the state of the server |
+
+mod prometheus;
+mod status;
+
+use crate::server::Server;
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{self, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// The longest head of a request in bytes, and how long request and answer may take.
+const MAX_REQUEST: usize = 8 << 10;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The status page.
+const PAGE: &str = include_str!("page.html");
+/// What the page may do: ask this address for its state, and nothing else.
+const PAGE_MAY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'";
+
+/// Answers one request.
+pub async fn answer(server: &Server, stream: TcpStream) {
+    let on_loopback = stream
+        .local_addr()
+        .is_ok_and(|local| local.ip().to_canonical().is_loopback());
+    let service =
+        service_fn(
+            |request| async move { Ok::<_, Infallible>(respond(server, on_loopback, &request)) },
+        );
+    let served = http1::Builder::new()
+        .keep_alive(false)
+        .header_read_timeout(None)
+        .max_buf_size(MAX_REQUEST)
+        .serve_connection(TokioIo::new(stream), service);
+    // A client that does not read the answer is disconnected.
+    if let Ok(Err(e)) = tokio::time::timeout(PATIENCE, served).await {
+        tracing::debug!(error = %e, "a monitor was not answered");
+    }
+}
+
+type Answer = Response<Full<Bytes>>;
+
+fn answer_of(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(body.into()));
+    *answer.status_mut() = status;
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    let never = HeaderValue::from_static("no-store");
+    headers.insert(header::CACHE_CONTROL, never);
+    let as_told = HeaderValue::from_static("nosniff");
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, as_told);
+    answer
+}
+
+fn text(status: StatusCode, text: &'static str) -> Answer {
+    answer_of(status, "text/plain; charset=utf-8", text)
+}
+
+fn json(status: StatusCode, body: &serde_json::Value) -> Answer {
+    answer_of(status, "application/json", body.to_string())
+}
+
+/// The causes that make a server unfit, as JSON: 503 if there are any.
+fn fitness(causes: &[String]) -> Answer {
+    let (status, word) = if causes.is_empty() {
+        (StatusCode::OK, "ok")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "failing")
+    };
+    json(status, &json!({ "status": word, "causes": causes }))
+}
+
+fn respond<B>(server: &Server, on_loopback: bool, request: &Request<B>) -> Answer {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut answer = text(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "only GET and HEAD are answered\n",
+        );
+        let allowed = HeaderValue::from_static("GET, HEAD");
+        answer.headers_mut().insert(header::ALLOW, allowed);
+        return answer;
+    }
+    let host = request.headers().get(header::HOST);
+    if on_loopback && !host.is_none_or(names_loopback) {
+        return text(
+            StatusCode::MISDIRECTED_REQUEST,
+            "this address is this machine's own: ask for localhost or 127.0.0.1\n",
+        );
+    }
+    match request.uri().path() {
+        "/" => {
+            let mut answer = answer_of(StatusCode::OK, "text/html; charset=utf-8", PAGE);
+            let may = HeaderValue::from_static(PAGE_MAY);
+            let headers = answer.headers_mut();
+            headers.insert(header::CONTENT_SECURITY_POLICY, may);
+            answer
+        }
+        "/metrics" => answer_of(
+            StatusCode::OK,
+            "text/plain; version=0.0.4; charset=utf-8",
+            prometheus::text(server),
+        ),
+        "/health" => fitness(&server.broken()),
+        "/ready" => fitness(&server.unready()),
+        "/status.json" => json(StatusCode::OK, &status::of(server)),
+        _ => text(
+            StatusCode::NOT_FOUND,
+            "here are /, /metrics, /health, /ready and /status.json\n",
+        ),
+    }
+}
+
+/// Whether the header `Host` names this machine. A page of somebody else's, whose name was made to
+/// lead to this machine after it was loaded, sends its own name.
+fn names_loopback(host: &HeaderValue) -> bool {
+    let Ok(host) = host.to_str() else {
+        return false;
+    };
+    let name = match host.strip_prefix('[') {
+        Some(v6) => v6.split_once(']').map_or(v6, |(address, _)| address),
+        None => host.split_once(':').map_or(host, |(name, _)| name),
+    };
+    let is_address = |address: IpAddr| address.to_canonical().is_loopback();
+    name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(is_address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands;
+    use crate::config::Settings;
+    use crate::data::Data;
+    use crate::fixture::{Fixture, on_disk};
+    use bristlecone_pmem::media::journal::fault::FaultDisk;
+    use std::sync::Arc;
+
+    fn server(data: Data) -> Server {
+        Server::new(Arc::new(data), commands::table(), Settings::default()).unwrap()
+    }
+
+    fn ask(server: &Server, method: &str, path: &str, host: &str) -> Answer {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header("Host", host).body(()).unwrap();
+        respond(server, true, &request)
+    }
+
+    #[test]
+    fn paths_methods_and_hosts() {
+        let fixture = Fixture::new();
+        let server = server(fixture.open());
+        for (method, path, host, status) in [
+            ("GET", "/", "localhost:9121", 200),
+            ("HEAD", "/", "LOCALHOST", 200),
+            ("GET", "/metrics?x=1", "127.0.0.1:9121", 200),
+            ("GET", "/health", "[::1]:9121", 200),
+            ("GET", "/ready", "127.0.0.9", 200),
+            ("GET", "/status.json", "[::ffff:127.0.0.1]:80", 200),
+            ("GET", "/other", "localhost", 404),
+            ("POST", "/metrics", "localhost", 405),
+            ("GET", "/status.json", "evil.example:9121", 421),
+            ("GET", "/status.json", "localhost.evil.example", 421),
+            ("GET", "/status.json", "", 421),
+        ] {
+            let answer = ask(&server, method, path, host);
+            assert_eq!(answer.status(), status, "{method} {path} {host}");
+        }
+        // From other machines the address has whatever name the network gives it.
+        let request = Request::builder()
+            .uri("/metrics")
+            .header("Host", "db7:9121");
+        let answer = respond(&server, false, &request.body(()).unwrap());
+        assert_eq!(answer.status(), 200);
+    }
+
+    #[test]
+    fn health_and_readiness_say_what_the_disk_does() {
+        let (fixture, disk) = (Fixture::new(), FaultDisk::new(1));
+        let server = server(on_disk(&disk, true));
+        let fit = |path| ask(&server, "GET", path, "localhost").status().as_u16();
+        let set = || {
+            fixture.call(&server.data, "set key value");
+            server.data.settle(server.data.applied())
+        };
+        set().unwrap();
+        assert_eq!((fit("/health"), fit("/ready")), (200, 200));
+        // A full disk may have room again.
+        disk.set_full(true);
+        set().unwrap_err();
+        assert_eq!((fit("/health"), fit("/ready")), (200, 503));
+        disk.set_full(false);
+        set().unwrap();
+        assert_eq!((fit("/health"), fit("/ready")), (200, 200));
+        disk.fail_sync(1);
+        set().unwrap_err();
+        assert_eq!((fit("/health"), fit("/ready")), (503, 503));
+        let cause = server.data.io_error().unwrap().to_owned();
+        assert!(cause.contains("takes no more writes"), "{cause}");
+        assert_eq!(status::of(&server)["health"]["broken"][0], cause);
+    }
+
+    #[test]
+    fn metrics_have_the_form_that_prometheus_reads() {
+        let fixture = Fixture::new();
+        let server = server(fixture.open());
+        fixture.call(&server.data, "set here x");
+        fixture.call(&server.data, "mget here here gone");
+        let text = prometheus::text(&server);
+        for line in [
+            "bristlecone_hits_total 2",
+            "bristlecone_misses_total 1",
+            "bristlecone_keys{db=\"0\"} 1",
+            "bristlecone_ready 1",
+            "bristlecone_sync_seconds_bucket{le=\"+Inf\"} 0",
+        ] {
+            assert!(text.lines().any(|there| there == line), "{line}\n{text}");
+        }
+        // Each metric is declared once, before its values.
+        let mut declared = std::collections::BTreeSet::new();
+        for line in text.lines() {
+            if let Some(name) = line.strip_prefix("# TYPE ") {
+                let name = name.split(' ').next().unwrap();
+                assert!(declared.insert(name.to_owned()), "{name}");
+            } else if !line.starts_with('#') {
+                let name = line.split(['{', ' ']).next().unwrap();
+                let family = ["_bucket", "_sum", "_count"];
+                let family = family.iter().find_map(|end| name.strip_suffix(end));
+                assert!(
+                    declared.contains(name) || declared.contains(family.unwrap_or("")),
+                    "{line}"
+                );
+            }
+        }
+    }
+}
