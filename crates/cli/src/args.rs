@@ -2,6 +2,7 @@
 
 mod bench_server;
 mod pools;
+mod repair;
 mod restore;
 mod serve;
 mod top;
@@ -9,6 +10,7 @@ mod torture;
 
 pub use bench_server::{AgainstServer, BenchServer, Mix};
 pub use pools::{Backup, Compact, Export, Import, Inspect, Scan};
+pub use repair::Repair;
 pub use restore::Restore;
 pub use serve::Serve;
 pub use top::Top;
@@ -69,6 +71,8 @@ pub enum Command {
     Compact(Compact),
     /// Copy a database to a new file, consistently
     Backup(Backup),
+    /// Make a new database of all that is whole in a damaged one
+    Repair(Repair),
     /// Make a database from the backup that a server's SAVE or BGSAVE wrote
     Restore(Restore),
     /// Serve a database to Redis clients

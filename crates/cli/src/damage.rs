@@ -1,6 +1,6 @@
 //! A database that may be damaged, walked without opening it: its entries, whole and broken.
 
-use crate::database::{NAMELESS, ROOT};
+use crate::database::ROOT;
 use bristlecone_command::failure::Outcome;
 use bristlecone_command::pool::about;
 use bristlecone_command::text::quoted;
@@ -51,7 +51,7 @@ impl Survey {
         let (report, index) = salvage(pool, path, &mut |salvaged| {
             match &salvaged.found {
                 Ok(entry) => {
-                    let keyspace = keyspace_name(&salvaged);
+                    let keyspace = salvaged.keyspace_name();
                     if keyspace == ORDER_KEYSPACE && salvaged.key == ORDER_KEY {
                         order = Some(entry.value.to_vec());
                     }
@@ -110,14 +110,6 @@ impl Survey {
     }
 }
 
-/// Returns the name of an entry's keyspace, or what stands for it.
-pub fn keyspace_name(salvaged: &Salvaged<'_>) -> String {
-    match salvaged.keyspace {
-        Some(name) => name.to_owned(),
-        None => format!("{NAMELESS}{}", salvaged.number),
-    }
-}
-
 /// Returns which entry it is, for messages.
 pub fn describe(salvaged: &Salvaged<'_>) -> String {
     let key = quoted(salvaged.key);
@@ -125,7 +117,7 @@ pub fn describe(salvaged: &Salvaged<'_>) -> String {
         0 => format!("keyspace {key}, its name in the catalogue"),
         _ => format!(
             "keyspace {}, key {key}",
-            quoted(keyspace_name(salvaged).as_bytes())
+            quoted(salvaged.keyspace_name().as_bytes())
         ),
     }
 }

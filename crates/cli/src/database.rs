@@ -19,20 +19,17 @@ use bristlecone_pmem::pool::Pool;
 use bristlecone_server::data::record::{Kind, Value};
 use bristlecone_server::data::spaces::DATABASES;
 use bristlecone_server::data::spaces::{ORDER_KEY, ORDER_KEYSPACE, keyspace_of};
-use bristlecone_store::Entry;
+use bristlecone_store::{Entry, NAMELESS};
 use std::path::Path;
 
 /// Root of the pool that a database is in.
 pub const ROOT: &str = "store";
 
-/// Precedes the number of a keyspace whose name is damaged.
-pub const NAMELESS: &str = "number ";
-
 /// Root of the pool that a bare index is in.
 const BARE_INDEX: &str = "main";
 
 /// How to look at a pool.
-const READ: How = How {
+pub const READ: How = How {
     medium: None,
     durability: Durability::Immediate,
     read_only: true,

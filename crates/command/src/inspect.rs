@@ -92,8 +92,9 @@ pub struct Looked {
     pub lines: Vec<String>,
     /// Damage, a line each.
     pub errors: Vec<String>,
-    /// Whether what is not damaged can be exported.
-    pub can_be_saved: bool,
+    /// The words of the command that saves what is not damaged, with POOL in it; `None` if none
+    /// can.
+    pub saved_by: Option<&'static str>,
 }
 
 impl Report {
@@ -201,12 +202,12 @@ fn tell(out: &mut dyn Write, args: &InspectArgs, looked: &Looked) -> io::Result<
         let more = errors.len() - MAX_LISTED;
         writeln!(out, "{name}: {more} more errors, {} in all", errors.len())?;
     }
-    if looked.can_be_saved {
+    if let Some(command) = looked.saved_by {
         writeln!(
             out,
-            "restore a backup, or save the rest with `{} export --skip-damaged {} FILE.jsonl`; the file was not changed",
+            "restore a backup, or save the rest with `{} {}`; the file was not changed",
             program(),
-            shell_path(&args.pool)
+            command.replace("POOL", &shell_path(&args.pool).to_string())
         )
     } else {
         writeln!(

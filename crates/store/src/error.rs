@@ -1,8 +1,10 @@
 //! Errors, one enum per kind of operation.
 
 mod backup;
+mod salvage;
 
 pub use backup::BackupError;
+pub use salvage::SalvageError;
 
 use crate::key::{CATALOGUE, split};
 use crate::limits::{MAX_KEYSPACE_NAME_BYTES, MAX_NAME_BYTES};

@@ -81,14 +81,16 @@ pub use catalogue::Keyspace;
 pub use entries::{Entries, Place};
 pub use entry::{Entry, Update};
 pub use error::{
-    BackupError, CloseError, ConflictError, Damage, DamagedRecord, ReadError, StoreError,
-    WriteError,
+    BackupError, CloseError, ConflictError, Damage, DamagedRecord, ReadError, SalvageError,
+    StoreError, WriteError,
 };
 pub use feed::{Watch, WatchEvent, WatchLimits};
 pub use limits::{MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
 pub use options::{Compression, StoreOptions};
 pub use pinned::PinnedValue;
-pub use report::{CheckReport, SalvageReport, Salvaged, StoreRecovery, StoreStats, VacuumReport};
+pub use report::{
+    CheckReport, NAMELESS, SalvageReport, Salvaged, StoreRecovery, StoreStats, VacuumReport,
+};
 pub use snapshot::{Cursor, Pair, Snapshot};
 pub use store::Store;
 pub use transaction::{Isolation, Savepoint, Transaction, TransactionOptions};

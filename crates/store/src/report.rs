@@ -121,6 +121,9 @@ pub struct StoreStats {
     pub block_bytes: u64,
 }
 
+/// Precedes the number of a keyspace whose name is lost.
+pub const NAMELESS: &str = "number ";
+
 /// A key of a damaged store.
 #[derive(Debug)]
 pub struct Salvaged<'a> {
@@ -133,6 +136,17 @@ pub struct Salvaged<'a> {
     pub key: &'a [u8],
     /// Its value, or what is wrong.
     pub found: Result<Entry<'a>, ReadError>,
+}
+
+impl Salvaged<'_> {
+    /// Returns the name of its keyspace, or [`NAMELESS`] and its number where that is lost.
+    #[must_use]
+    pub fn keyspace_name(&self) -> String {
+        match self.keyspace {
+            Some(name) => name.to_owned(),
+            None => format!("{NAMELESS}{}", self.number),
+        }
+    }
 }
 
 /// The outcome of a salvage.

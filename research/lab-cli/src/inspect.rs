@@ -15,6 +15,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// What saves the rest of a damaged index.
+const SAVED_BY: &str = "export --skip-damaged POOL FILE.jsonl";
+
 /// Describes a pool.
 pub fn info(args: &Inspect) -> Outcome {
     let args = &args.inspect;
@@ -55,7 +58,7 @@ fn look(pool: &Arc<Pool<Auto>>, path: &Path, check: bool) -> Outcome<(Looked, Op
         Ok(index) => index,
         Err(failure) if check => {
             let (surveyed, damage) = Index::survey(pool, path);
-            let can_be_saved = surveyed.is_ok();
+            let saved_by = surveyed.is_ok().then_some(SAVED_BY);
             let mut errors: Vec<String> = damage.blocks.into_values().collect();
             match surveyed {
                 Ok((_, violation)) => errors.extend(violation.map(|v| v.to_string())),
@@ -73,7 +76,7 @@ fn look(pool: &Arc<Pool<Auto>>, path: &Path, check: bool) -> Outcome<(Looked, Op
                 },
                 lines: Vec::new(),
                 errors,
-                can_be_saved,
+                saved_by,
             };
             return Ok((looked, None));
         }
@@ -83,7 +86,7 @@ fn look(pool: &Arc<Pool<Auto>>, path: &Path, check: bool) -> Outcome<(Looked, Op
         report: report(&index, took),
         lines: Vec::new(),
         errors: Vec::new(),
-        can_be_saved: true,
+        saved_by: Some(SAVED_BY),
     };
     if check {
         let started = Instant::now();

@@ -94,7 +94,7 @@ impl Source for Salvage {
         let now = WallClock::default().now();
         let (place, keyspace, skipped) = (&self.place, &self.keyspace, &mut self.skipped);
         let walked = damage::salvage(&self.pool, &self.path, &mut |salvaged| {
-            if damage::keyspace_name(&salvaged) != *keyspace {
+            if salvaged.keyspace_name() != *keyspace {
                 return ControlFlow::Continue(());
             }
             let shown = match &salvaged.found {

@@ -15,6 +15,9 @@ use bristlecone_command::text::{bytes, duration, grouped, quoted};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// What saves the rest of a damaged database.
+const SAVED_BY: Option<&str> = Some("repair POOL NEW");
+
 /// Shows what a database is.
 pub fn info(args: &Inspect) -> Outcome {
     let args = &args.inspect;
@@ -66,7 +69,7 @@ fn look_into(args: &InspectArgs, check: bool) -> Outcome<Inspected> {
             lines: describe(&db, &report, took),
             report,
             errors: Vec::new(),
-            can_be_saved: true,
+            saved_by: SAVED_BY,
         }
     };
     Ok(Inspected {
@@ -98,7 +101,7 @@ fn verify(db: Database, path: &Path, how: How, took: Duration) -> Outcome<Looked
                 report,
                 lines: vec![line],
                 errors: Vec::new(),
-                can_be_saved: true,
+                saved_by: SAVED_BY,
             })
         }
         // The first. Once more, for all of them; closed, since each entry is judged by itself.
@@ -137,7 +140,7 @@ fn surveyed(survey: &Survey, first: &str) -> Looked {
         },
         lines: Vec::new(),
         errors,
-        can_be_saved: true,
+        saved_by: SAVED_BY,
     }
 }
 

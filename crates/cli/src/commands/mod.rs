@@ -5,6 +5,7 @@ pub mod demo;
 pub mod export;
 pub mod inspect;
 pub mod records;
+pub mod repair;
 pub mod restore;
 pub mod serve;
 pub mod top;

@@ -1,6 +1,6 @@
 //! `check` ended at the first damage and advised `export`, which refused the pool or wrote the
 //! damaged values as if they were whole. Now `check` lists all damage, and `export --skip-damaged`
-//! saves the rest.
+//! saves the rest, as `repair` does, which makes a new database of it.
 
 use crate::common::Bench;
 use crate::common::server::Server;
@@ -77,7 +77,7 @@ fn damage_is_found_and_the_rest_is_saved() {
     damage_values(&b.path("p"), &DAMAGED);
     let check = b
         .run(&["check", "p", "--json"])
-        .fails(&["export --skip-damaged p"])
+        .fails(&["repair p NEW"])
         .json();
     let errors = check["errors"].as_array().unwrap();
     assert_eq!(
@@ -120,6 +120,57 @@ fn damage_is_found_and_the_rest_is_saved() {
     }
 }
 
+/// `repair` makes a database of all that `export` would save, of every keyspace.
+#[test]
+fn what_is_whole_becomes_a_new_database() {
+    const ENTRIES: usize = 2_000;
+    const DAMAGED: [usize; 2] = [700, 1_300];
+    let b = Bench::new();
+    filled(&b, ENTRIES);
+    b.run(&["put", "p", "kept", "yes", "--keyspace", "other"])
+        .ok();
+    let report = b.run(&["repair", "p", "copy", "--json"]).ok().json();
+    let entries = ENTRIES as u64 + 1;
+    assert_eq!(
+        (&report["entries"], &report["skipped"]),
+        (&entries.into(), &0.into())
+    );
+    let before = std::fs::read(b.path("p")).unwrap();
+    damage_values(&b.path("p"), &DAMAGED);
+    let damaged = std::fs::read(b.path("p")).unwrap();
+    assert_ne!(before, damaged);
+    let check = b
+        .run(&["check", "p", "--json"])
+        .fails(&["repair p NEW"])
+        .json();
+    let report = b
+        .run(&["repair", "p", "mended", "--json"])
+        .ends(3, &["damaged: keyspace \"default\", key \"k0", "checksum"])
+        .json();
+    let saved = entries - lost(&check);
+    assert_eq!(
+        (&report["entries"], &report["skipped"]),
+        (&saved.into(), &2.into())
+    );
+    assert_eq!(
+        std::fs::read(b.path("p")).unwrap(),
+        damaged,
+        "it is left as it is"
+    );
+    b.run(&["check", "mended"]).ok();
+    assert_eq!(b.run(&["get", "mended", &key(0)]).ok().text(), value(0));
+    let other = ["get", "mended", "kept", "--keyspace", "other"];
+    assert_eq!(b.run(&other).ok().text(), "yes");
+    b.run(&["get", "mended", &key(DAMAGED[0])]).ends(1, &[]);
+    // Files that are there are left alone.
+    b.run(&["repair", "p", "mended"])
+        .fails(&["name another file"]);
+    b.run(&["repair", "p", "p"]).ends(2, &["name a new file"]);
+    b.file("none", "not a database");
+    b.run(&["repair", "none", "new"]).fails(&["none"]);
+    assert!(!b.path("new").exists());
+}
+
 /// Returns how many entries the damaged pages of a check have lost, as its errors say.
 fn lost(check: &serde_json::Value) -> u64 {
     let errors = check["errors"].as_array().unwrap();
@@ -143,7 +194,7 @@ fn all_damaged_pages_are_listed_and_the_rest_is_saved() {
     damage_values(&b.path("p"), &DAMAGED);
     let check = b
         .run(&["check", "p", "--json"])
-        .fails(&["export --skip-damaged p"])
+        .fails(&["repair p NEW"])
         .json();
     let errors = check["errors"].as_array().unwrap();
     assert_eq!(
@@ -224,7 +275,7 @@ fn a_damaged_store_is_served() {
     server.stop();
     let check = b
         .run(&["check", "s.pool", "--json"])
-        .fails(&["--skip-damaged"])
+        .fails(&["repair s.pool NEW"])
         .json();
     assert_eq!(check["error_count"], 1, "{check}");
     b.run(&["export", "s.pool", "out.jsonl"])
@@ -252,7 +303,7 @@ fn all_that_is_damaged_in_a_servers_store_is_listed_and_the_rest_is_saved() {
     damage_values(&b.path("s.pool"), &DAMAGED);
     let check = b
         .run(&["check", "s.pool", "--json"])
-        .fails(&["--skip-damaged"])
+        .fails(&["repair s.pool NEW"])
         .json();
     let errors = check["errors"].as_array().unwrap();
     assert!(errors.len() >= DAMAGED.len(), "{check}");
@@ -266,7 +317,7 @@ fn all_that_is_damaged_in_a_servers_store_is_listed_and_the_rest_is_saved() {
     server.stop();
     let again = b
         .run(&["check", "s.pool", "--json"])
-        .fails(&["--skip-damaged"])
+        .fails(&["repair s.pool NEW"])
         .json();
     assert_eq!(again["errors"], check["errors"]);
     b.run(&["export", "s.pool", "out.jsonl"])
@@ -342,7 +393,7 @@ fn entries_of_a_keyspace_whose_name_is_damaged_are_saved_by_its_number() {
         .fails(&["damaged"]);
     let check = b
         .run(&["check", "p", "--json"])
-        .fails(&["--skip-damaged"])
+        .fails(&["repair p NEW"])
         .json();
     assert!(check["errors"].to_string().contains("catalogue"), "{check}");
     let args = ["export", "p", "out.jsonl", "--skip-damaged", "--keyspace"];

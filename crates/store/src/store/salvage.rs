@@ -3,17 +3,23 @@
 //! Salvage walks the tree and judges each entry by itself. One whose checksum is right is as it was
 //! written.
 //!
-//! Nothing in the pool is changed. Inside `bristlecone_index::damage::collecting_damage`, damaged
+//! Nothing in the pool is changed: [`Store::salvage_into`] makes another store of what is whole. Inside `bristlecone_index::damage::collecting_damage`, damaged
 //! keys of the index are skipped too.
 
 use super::Store;
-use crate::error::StoreError;
+use crate::batch::Batch;
+use crate::catalogue::Keyspace;
+use crate::error::{SalvageError, StoreError, WriteError};
 use crate::format::{self, StoreFormat};
 use crate::report::{SalvageReport, Salvaged};
 use crate::tree::Clustered;
 use bristlecone_pmem::{Media, Pool};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+
+/// Bytes of keys and values that are written together.
+const TOGETHER: usize = 256 << 10;
 
 impl<M: Media> Store<M> {
     /// Visits each key of the store `name`, which must not be open. Damaged entries of the
@@ -45,5 +51,82 @@ impl<M: Media> Store<M> {
     ) -> Result<SalvageReport, StoreError> {
         let (store, format) = format::open(pool, name, formats)?;
         format.salvage(pool, &store, now, visit)
+    }
+
+    /// Writes all that is whole in the store `name`, which must not be open, to the store `into`,
+    /// with its expiries. Keyspaces whose names are lost are named by their
+    /// [numbers](Salvaged::keyspace_name). `seen` is told of everything, whole and damaged.
+    ///
+    /// # Errors
+    /// [`SalvageError`]; what was written so far is in `into`.
+    pub fn salvage_into<N: Media>(
+        pool: &Arc<Pool<M>>,
+        name: &str,
+        now: u64,
+        into: &Store<N>,
+        seen: &mut dyn FnMut(&Salvaged<'_>),
+    ) -> Result<SalvageReport, SalvageError> {
+        let mut copy = Copy {
+            into,
+            keyspaces: BTreeMap::new(),
+            batch: Batch::new(),
+            bytes: 0,
+        };
+        let mut refused = None;
+        let report = Self::salvage(pool, name, now, &mut |salvaged| {
+            seen(&salvaged);
+            match copy.take(&salvaged) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(e) => {
+                    refused = Some(e);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        if let Some(e) = refused {
+            return Err(e.into());
+        }
+        copy.write()?;
+        // Also those that are empty.
+        for name in &report.keyspaces {
+            into.keyspace(name)?;
+        }
+        Ok(report)
+    }
+}
+
+/// Entries on their way to another store.
+struct Copy<'s, N: Media> {
+    into: &'s Store<N>,
+    /// By their numbers in the damaged store.
+    keyspaces: BTreeMap<u32, Keyspace>,
+    batch: Batch,
+    bytes: usize,
+}
+
+impl<N: Media> Copy<'_, N> {
+    fn take(&mut self, salvaged: &Salvaged<'_>) -> Result<(), WriteError> {
+        let Ok(entry) = &salvaged.found else {
+            return Ok(());
+        };
+        let keyspace = match self.keyspaces.get(&salvaged.number) {
+            Some(there) => there,
+            None => {
+                let made = self.into.keyspace(&salvaged.keyspace_name())?;
+                self.keyspaces.entry(salvaged.number).or_insert(made)
+            }
+        };
+        self.batch
+            .put_expiring(keyspace, salvaged.key, entry.value, entry.expires_at);
+        self.bytes += salvaged.key.len() + entry.value.len();
+        if self.bytes >= TOGETHER {
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<(), WriteError> {
+        self.bytes = 0;
+        self.into.write(std::mem::take(&mut self.batch)).map(drop)
     }
 }
