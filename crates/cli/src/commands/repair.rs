@@ -2,20 +2,22 @@
 
 use crate::args::Repair;
 use crate::damage::{Survey, describe};
-use crate::database::{self, ROOT};
+use crate::database::{self, ROOT, server_bookkeeping};
 use bristlecone_command::export::{beyond_saving, report};
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::pool::{about, files_of, open_pool};
 use bristlecone_command::records::survival;
 use bristlecone_command::scratch::Unfinished;
 use bristlecone_command::signals::remove_temporary_files_on_signals;
-use bristlecone_command::text::{duration, grouped, program, shell_path};
+use bristlecone_command::text::{duration, grouped, program, quoted, shell_path};
 use bristlecone_command::{print_report, progress};
 use bristlecone_index::damage::collecting_damage;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Media, MediumKind, OpenError, Pool, PoolOptions};
+use bristlecone_server::data::Data;
 use bristlecone_store::{SalvageError, Store, StoreOptions, WallClock};
 use serde::Serialize;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The outcome, for scripts.
@@ -29,6 +31,8 @@ struct Summary {
     entries: u64,
     /// Damaged places, which are not in it.
     skipped: u64,
+    /// Collections of a server's that have lost elements.
+    collections_with_losses: u64,
     seconds: f64,
 }
 
@@ -105,6 +109,7 @@ pub fn run(args: &Repair) -> Outcome {
         report(&bar, &format_args!("damaged: index: {violation}"));
     }
     bar.finish_and_clear();
+    let lost = mend(to, &store)?;
     let keyspaces = store.keyspaces().len() as u64;
     store
         .close()
@@ -119,11 +124,38 @@ pub fn run(args: &Repair) -> Outcome {
         keyspaces,
         entries,
         skipped,
+        collections_with_losses: lost,
         seconds: started.elapsed().as_secs_f64(),
     };
     tell(args, &summary, medium, started.elapsed())?;
     let whole = skipped == 0 && salvaged.violation.is_none() && survey.problems().next().is_none();
     if whole { Ok(()) } else { Err(Failure::Skipped) }
+}
+
+/// Mends the collections of a server's database, of which some elements may not be there. Returns
+/// how many have lost any.
+fn mend(path: &Path, store: &Store<Auto>) -> Outcome<u64> {
+    let names = store.keyspaces();
+    if !server_bookkeeping(names.iter().map(|keyspace| keyspace.name())) {
+        return Ok(0);
+    }
+    let mut lost = 0;
+    let mended = progress::waiting("mending collections", || {
+        let data = Data::open(store.clone()).map_err(|e| e.to_string())?;
+        let mended = data.mend(&mut |mended| {
+            lost += 1;
+            eprintln!(
+                "lost: {} of the {} elements of key {} in database {}",
+                mended.had.saturating_sub(mended.has),
+                mended.had,
+                quoted(mended.key),
+                mended.db
+            );
+        });
+        mended.map_err(|e| e.to_string())
+    });
+    mended.map_err(|e| about(path, &e))?;
+    Ok(lost)
 }
 
 fn tell(args: &Repair, summary: &Summary, medium: MediumKind, took: Duration) -> Outcome {

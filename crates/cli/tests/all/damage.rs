@@ -171,6 +171,41 @@ fn what_is_whole_becomes_a_new_database() {
     assert!(!b.path("new").exists());
 }
 
+/// After `repair` a hash's head counted elements that were lost: `HGETALL` announced more than it
+/// sent, and the client waited for the rest for ever.
+#[test]
+fn collections_that_lost_elements_are_whole_without_them() {
+    const FIELDS: usize = 1_000;
+    let b = Bench::new();
+    let args = ["--medium", "mapped"];
+    let mut server = Server::start(&b, &args);
+    let sets = (0..FIELDS).map(|i| format!("HSET hash f{i} \"{}\"", value(i)));
+    let sets: Vec<String> = sets.chain(["RPUSH list a b c".into()]).collect();
+    server.tell(&sets);
+    server.stop();
+    damage_values(&b.path("s.pool"), &[500]);
+    let report = b
+        .run(&["repair", "s.pool", "mended", "--json"])
+        .ends(
+            3,
+            &[
+                "lost: ",
+                "of the 1000 elements of key \"hash\" in database 0",
+            ],
+        )
+        .json();
+    assert_eq!(report["collections_with_losses"], 1, "{report}");
+    b.run(&["check", "mended"]).ok();
+    std::fs::rename(b.path("mended"), b.path("s.pool")).unwrap();
+    let mut server = Server::start(&b, &args);
+    let replies = server.tell(&["HVALS hash", "HLEN hash", "LLEN list"].map(str::to_owned));
+    let found = replies.matches("a value that can be found").count();
+    assert!((FIELDS - 100..FIELDS).contains(&found), "{found}");
+    assert!(replies.contains(&format!("*{found}")), "{replies}");
+    assert!(replies.contains(&format!(":{found}\r\n:3")), "{replies}");
+    server.stop();
+}
+
 /// Returns how many entries the damaged pages of a check have lost, as its errors say.
 fn lost(check: &serde_json::Value) -> u64 {
     let errors = check["errors"].as_array().unwrap();

@@ -105,6 +105,11 @@ fn torn() -> CommandError {
     CommandError::damaged("a small collection")
 }
 
+/// Returns the error of a large collection that has other elements than its head says.
+pub(crate) fn incomplete(kind: Kind, head: u64, found: u64) -> CommandError {
+    CommandError::damaged(&format!("a {} of {head} elements has {found}", kind.name()))
+}
+
 /// Returns the number of strings in an entry of a small collection.
 pub(crate) fn width(kind: Kind) -> usize {
     match kind {

@@ -7,7 +7,7 @@
 //! ```
 
 use crate::data::collection;
-use crate::data::collection::{Content, Packed, element, spread, width};
+use crate::data::collection::{Content, Packed, element, incomplete, spread, width};
 use crate::data::record::{Kind, Value};
 use crate::data::spaces::Space;
 use crate::data::tx::Tx;
@@ -211,10 +211,18 @@ impl Fields {
                 let _ = packed.items().try_for_each(|(_, name)| visit(name, &[]));
                 Ok(())
             }
-            Content::Large { id, .. } => {
+            Content::Large { id, count } => {
+                let (mut found, mut ended) = (0, true);
                 tx.prefix(Space::Elements, &id.to_be_bytes(), |key, entry| {
-                    visit(key.get(BEFORE_NAME..).unwrap_or_default(), entry.value)
-                })
+                    found += 1;
+                    let flow = visit(key.get(BEFORE_NAME..).unwrap_or_default(), entry.value);
+                    ended = flow.is_continue();
+                    flow
+                })?;
+                if ended && found != *count {
+                    return Err(incomplete(self.kind, *count, found));
+                }
+                Ok(())
             }
         }
     }

@@ -121,7 +121,13 @@ impl List {
     pub fn get(&self, tx: &mut Tx<'_>, index: u64) -> Result<Option<Vec<u8>>, CommandError> {
         match &self.content {
             Content::Small(packed) => Ok(Self::place(packed, index).map(|(_, item)| item.to_vec())),
-            Content::Large { id, at } => tx.get(Space::Elements, &key(*id, at.start + index)?),
+            Content::Large { id, at } => {
+                let item = tx.get(Space::Elements, &key(*id, at.start + index)?)?;
+                if item.is_none() && index < self.len() {
+                    return Err(CommandError::damaged("a list lacks an element"));
+                }
+                Ok(item)
+            }
         }
     }
 
@@ -357,15 +363,32 @@ impl List {
                 let (start, end) = (key(*id, start)?, key(*id, end)?);
                 let range = (Bound::Included(&start[..]), Bound::Excluded(&end[..]));
                 let first = at.start;
+                let (mut found, mut ended) = (skip, true);
                 let each = |key: &[u8], entry: bristlecone_store::Entry<'_>| {
                     let position = key.get(8..).and_then(<[u8]>::first_chunk);
                     let position = position.map_or(0, |bytes| u64::from_be_bytes(*bytes));
-                    visit(position.saturating_sub(first), entry.value)
+                    let index = position.saturating_sub(first);
+                    let due = match from {
+                        End::Left => found,
+                        End::Right => len - 1 - found,
+                    };
+                    if index != due {
+                        // One is missing.
+                        return ControlFlow::Break(());
+                    }
+                    found += 1;
+                    let flow = visit(index, entry.value);
+                    ended = flow.is_continue();
+                    flow
                 };
                 match from {
-                    End::Left => tx.scan(Space::Elements, range, each),
-                    End::Right => tx.scan_reverse(Space::Elements, range, each),
+                    End::Left => tx.scan(Space::Elements, range, each)?,
+                    End::Right => tx.scan_reverse(Space::Elements, range, each)?,
                 }
+                if ended && found != len {
+                    return Err(CommandError::damaged("a list lacks an element"));
+                }
+                Ok(())
             }
         }
     }

@@ -10,6 +10,7 @@
 //! | `waiting` | clients that wait for a key |
 //! | `cursors` | cursors of `SCAN` |
 //! | `order`, `clear`, `sweep` | swapping and clearing databases; deleting in the background |
+//! | `mend` | collections that have lost elements |
 //!
 //! # Concurrency
 //! A writer holds the lock stripe of its key. Commands on one key are therefore executed one after
@@ -22,6 +23,7 @@ pub mod cursors;
 pub mod fields;
 pub mod list;
 pub mod locks;
+pub mod mend;
 mod order;
 pub mod record;
 pub mod sorted_set;

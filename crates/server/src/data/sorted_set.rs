@@ -8,7 +8,7 @@
 //! ```
 //! Encoded scores are ordered like the numbers.
 
-use crate::data::collection::{Content, Packed, element, spread};
+use crate::data::collection::{Content, Packed, element, incomplete, spread};
 use crate::data::fields::{FEW, some_of};
 use crate::data::record::{Kind, Value};
 use crate::data::spaces::Space;
@@ -88,7 +88,7 @@ fn score_key(id: u64, score: f64, member: &[u8]) -> Result<Vec<u8>, CommandError
 }
 
 /// Returns the prefix of the keys of a large one's elements.
-fn prefix(id: u64, of: u8) -> Vec<u8> {
+pub(crate) fn prefix(id: u64, of: u8) -> Vec<u8> {
     [&id.to_be_bytes()[..], &[of]].concat()
 }
 
@@ -258,24 +258,27 @@ impl SortedSet {
                 let _ = (wanted.into_iter()).try_for_each(|(member, score)| visit(member, score));
                 Ok(())
             }
-            Content::Large { id, .. } => {
+            Content::Large { id, count } => {
                 let (start, end) = bounds(*id, which, direction);
                 if end <= start {
                     return Ok(());
                 }
                 let range = (Bound::Included(&start[..]), Bound::Excluded(&end[..]));
-                let mut torn = false;
-                let each = |key: &[u8], _: bristlecone_store::Entry<'_>| match key
-                    .get(9..)
-                    .and_then(<[u8]>::split_first_chunk)
-                {
-                    Some((score, member)) => {
-                        visit(member, from_ordered(u64::from_be_bytes(*score)))
-                    }
-                    None => {
-                        torn = true;
-                        ControlFlow::Break(())
-                    }
+                let (mut torn, mut found, mut ended) = (false, 0, true);
+                let each = |key: &[u8], _: bristlecone_store::Entry<'_>| {
+                    found += 1;
+                    let parts = key.get(9..).and_then(<[u8]>::split_first_chunk);
+                    let flow = match parts {
+                        Some((score, member)) => {
+                            visit(member, from_ordered(u64::from_be_bytes(*score)))
+                        }
+                        None => {
+                            torn = true;
+                            ControlFlow::Break(())
+                        }
+                    };
+                    ended = flow.is_continue();
+                    flow
                 };
                 match direction {
                     Direction::Ascending => tx.scan(Space::Elements, range, each)?,
@@ -283,6 +286,9 @@ impl SortedSet {
                 }
                 if torn {
                     return Err(CommandError::damaged("a score"));
+                }
+                if ended && found != *count && matches!(which, Which::All) {
+                    return Err(incomplete(Kind::SortedSet, *count, found));
                 }
                 Ok(())
             }
@@ -381,6 +387,30 @@ fn write(tx: &mut Tx<'_>, id: u64, member: &[u8], score: f64) -> Outcome {
     let by_score = score_key(id, score, member)?;
     tx.put(Space::Elements, &member_key(id, member)?, bytes, None)?;
     tx.put(Space::Elements, &by_score, Vec::new(), None)
+}
+
+/// Puts the record by score of a member whose other record is there.
+pub(crate) fn mend_member(tx: &mut Tx<'_>, id: u64, key: &[u8], value: &[u8]) -> Outcome {
+    let Some(member) = key.get(13..) else {
+        return Err(CommandError::damaged("a member of a sorted set"));
+    };
+    let other = score_key(id, score_of(value), member)?;
+    if (tx.get_with(Space::Elements, &other, |_| ())?).is_none() {
+        tx.put(Space::Elements, &other, Vec::new(), None)?;
+    }
+    Ok(())
+}
+
+/// Puts the record by member of one whose record by score is there.
+pub(crate) fn mend_score(tx: &mut Tx<'_>, id: u64, key: &[u8]) -> Outcome {
+    let Some((score, member)) = key.get(9..).and_then(<[u8]>::split_first_chunk) else {
+        return Err(CommandError::damaged("a score"));
+    };
+    let other = member_key(id, member)?;
+    if (tx.get_with(Space::Elements, &other, |_| ())?).is_none() {
+        tx.put(Space::Elements, &other, Vec::from(*score as [u8; 8]), None)?;
+    }
+    Ok(())
 }
 
 /// Returns the key of the first element to visit in a large one, and the key after the last.

@@ -1,0 +1,348 @@
+//! Mending collections that have lost elements, as those of a database that was made of what was
+//! whole in a damaged one: heads say what is there again, and both records of a sorted set's
+//! member are there.
+//!
+//! Nobody else uses the databases. Each step is a commit of its own, and mending may be repeated.
+
+use super::Data;
+use super::collection::numbers;
+use super::fields::Pair;
+use super::record::{Kind, Value, expiry_key, is_large};
+use super::sorted_set;
+use super::spaces::{DATABASES, Space};
+use super::tx::Tx;
+use crate::error::{CommandError, Outcome};
+use std::ops::{Bound, ControlFlow};
+
+/// The most records, and about the most bytes, that are read or written in one step.
+const AT_ONCE: usize = 1024;
+const BYTES_AT_ONCE: usize = 1 << 20;
+
+/// A collection that has lost elements.
+#[derive(Debug)]
+pub struct Mended<'a> {
+    /// Its database.
+    pub db: usize,
+    /// Its key.
+    pub key: &'a [u8],
+    /// How many elements its head says.
+    pub had: u64,
+    /// How many there are. Without any the key is deleted.
+    pub has: u64,
+}
+
+impl Data {
+    /// Mends all large collections, and tells of those that have lost elements.
+    ///
+    /// # Errors
+    /// [`CommandError`]: a record is damaged, or the store refuses a write.
+    pub fn mend(&self, told: &mut dyn FnMut(&Mended<'_>)) -> Outcome {
+        for db in 0..DATABASES {
+            let mut after = None;
+            loop {
+                let heads = self.heads(db, after.as_deref())?;
+                let Some((last, _)) = heads.last() else {
+                    break;
+                };
+                after = Some(last.clone());
+                for (key, head) in heads {
+                    self.mend_one(db, &key, &head, told)?;
+                }
+            }
+        }
+        self.settle(self.applied())?;
+        Ok(())
+    }
+
+    /// Returns some records with heads of large collections, with keys after `after`.
+    fn heads(&self, db: usize, after: Option<&[u8]>) -> Result<Vec<Pair>, CommandError> {
+        let mut found = Vec::new();
+        let mut tx = Tx::new(self, self.writer(), db);
+        let range = (
+            after.map_or(Bound::Unbounded, Bound::Excluded),
+            Bound::Unbounded,
+        );
+        tx.scan(Space::Keys(db), range, |key, entry| {
+            if is_large(entry.value) {
+                found.push((key.to_vec(), entry.value.to_vec()));
+            }
+            if found.len() < AT_ONCE {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        })?;
+        Ok(found)
+    }
+
+    fn mend_one(
+        &self,
+        db: usize,
+        key: &[u8],
+        head: &[u8],
+        told: &mut dyn FnMut(&Mended<'_>),
+    ) -> Outcome {
+        let before = Value::decode(head, None)?;
+        let Some(id) = before.id else {
+            return Ok(());
+        };
+        let (had, has, body) = match before.kind {
+            Kind::List => {
+                let [start, end] = numbers(&before.body)?;
+                let has = self.close_gaps(id, start)?;
+                let body = [start.to_be_bytes(), (start + has).to_be_bytes()].concat();
+                (end.saturating_sub(start), has, body)
+            }
+            kind => {
+                let [had] = numbers(&before.body)?;
+                let has = match kind {
+                    Kind::SortedSet => self.pair_up(id, had)?,
+                    _ => self.count(&id.to_be_bytes())?,
+                };
+                (had, has, has.to_be_bytes().to_vec())
+            }
+        };
+        let _held = self.lock(std::iter::once((db, key)));
+        self.transact(db, |tx| {
+            if has == 0 {
+                return tx.erase(key, &before);
+            }
+            // The sweeper finds what has expired by this record, which may be lost too.
+            if let Some(at) = before.expires_at {
+                let noted = expiry_key(at, tx.order.place(db), key);
+                if (tx.get_with(Space::Expiries, &noted, |_| ())?).is_none() {
+                    tx.put(Space::Expiries, &noted, Vec::new(), None)?;
+                }
+            }
+            let after = Value {
+                body: body.clone(),
+                ..before.clone()
+            };
+            if after != before {
+                tx.save(key, Some(&before), &after)?;
+            }
+            Ok(())
+        })?;
+        if has != had {
+            told(&Mended { db, key, had, has });
+        }
+        Ok(())
+    }
+
+    /// Returns how many elements have keys that begin with `prefix`.
+    fn count(&self, prefix: &[u8]) -> Result<u64, CommandError> {
+        let mut count = 0;
+        let mut tx = Tx::new(self, self.writer(), 0);
+        tx.prefix(Space::Elements, prefix, |_, _| {
+            count += 1;
+            ControlFlow::Continue(())
+        })?;
+        Ok(count)
+    }
+
+    /// Returns some elements whose keys begin with `prefix` and are not below `from`, and the key
+    /// after them, if there may be more.
+    fn elements(
+        &self,
+        prefix: &[u8],
+        from: &[u8],
+    ) -> Result<(Vec<Pair>, Option<Vec<u8>>), CommandError> {
+        let (mut found, mut bytes, mut next) = (Vec::new(), 0, None);
+        let mut tx = Tx::new(self, self.writer(), 0);
+        let range = (Bound::Included(from), Bound::Unbounded);
+        tx.scan(Space::Elements, range, |key, entry| {
+            if !key.starts_with(prefix) {
+                return ControlFlow::Break(());
+            }
+            if found.len() == AT_ONCE || bytes > BYTES_AT_ONCE {
+                next = Some(key.to_vec());
+                return ControlFlow::Break(());
+            }
+            bytes += key.len() + entry.value.len();
+            found.push((key.to_vec(), entry.value.to_vec()));
+            ControlFlow::Continue(())
+        })?;
+        Ok((found, next))
+    }
+
+    /// Moves the elements of a list together, from position `start` on. Returns how many there
+    /// are.
+    fn close_gaps(&self, id: u64, start: u64) -> Result<u64, CommandError> {
+        let prefix = id.to_be_bytes();
+        let (mut position, mut from) = (start, prefix.to_vec());
+        loop {
+            let (found, next) = self.elements(&prefix, &from)?;
+            let first = position;
+            position += found.len() as u64;
+            self.transact(0, |tx| {
+                for (to, (key, item)) in (first..).zip(&found) {
+                    let place = [prefix, to.to_be_bytes()].concat();
+                    if place != *key {
+                        tx.put(Space::Elements, &place, item.clone(), None)?;
+                        tx.delete(Space::Elements, key)?;
+                    }
+                }
+                Ok(())
+            })?;
+            match next {
+                Some(next) => from = next,
+                None => return Ok(position - start),
+            }
+        }
+    }
+
+    /// Makes both records of each member of a sorted set, where one of them is there. Returns how
+    /// many members there are.
+    fn pair_up(&self, id: u64, had: u64) -> Result<u64, CommandError> {
+        let members = sorted_set::prefix(id, b'm');
+        let scores = sorted_set::prefix(id, b's');
+        if self.count(&members)? == had && self.count(&scores)? == had {
+            return Ok(had);
+        }
+        for prefix in [&members, &scores] {
+            let mut from = prefix.clone();
+            loop {
+                let (found, next) = self.elements(prefix, &from)?;
+                self.transact(0, |tx| {
+                    for (key, value) in &found {
+                        if prefix == &members {
+                            sorted_set::mend_member(tx, id, key, value)?;
+                        } else {
+                            sorted_set::mend_score(tx, id, key)?;
+                        }
+                    }
+                    Ok(())
+                })?;
+                match next {
+                    Some(next) => from = next,
+                    None => break,
+                }
+            }
+        }
+        self.count(&members)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::Fixture;
+    use std::collections::BTreeMap;
+
+    /// Deletes records as damage does, and mends the rest: all commands agree on what is left.
+    #[test]
+    fn what_is_left_is_whole() {
+        const ALL: usize = 3000;
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        for n in 0..ALL {
+            fixture.call(&data, &format!("hset h f{n} {n}"));
+            fixture.call(&data, &format!("sadd s m{n}"));
+            fixture.call(&data, &format!("rpush l i{n}"));
+            fixture.call(&data, &format!("zadd z {n} m{n}"));
+            fixture.call(&data, &format!("rpush whole i{n}"));
+        }
+        for n in 0..200 {
+            fixture.call(&data, &format!("sadd gone m{n}"));
+        }
+        fixture.call(&data, "pexpireat s 5000");
+        let head = |key: &[u8]| {
+            let mut tx = data.begin(0);
+            tx.load(key).unwrap().unwrap()
+        };
+        let mut ids = BTreeMap::new();
+        for key in ["h", "s", "l", "z", "gone"] {
+            ids.insert(key, head(key.as_bytes()).id.unwrap());
+        }
+        let mut tx = data.begin(0);
+        let mut lost: BTreeMap<&str, u64> = BTreeMap::new();
+        for (key, id) in &ids {
+            let mut all = Vec::new();
+            tx.prefix(Space::Elements, &id.to_be_bytes(), |key, _| {
+                all.push(key.to_vec());
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+            // A run from the middle, single ones, the first and the last; all of one.
+            let is_lost = |at: usize| {
+                *key == "gone"
+                    || at.is_multiple_of(97)
+                    || (500..650).contains(&at)
+                    || at + 1 == all.len()
+            };
+            for (at, element) in all.iter().enumerate() {
+                if is_lost(at) {
+                    tx.delete(Space::Elements, element).unwrap();
+                    *lost.entry(key).or_default() += 1;
+                }
+            }
+        }
+        let noted = expiry_key(5000, 0, b"s");
+        tx.delete(Space::Expiries, &noted).unwrap();
+        tx.commit().unwrap();
+        // A sorted set has two records of each member, and needs one.
+        let mut told = BTreeMap::new();
+        data.mend(&mut |mended| {
+            let key = String::from_utf8(mended.key.to_vec()).unwrap();
+            told.insert(key, (mended.had, mended.has));
+        })
+        .unwrap();
+        let all = ALL as u64;
+        for (key, had) in [("h", all), ("s", all), ("l", all), ("gone", 200)] {
+            assert_eq!(told[key], (had, had - lost[key]), "{key}");
+        }
+        assert!(!told.contains_key("whole"));
+        let number = |line: &str| {
+            let reply = fixture.call(&data, line);
+            reply[1..]
+                .split("\r\n")
+                .next()
+                .unwrap()
+                .parse::<u64>()
+                .unwrap()
+        };
+        assert_eq!(number("exists gone"), 0);
+        assert_eq!(
+            (number("hlen h"), number("hgetall h")),
+            (told["h"].1, 2 * told["h"].1)
+        );
+        assert_eq!(
+            (number("scard s"), number("smembers s")),
+            (told["s"].1, told["s"].1)
+        );
+        let list = fixture.call(&data, "lrange l 0 -1");
+        let items: Vec<&str> = list
+            .split("\r\n")
+            .filter(|word| word.starts_with('i'))
+            .collect();
+        assert_eq!(
+            (number("llen l"), items.len() as u64),
+            (told["l"].1, told["l"].1)
+        );
+        assert!(items.is_sorted_by_key(|item| item[1..].parse::<u64>().unwrap()));
+        let middle = items.len() / 2;
+        assert!(
+            fixture
+                .call(&data, &format!("lindex l {middle}"))
+                .contains(items[middle])
+        );
+        let (by_score, card) = (number("zrange z 0 -1"), number("zcard z"));
+        let members = fixture.call(&data, "zrange z 0 -1");
+        let named = members.split("\r\n").filter(|word| word.starts_with('m'));
+        for member in named.clone() {
+            assert!(
+                fixture
+                    .call(&data, &format!("zscore z {member}"))
+                    .contains(&member[1..])
+            );
+        }
+        assert_eq!((by_score, named.count() as u64), (card, card));
+        assert!(card > all - lost["z"], "one of two records is enough");
+        // What has an expiry is swept again.
+        let mut tx = data.begin(0);
+        assert!(tx.get(Space::Expiries, &noted).unwrap().is_some());
+        drop(tx);
+        // Once more there is nothing to do.
+        data.mend(&mut |mended| panic!("{mended:?}")).unwrap();
+    }
+}
