@@ -3,8 +3,8 @@
 //! Salvage walks the tree and judges each entry by itself. One whose checksum is right is as it was
 //! written.
 //!
-//! Nothing in the pool is changed: [`Store::salvage_into`] makes another store of what is whole. Inside `bristlecone_index::damage::collecting_damage`, damaged
-//! keys of the index are skipped too.
+//! Nothing in the pool is changed: [`Store::salvage_into`] makes another store of what is whole.
+//! Inside `bristlecone_index::damage::collecting_damage`, damaged keys of the index are skipped too.
 
 use super::Store;
 use crate::batch::Batch;
