@@ -38,6 +38,7 @@ pub struct Options {
     create_new: bool,
     vacuum_every: Option<Duration>,
     memory: Option<u64>,
+    scrub: Option<u64>,
     compression: Compression,
 }
 
@@ -49,6 +50,7 @@ impl Default for Options {
             create_new: false,
             vacuum_every: StoreOptions::default().vacuum_every,
             memory: available().map(|bytes| bytes / 2),
+            scrub: None,
             compression: Compression::default(),
         }
     }
@@ -227,6 +229,25 @@ impl Options {
         self
     }
 
+    /// Sets how many bytes a second a thread compares with their checksums, from the first page and
+    /// long value to the last and again, so that damage is known before somebody reads it:
+    /// [`Database::stats`] counts it. By default there is no such thread. A round takes a minute at
+    /// least.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use bristlecone::Database;
+    ///
+    /// let db = Database::builder().scrub(Some(4 << 20)).open(dir.path().join("orders.db"))?;
+    /// assert_eq!(db.stats().scrub.damaged, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn scrub(mut self, bytes_per_second: Option<u64>) -> Self {
+        self.scrub = bytes_per_second;
+        self
+    }
+
     /// Sets whether long values are compressed from now on; by default they are not. Values of at
     /// least 512 bytes then are, where that saves an eighth or more. Each
     /// value says how it was written, so the choice may change from one opening to the next, but a
@@ -357,6 +378,7 @@ impl Options {
         let options = StoreOptions {
             vacuum_every: self.vacuum_every,
             memory: self.memory,
+            scrub: self.scrub,
             compression: self.compression,
             ..StoreOptions::default()
         };

@@ -70,6 +70,8 @@ pub struct Settings {
     pub client_output_buffer_limit: usize,
     /// The most memory of the process, where the pool can give some back; 0 for no limit.
     pub memory: Share,
+    /// Bytes a second that are compared with their checksums in the background; 0 for none.
+    pub scrub: u64,
     /// How long values are written.
     pub compression: Compression,
     /// The most memory of all clients together; 0 for no limit.
@@ -113,6 +115,7 @@ impl Default for Settings {
             client_query_buffer_limit: 1 << 30,
             client_output_buffer_limit: 32 << 20,
             memory: Share::Bytes(256 << 20),
+            scrub: 4 << 20,
             compression: Compression::None,
             maxmemory_clients: Share::Percent(25),
             slowlog_log_slower_than: 10_000,
@@ -304,6 +307,7 @@ const SETTINGS: &[Setting] = &[
         |at: &usize| format!("normal 0 0 0 slave 0 0 0 pubsub {at} 0 0")
     ),
     setting!("memory", false, memory, str::parse, Share::to_string),
+    setting!("scrub", false, scrub, parse_bytes, u64::to_string),
     setting!(
         "compression",
         false,

@@ -9,7 +9,7 @@ use crate::table::add;
 use crate::tls::Certificate;
 use crate::{commands, http, log, serve};
 use bristlecone_pmem::media::Auto;
-use bristlecone_store::{CloseError, Store};
+use bristlecone_store::{CloseError, ScrubStats, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
@@ -29,6 +29,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// again after a second: with a short backlog, many clients that connect at once would wait for
 /// seconds.
 const BACKLOG: u32 = 4096;
+/// Damaged places that are logged at once.
+const MOST_TOLD: usize = 3;
 /// How long to wait after accepting a connection failed, as without file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -391,12 +393,14 @@ fn prepare(stream: &TcpStream, keepalive: u64) -> io::Result<()> {
 /// the log.
 async fn look_after(server: Arc<Server>) {
     let mut stopping = server.stopping.subscribe();
+    let mut scrub = ScrubStats::default();
     loop {
         tokio::select! {
             () = tokio::time::sleep(Duration::from_secs(1)) => {}
             () = stopped(&mut stopping) => return,
         }
         log::report();
+        tell_of_scrubbing(&server, &mut scrub);
         if server.data.io_error().is_some() && server.settings().exit_on_io_error {
             // Why is in the log.
             server.stop();
@@ -412,6 +416,29 @@ async fn look_after(server: Arc<Server>) {
             }
         }
     }
+}
+
+/// Logs damage that scrubbing has found since, and rounds that came to their end.
+fn tell_of_scrubbing(server: &Server, before: &mut ScrubStats) {
+    let store = server.data.store();
+    let now = store.scrub_stats();
+    if now.damaged > before.damaged {
+        for place in store.scrub_findings().iter().take(MOST_TOLD) {
+            tracing::error!(%place, "scrubbing has found damage; nothing was taken away");
+        }
+        tracing::error!(
+            damaged = now.damaged,
+            "the pool is damaged: stop the server, run `bristlecone check`, and restore what it names from a backup"
+        );
+    }
+    if now.rounds > before.rounds {
+        tracing::debug!(
+            rounds = now.rounds,
+            damaged = now.damaged,
+            "scrubbed all of the pool"
+        );
+    }
+    *before = now;
 }
 
 async fn serve_metrics(server: Arc<Server>, listener: TcpListener) {

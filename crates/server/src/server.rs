@@ -198,6 +198,14 @@ impl Server {
         Ok(())
     }
 
+    /// Returns how many damaged places are known: those that opening has found, or scrubbing, which
+    /// finds them too.
+    #[must_use]
+    pub fn known_damage(&self) -> u64 {
+        let store = self.data.store();
+        store.recovery().damaged.max(store.scrub_stats().damaged)
+    }
+
     /// Returns why the server can do its work no more, until it is started again; empty if it can.
     #[must_use]
     pub fn broken(&self) -> Vec<String> {

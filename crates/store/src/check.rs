@@ -1,7 +1,7 @@
 //! Checks and statistics of a store.
 
 use crate::error::DamagedRecord;
-use crate::report::{CheckReport, StoreStats};
+use crate::report::{CheckReport, ScrubStats, StoreStats};
 use crate::store::Store;
 use bristlecone_index::{IndexStats, Violation};
 use bristlecone_pmem::Media;
@@ -35,5 +35,25 @@ impl<M: Media> Store<M> {
     #[must_use]
     pub fn find_damage(&self) -> Vec<DamagedRecord> {
         self.shared.engine.find_damage()
+    }
+
+    /// Compares all pages and long values with their checksums while others go on reading and
+    /// writing, and returns the damage, the first 1,000 places of it. What the keys and values
+    /// say, and whether all that is there is counted, only [`check`](Self::check) finds out.
+    pub fn scrub(&self) -> Vec<DamagedRecord> {
+        self.shared.engine.scrub()
+    }
+
+    /// Returns what scrubbing has done, as [`stats`](Self::stats) does, but at once.
+    #[must_use]
+    pub fn scrub_stats(&self) -> ScrubStats {
+        self.shared.engine.scrub_stats()
+    }
+
+    /// Returns the first damage that scrubbing has found: [`scrub`](Self::scrub), or the thread
+    /// that [`StoreOptions::scrub`](crate::StoreOptions::scrub) asks for.
+    #[must_use]
+    pub fn scrub_findings(&self) -> Vec<DamagedRecord> {
+        self.shared.engine.scrub_findings()
     }
 }

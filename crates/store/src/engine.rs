@@ -46,7 +46,7 @@ use crate::entry::{Entry, Update};
 use crate::error::{DamagedRecord, ReadError, WriteError};
 use crate::feed::{Watch, WatchLimits};
 use crate::pinned::PinnedValue;
-use crate::report::{CheckReport, StoreRecovery, StoreStats, VacuumReport};
+use crate::report::{CheckReport, ScrubStats, StoreRecovery, StoreStats, VacuumReport};
 use crate::write::Step;
 use bristlecone_index::engine::Range;
 use bristlecone_index::{Direction, IndexStats, Violation};
@@ -377,4 +377,20 @@ pub trait StorageEngine<M: Media>: Send + Sync {
 
     /// Returns all damage. Reads the whole store, under the conditions of [`check`](Self::check).
     fn find_damage(&self) -> Vec<DamagedRecord>;
+
+    /// Compares all pages and values with their sums while others go on, and returns the first
+    /// damage. Nothing where the engine cannot.
+    fn scrub(&self) -> Vec<DamagedRecord> {
+        Vec::new()
+    }
+
+    /// Returns what scrubbing has done.
+    fn scrub_stats(&self) -> ScrubStats {
+        ScrubStats::default()
+    }
+
+    /// Returns the first damage that scrubbing has found.
+    fn scrub_findings(&self) -> Vec<DamagedRecord> {
+        Vec::new()
+    }
 }

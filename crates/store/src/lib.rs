@@ -89,7 +89,8 @@ pub use limits::{MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_NAME_BYTES, MAX_VAL
 pub use options::{Compression, StoreOptions};
 pub use pinned::PinnedValue;
 pub use report::{
-    CheckReport, NAMELESS, SalvageReport, Salvaged, StoreRecovery, StoreStats, VacuumReport,
+    CheckReport, NAMELESS, SalvageReport, Salvaged, ScrubStats, StoreRecovery, StoreStats,
+    VacuumReport,
 };
 pub use snapshot::{Cursor, Pair, Snapshot};
 pub use store::Store;

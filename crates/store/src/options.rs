@@ -36,6 +36,9 @@ pub struct StoreOptions {
     /// back: on a journal. A thread of the store then drops what can be read again from the pool
     /// file. With `None` all that was touched stays in memory.
     pub memory: Option<u64>,
+    /// Bytes a second that a thread of the store reads to compare pages and long values with their
+    /// checksums, from the first to the last and again. With `None` there is no thread.
+    pub scrub: Option<u64>,
     /// How long values are written.
     pub compression: Compression,
     /// The clock that expiries are compared with.
@@ -48,6 +51,7 @@ impl Default for StoreOptions {
             node_bytes: None,
             vacuum_every: Some(Duration::from_millis(50)),
             memory: None,
+            scrub: None,
             compression: Compression::default(),
             clock: WallClock::default(),
         }
@@ -61,6 +65,7 @@ impl StoreOptions {
         Self {
             vacuum_every: None,
             memory: None,
+            scrub: None,
             ..self
         }
     }

@@ -5,6 +5,7 @@
 use crate::entry::Entry;
 use crate::error::{DamagedRecord, ReadError};
 use bristlecone_index::Violation;
+use bristlecone_index::clustered::Scrubbed;
 use std::time::Duration;
 
 /// Damaged places that a report lists.
@@ -84,6 +85,34 @@ pub struct CheckReport {
     pub dead: u64,
 }
 
+/// What scrubbing has done since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScrubStats {
+    /// Rounds that came to their end.
+    pub rounds: u64,
+    /// Pages that were compared with their checksums.
+    pub pages: u64,
+    /// Long values that were.
+    pub values: u64,
+    /// Bytes of both.
+    pub bytes: u64,
+    /// Bytes of this round.
+    pub round_bytes: u64,
+    /// Damaged places that are known, at most some thousands.
+    /// [`Store::scrub_findings`](crate::Store::scrub_findings) lists the first of them.
+    pub damaged: u64,
+}
+
+impl ScrubStats {
+    pub(crate) fn add(&mut self, step: &Scrubbed) {
+        self.pages += step.pages;
+        self.values += step.values;
+        self.bytes += step.bytes;
+        self.round_bytes += step.bytes;
+    }
+}
+
 /// Statistics of a store since it was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
@@ -119,6 +148,8 @@ pub struct StoreStats {
     pub chunk_bytes: u64,
     /// Bytes of the blocks of these, rounding included.
     pub block_bytes: u64,
+    /// Scrubbing.
+    pub scrub: ScrubStats,
 }
 
 /// Precedes the number of a keyspace whose name is lost.

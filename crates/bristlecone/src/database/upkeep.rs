@@ -99,6 +99,29 @@ impl Database {
         report.map_err(|violation| Error::damaged(violation.to_string()))
     }
 
+    /// Compares all pages and long values with their checksums, also those that were read before,
+    /// while others go on reading and writing. [`Options::scrub`] does so in the background.
+    ///
+    /// # Errors
+    /// [`Damaged`](crate::ErrorKind::Damaged), with up to 1,000 places, a line each.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// db.keyspace("orders")?.insert("17", "packed")?;
+    /// db.scrub()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn scrub(&self) -> Result<()> {
+        let found = self.store().scrub();
+        if found.is_empty() {
+            return Ok(());
+        }
+        let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
+        Err(Error::damaged(lines.join("\n")))
+    }
+
     /// Frees what nobody can read any more, moves what is left together, and gives free space back
     /// to the file system. Others may go on meanwhile. The database does so by itself where more
     /// than half of its space is free.

@@ -8,7 +8,7 @@ use bristlecone_pmem::media::Auto;
 use bristlecone_server::config::Settings;
 use bristlecone_server::log::{self, LogError};
 use bristlecone_server::{Running, StartError, raise_open_files};
-use bristlecone_store::{Compression, Store};
+use bristlecone_store::Store;
 use signal_hook::consts::SIGHUP;
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -37,7 +37,7 @@ pub fn run(args: &Serve) -> Outcome {
         e => Failure::new(e.to_string()),
     })?;
     raise_open_files(&settings);
-    let store = open(args, settings.memory.bytes(), settings.compression)?;
+    let store = open(args, &settings)?;
     let recovery = store.recovery();
     if let Some(first) = recovery.damage.first() {
         tracing::error!(
@@ -111,12 +111,14 @@ fn settings(args: &Serve) -> Outcome<Settings> {
 }
 
 /// Opens the database, which is made if it is not there.
-fn open(args: &Serve, memory: usize, compression: Compression) -> Outcome<Store<Auto>> {
+fn open(args: &Serve, settings: &Settings) -> Outcome<Store<Auto>> {
     let how = How::write(args.write);
+    let memory = settings.memory.bytes();
     let opened = database::options(&args.pool, how)
         .create(true)
         .memory(Some(memory as u64).filter(|bytes| *bytes > 0))
-        .compression(compression)
+        .compression(settings.compression)
+        .scrub(Some(settings.scrub).filter(|bytes| *bytes > 0))
         .open(&args.pool);
     let db = opened.map_err(|e| database::unopened(&args.pool, &e))?;
     Ok(db.store().clone())

@@ -6,6 +6,7 @@ use crate::common::Bench;
 use crate::common::server::Server;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Changes a pool's bytes.
 fn change(pool: &Path, change: impl FnOnce(&mut Vec<u8>)) {
@@ -307,6 +308,15 @@ fn a_damaged_store_is_served() {
     assert!(replies.contains(&value(500)), "{replies}");
     let replies = server.tell(&["SET new yes".into(), "GET new".into()]);
     assert!(replies.contains("yes"), "{replies}");
+    // Scrubbing finds it by itself.
+    let until = Instant::now() + Duration::from_secs(20);
+    while !server
+        .tell(&["INFO persistence".into()])
+        .contains("\r\ndamaged:1\r\n")
+    {
+        assert!(Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(20));
+    }
     server.stop();
     let check = b
         .run(&["check", "s.pool", "--json"])

@@ -62,7 +62,7 @@ where
     }
 
     /// The content of a value that is not in memory, if it `stays` away.
-    fn content_away(
+    pub(super) fn content_away(
         &self,
         reference: &Reference,
         stays: impl FnOnce(&Self) -> bool,
@@ -128,7 +128,7 @@ where
 
     /// Copies a page that is not in memory. How large it is stands in its header; most are as large
     /// as can be expected.
-    fn copy_away(&self, block: u64, words: &mut Vec<u64>) -> Option<()> {
+    pub(super) fn copy_away(&self, block: u64, words: &mut Vec<u64>) -> Option<()> {
         words.resize(self.page_words, 0);
         loop {
             let bytes = image::bytes_of_mut(words);

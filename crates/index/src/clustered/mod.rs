@@ -31,6 +31,7 @@
 //! | `slots`, `sessions` | commit slots; what they said when a crash ended a session |
 //! | `lazy`, `hosted` | a tree whose pages are loaded as they are touched; one under a store |
 //! | `evict` | giving memory back |
+//! | `scrub` | comparing pages and values with their sums while the tree is in use |
 //! | `marks`, `observe` | up to when changes are durable; telling a store of changes |
 //! | `outer` | long values, in blocks of their own |
 //! | `page`, `tail`, `find`, `image` | reading a page, searching it, building one |
@@ -117,6 +118,7 @@ mod rescue;
 mod room;
 mod root;
 mod scan;
+mod scrub;
 mod serial;
 mod sessions;
 mod shown;
@@ -147,6 +149,8 @@ mod tests_modify;
 mod tests_outer;
 #[cfg(test)]
 mod tests_rescue;
+#[cfg(test)]
+mod tests_scrub;
 #[cfg(test)]
 mod tests_serial;
 #[cfg(test)]
@@ -181,6 +185,7 @@ pub use observe::{Glimpse, Observed, Observer};
 use page::Page;
 use part::Part;
 pub use scan::Visits;
+pub use scrub::Scrubbed;
 pub use serial::Reads;
 use sessions::Sessions;
 use shown::Shown;

@@ -57,7 +57,7 @@ use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
 /// Longest value that pages hold, in bytes.
-const MAX_INLINE: usize = 256;
+pub(super) const MAX_INLINE: usize = 256;
 /// Likewise where rare paths are to be taken often.
 const TINY_MAX_INLINE: usize = 64;
 

@@ -240,6 +240,13 @@ impl Part {
         (self.tail.load(Ordering::Acquire) as u32 as usize).min(TAIL)
     }
 
+    /// Records of the tail that readers may look at, and the word after the last of their groups.
+    pub(super) fn count_and_end(&self) -> (usize, usize) {
+        // ORDERING: Acquire; as in `count`.
+        let tail = self.tail.load(Ordering::Acquire);
+        ((tail as u32 as usize).min(TAIL), (tail >> 32) as usize)
+    }
+
     /// The word after the tail's last group; of a page that may be changing, unless the caller
     /// holds the writer's lock.
     pub(super) fn end(&self) -> usize {

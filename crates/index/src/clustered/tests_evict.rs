@@ -12,11 +12,11 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
-type Tree = HostedTree<Auto>;
+pub(super) type Tree = HostedTree<Auto>;
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 #[derive(Debug)]
-struct Nobody;
+pub(super) struct Nobody;
 
 impl Observer for Nobody {
     fn weigh(&self, _: Glimpse<'_>) -> u64 {
@@ -26,11 +26,11 @@ impl Observer for Nobody {
     fn changed(&self, _: Observed<'_>) {}
 }
 
-fn options(page_bytes: u32) -> ClusteredOptions {
+pub(super) fn options(page_bytes: u32) -> ClusteredOptions {
     ClusteredOptions { page_bytes }
 }
 
-fn made(page_bytes: u32) -> (TempDir, Tree) {
+pub(super) fn made(page_bytes: u32) -> (TempDir, Tree) {
     // Each page is compared with the file before it is dropped.
     journal::compare_when_evicting(true);
     let dir = tempfile::tempdir().unwrap();
@@ -54,7 +54,7 @@ fn all(tree: &Tree) -> Entries {
 }
 
 /// Values of all kinds: in pages, outer ones, and such as have chunks of their own.
-fn value(n: u64) -> Vec<u8> {
+pub(super) fn value(n: u64) -> Vec<u8> {
     let len = match n % 40 {
         0 => 70_000,
         1..8 => 300 + (n % 5_000) as usize,
@@ -63,12 +63,12 @@ fn value(n: u64) -> Vec<u8> {
     vec![n as u8; len]
 }
 
-fn key(n: u64) -> Vec<u8> {
+pub(super) fn key(n: u64) -> Vec<u8> {
     n.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes().to_vec()
 }
 
 /// Leaf pages that are loaded.
-fn loaded(tree: &Tree) -> usize {
+pub(super) fn loaded(tree: &Tree) -> usize {
     let mut loaded = 0;
     tree.tree().inner.for_each_leaf(|_, handle| {
         loaded += usize::from(matches!(Handle::decode(handle), Handle::Part(_)));
@@ -77,7 +77,7 @@ fn loaded(tree: &Tree) -> usize {
 }
 
 /// Gives back as much as goes. Returns how many bytes that were, of pages in memory or not.
-fn give_all_back(tree: &Tree) -> u64 {
+pub(super) fn give_all_back(tree: &Tree) -> u64 {
     // Counted as resident, and bounded, so that there is something to give.
     tree.bound_memory(1 << 30);
     tree.tree().count_all_memory();
@@ -87,7 +87,7 @@ fn give_all_back(tree: &Tree) -> u64 {
     given.bytes
 }
 
-fn settle(tree: &Tree) {
+pub(super) fn settle(tree: &Tree) {
     tree.make_durable(tree.applied() - 1).unwrap();
     tree.pool().pm().sync().unwrap();
 }

@@ -221,7 +221,11 @@ where
     }
 
     /// The children of an inner page.
-    fn check_upper(&self, low: &[u8], known: &Known) -> Result<Vec<(Vec<u8>, u32)>, String> {
+    pub(super) fn check_upper(
+        &self,
+        low: &[u8],
+        known: &Known,
+    ) -> Result<Vec<(Vec<u8>, u32)>, String> {
         let page = self.page(known.block, known.words);
         let (header, _) = page.header(self.salt)?;
         if header.id != known.id || header.generation != known.generation {

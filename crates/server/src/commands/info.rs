@@ -152,6 +152,7 @@ fn of_persistence(server: &Server, text: &mut String) {
     // ORDERING: Relaxed; shown only.
     let failed = server.backups.failed.load(Ordering::Relaxed);
     let status = if failed { "err" } else { "ok" };
+    let scrub = server.data.store().scrub_stats();
     lines!(
         text,
         "loading" = 0,
@@ -170,6 +171,10 @@ fn of_persistence(server: &Server, text: &mut String) {
             "err"
         },
         "io_error" = server.data.io_error().unwrap_or_default(),
+        "scrub_rounds" = scrub.rounds,
+        "scrub_bytes" = scrub.bytes,
+        "scrub_round_bytes" = scrub.round_bytes,
+        "damaged" = server.known_damage(),
         "applied_timestamp" = server.data.applied(),
         "durable_timestamp" = server.data.store().durable(),
     );

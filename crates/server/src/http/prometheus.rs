@@ -89,9 +89,9 @@ fn of_connections(server: &Server) -> [Metric; 16] {
 }
 
 /// Returns the metrics of the process, the pool and the store.
-fn of_store(server: &Server) -> [Metric; 13] {
+fn of_store(server: &Server) -> [Metric; 15] {
     let store = server.data.store().stats();
-    let damaged = server.data.store().recovery().damaged;
+    let damaged = server.known_damage();
     let ready = u64::from(server.unready().is_empty());
     let pool = server.data.store().pool().info();
     [
@@ -132,7 +132,21 @@ fn of_store(server: &Server) -> [Metric; 13] {
             "Damaged inner pages, words of the page table and changes that were made again",
             store.mended,
         ),
-        gauge("damaged", "Damaged places that opening has found", damaged),
+        gauge(
+            "damaged",
+            "Damaged places that opening or scrubbing has found",
+            damaged,
+        ),
+        counter(
+            "scrubbed_bytes_total",
+            "Bytes that scrubbing has compared with their checksums",
+            store.scrub.bytes,
+        ),
+        counter(
+            "scrub_rounds_total",
+            "Rounds of scrubbing that came to their end",
+            store.scrub.rounds,
+        ),
         gauge("ready", "1, or 0 while writes are refused", ready),
         gauge(
             "durable_timestamp",

@@ -10,6 +10,7 @@ use crate::slowlog::Slow;
 use crate::table::{Durations, value};
 use bristlecone_pmem::Media;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// The most clients, and the most entries of the slow log, that are listed.
 const LISTED: usize = 20;
@@ -21,6 +22,13 @@ pub(super) fn of(server: &Server) -> Value {
     let medium = store.pool().pm().kind();
     let lookups = &server.data.lookups;
     let counts = &server.stats;
+    let found = store.scrub_findings();
+    let places = recovery
+        .damage
+        .iter()
+        .chain(&found)
+        .map(ToString::to_string);
+    let places: BTreeSet<String> = places.take(LISTED).collect();
     json!({
         "server": {
             "bristlecone_version": env!("CARGO_PKG_VERSION"),
@@ -70,8 +78,11 @@ pub(super) fn of(server: &Server) -> Value {
         "expiring": stats.expiring,
         "damage": {
             "mended": stats.mended,
-            "at_opening": recovery.damaged,
-            "places": recovery.damage.iter().take(LISTED).map(ToString::to_string).collect::<Vec<_>>(),
+            "known": server.known_damage(),
+            "places": places,
+            "scrub_rounds": stats.scrub.rounds,
+            "scrub_round_bytes": stats.scrub.round_bytes,
+            "scrub_bytes_per_second": server.settings().scrub,
         },
         "slow": server.slowlog.newest(LISTED).iter().map(slow).collect::<Vec<_>>(),
         "clients": { "connected": server.clients.len(), "listed": clients(server) },

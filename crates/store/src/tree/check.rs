@@ -41,6 +41,7 @@ impl<M: Media> Core<M> {
             snapshots: snapshots as u64,
             chunk_bytes: space.chunk_bytes,
             block_bytes: space.live_bytes,
+            scrub: self.scrub.stats(),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::error::{DamagedRecord, ReadError, WriteError};
 use crate::feed::{Watch, WatchLimits};
 use crate::pinned::PinnedValue;
 use crate::reads::ReadSet;
-use crate::report::{CheckReport, StoreRecovery, StoreStats, VacuumReport};
+use crate::report::{CheckReport, ScrubStats, StoreRecovery, StoreStats, VacuumReport};
 use crate::write::Step;
 use bristlecone_index::engine::Range;
 use bristlecone_index::{Direction, IndexStats, Violation};
@@ -230,5 +230,18 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
 
     fn find_damage(&self) -> Vec<DamagedRecord> {
         self.core.find_damage()
+    }
+
+    fn scrub(&self) -> Vec<DamagedRecord> {
+        self.core.scrub_all();
+        self.core.scrub.found()
+    }
+
+    fn scrub_stats(&self) -> ScrubStats {
+        self.core.scrub.stats()
+    }
+
+    fn scrub_findings(&self) -> Vec<DamagedRecord> {
+        self.core.scrub.found()
     }
 }

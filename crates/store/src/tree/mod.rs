@@ -20,7 +20,8 @@
 //! | `gate` | keeping writers out, to drop a keyspace or to begin a watch |
 //! | `sweep` | removing what has expired or was dropped |
 //! | `memory` | keeping the process within its memory |
-//! | `check`, `salvage` | looking at everything; reading what a damaged store has |
+//! | `check`, `scrub` | looking at everything, at once and bit by bit |
+//! | `salvage` | reading what a damaged store has |
 //!
 //! # Crash states
 //! A change of one key, and a commit of many, are there or not (the tree's promise). A dropped
@@ -40,6 +41,7 @@ mod pack;
 mod parts;
 mod reads;
 mod salvage;
+mod scrub;
 mod streams;
 mod sweep;
 mod value;
@@ -62,6 +64,7 @@ use counts::Counts;
 use crossbeam_epoch as epoch;
 use gate::Gate;
 use ledger::Ledger;
+use scrub::Scrub;
 use std::borrow::Borrow;
 use std::ops::{Bound, Deref};
 use std::sync::Arc;
@@ -74,7 +77,7 @@ pub(crate) use open::Clustered;
 /// An open store on a tree.
 pub(crate) struct TreeEngine<M: Media> {
     core: Arc<Core<M>>,
-    /// The threads of the sweep and of the memory.
+    /// The threads of the sweep, of the memory and of scrubbing.
     threads: Vec<JoinHandle<()>>,
     recovery: StoreRecovery,
     page_bytes: u32,
@@ -90,6 +93,7 @@ pub(crate) struct Core<M: Media> {
     gate: Gate,
     sweep: Sweep,
     compaction: Compaction,
+    scrub: Scrub,
     control: Control,
     catalogue: Arc<Catalogue>,
     feed: Arc<Feed>,

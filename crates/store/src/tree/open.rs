@@ -6,6 +6,7 @@ use super::gate::Gate;
 use super::ledger::Ledger;
 use super::memory;
 use super::salvage::salvage;
+use super::scrub::{self, Scrub};
 use super::sweep::{self, Sweep};
 use super::{Core, TreeEngine};
 use crate::control::Control;
@@ -186,6 +187,7 @@ impl<M: Media> TreeEngine<M> {
             gate: Gate::new(),
             sweep: Sweep::default(),
             compaction: Compaction::default(),
+            scrub: Scrub::default(),
             control: Control::default(),
             catalogue: shares.catalogue,
             feed: shares.feed,
@@ -213,6 +215,10 @@ impl<M: Media> TreeEngine<M> {
         if let Some(most) = options.memory.filter(|_| writable) {
             let thread = memory::spawn(&engine.core, most).map_err(StoreError::Thread)?;
             engine.threads.extend(thread);
+        }
+        if let Some(bytes) = options.scrub.filter(|bytes| writable && *bytes > 0) {
+            let thread = scrub::spawn(&engine.core, bytes).map_err(StoreError::Thread)?;
+            engine.threads.push(thread);
         }
         Ok(engine)
     }

@@ -21,6 +21,7 @@ mod journal;
 mod pages;
 mod renaming;
 mod salvage;
+mod scrubbing;
 mod single;
 mod streams;
 mod transactions;

@@ -1,0 +1,304 @@
+//! Scrubbing: comparing pages and long values with their sums while the tree is in use, a leaf page
+//! at a time, in the order of keys.
+//!
+//! 1. A page that is *loaded* is read where it lies. Base and header do not change while the page
+//!    is there, nor do the groups whose records its part counts. Whether it was replaced or dropped
+//!    meanwhile tells the part's version.
+//! 2. A page that is *not loaded* is not changed by anybody: it is read where it lies, or from the
+//!    pool file, if it is not in memory. Whether it was loaded meanwhile tells the inner index. One
+//!    that is not sound is loaded, which mends it, or says what is wrong.
+//! 3. The *values* that a page leads to stay while this thread is pinned. One that was freed
+//!    meanwhile counts as little as its page, which was replaced before.
+//!
+//! What has left memory does not come back for this.
+
+use super::hosted::HostedTree;
+use super::layout::{Header, MAX_PAGE, MIN_PAGE, Seed};
+use super::page::Page;
+use super::part::Part;
+use super::place::{Base, Place};
+use super::stored::HEAD;
+use super::table::{Kind, Table, Word};
+use super::tail::Seen;
+use super::{ClusteredTree, Handle};
+use crate::inner::Ranged;
+use bristlecone_pmem::Media;
+use bristlecone_pmem::sync::lock;
+use crossbeam_epoch::{self as epoch, Guard};
+use std::ops::Bound;
+
+/// How often a page is looked at that changes meanwhile. It is written often, then, and its sums are
+/// new.
+const TRIES: usize = 8;
+/// Inner pages that are looked at while their lock is held.
+const UPPER_AT_ONCE: usize = 32;
+
+/// What a step of scrubbing has looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Pages.
+    pub pages: u64,
+    /// Long values.
+    pub values: u64,
+    /// Bytes of both.
+    pub bytes: u64,
+    /// The key that the next step begins at; `None` at the end.
+    pub next: Option<Vec<u8>>,
+}
+
+/// What scrubbing found: the key that the damaged page begins with, and what is wrong.
+type Found<'f> = dyn FnMut(&[u8], String) + 'f;
+
+/// Why a look at a page does not count.
+enum Unsure {
+    /// It changed meanwhile.
+    Changed,
+    /// It has to be loaded.
+    Load,
+}
+
+type Tree<M> = ClusteredTree<[u8], [u8], M>;
+
+impl<M: Media> HostedTree<M> {
+    /// Compares pages and long values with their sums, from the page of key `from` on, until at
+    /// least `most` bytes were read. Others may go on meanwhile. `found` is told of what is damaged,
+    /// with the key that its page begins with.
+    pub fn scrub(&self, from: &[u8], most: u64, found: &mut Found<'_>) -> Scrubbed {
+        let mut done = Scrubbed::default();
+        let mut from = from.to_vec();
+        loop {
+            // Pinned for a page only: what others free meanwhile can be used again.
+            let guard = epoch::pin();
+            let next = self.0.scrub_at(&from, &mut done, found, &guard);
+            match next {
+                Some(next) if done.bytes < most => from = next,
+                next => {
+                    done.next = next;
+                    return done;
+                }
+            }
+        }
+    }
+
+    /// Compares the page table and the inner pages that are known with their sums.
+    pub fn scrub_inner(&self, found: &mut Found<'_>) -> Scrubbed {
+        let (tree, mut done) = (&self.0, Scrubbed::default());
+        for id in Table::FIRST_ID..tree.table.end() {
+            if let Err(what) = tree.table.read(tree.pm(), id) {
+                found(&[], format!("word {id} of the page table: {what}"));
+            }
+            done.bytes += 8;
+        }
+        let mut level = 0;
+        let mut after: Bound<Vec<u8>> = Bound::Unbounded;
+        loop {
+            let upper = lock(&tree.upper);
+            let Some(pages) = upper.levels.get(level) else {
+                return done;
+            };
+            let from = (after.as_ref().map(Vec::as_slice), Bound::Unbounded);
+            let mut some = pages.range::<[u8], _>(from).take(UPPER_AT_ONCE);
+            let mut last = None;
+            for (low, known) in some.by_ref() {
+                if let Err(what) = tree.check_upper(low, known) {
+                    let id = known.id;
+                    found(low, format!("inner page {id}: {what}"));
+                }
+                done.pages += 1;
+                done.bytes += known.words as u64 * 8;
+                last = Some(low.clone());
+            }
+            match last {
+                Some(last) => after = Bound::Excluded(last),
+                None => {
+                    level += 1;
+                    after = Bound::Unbounded;
+                }
+            }
+        }
+    }
+}
+
+impl<M: Media> Tree<M> {
+    /// Looks at the leaf page of a key. Returns the key that the next one begins with.
+    fn scrub_at(
+        &self,
+        from: &[u8],
+        done: &mut Scrubbed,
+        found: &mut Found<'_>,
+        guard: &Guard,
+    ) -> Option<Vec<u8>> {
+        let mut at = self.inner.find_range(from, guard);
+        for _ in 0..TRIES {
+            if !self.inner.validate(&at.located) {
+                at = self.inner.find_range(from, guard);
+                continue;
+            }
+            let looked = match Handle::decode(at.located.leaf) {
+                Handle::Part(slot) => self.scrub_loaded(self.part(slot), &at, done),
+                Handle::Unloaded(id) => self.scrub_unloaded(id, &at, done),
+            };
+            let low = at.low.as_deref().unwrap_or_default();
+            match looked {
+                Ok(Ok(())) => return at.high,
+                Ok(Err(what)) => {
+                    found(low, what);
+                    return at.high;
+                }
+                Err(Unsure::Changed) => {}
+                Err(Unsure::Load) => {
+                    if let Err(e) = self.load(from, guard) {
+                        found(low, e.to_string());
+                        return at.high;
+                    }
+                }
+            }
+            at = self.inner.find_range(from, guard);
+        }
+        at.high
+    }
+
+    /// Looks at a page that is loaded. Returns what is wrong with it.
+    fn scrub_loaded(
+        &self,
+        part: &Part,
+        at: &Ranged<[u8]>,
+        done: &mut Scrubbed,
+    ) -> Result<Result<(), String>, Unsure> {
+        let version = part.version.read();
+        let (count, end) = part.count_and_end();
+        let (id, generation, page) = (part.id(), part.generation(), self.page_of(part));
+        if !part.version.validate(version) || !self.inner.validate(&at.located) {
+            return Err(Unsure::Changed);
+        }
+        let mut values = (0, 0);
+        let mut look = || {
+            let (header, seed) = page.header(self.salt)?;
+            if header.id != id || header.level != 0 || header.generation != generation {
+                return Err("its header is another page's".to_owned());
+            }
+            page.check_base(&header, seed)?;
+            let places = self.groups_of(page, &header, seed, end)?;
+            if places.len() < count {
+                return Err(format!(
+                    "its tail has {} records, not {count}",
+                    places.len()
+                ));
+            }
+            values = self.scrub_values(page, &header, places)?;
+            Ok(())
+        };
+        let looked = look();
+        if !part.version.validate(version) || !self.inner.validate(&at.located) {
+            return Err(Unsure::Changed);
+        }
+        done.pages += 1;
+        done.values += values.0;
+        done.bytes += page.words() as u64 * 8 + values.1;
+        let block = part.block();
+        Ok(looked.map_err(|what| format!("page {id} at {block:#x}: {what}")))
+    }
+
+    /// The records of the groups of a tail up to word `end`, all of which are sound.
+    fn groups_of(
+        &self,
+        page: Page<'_, M>,
+        header: &Header,
+        seed: Seed,
+        end: usize,
+    ) -> Result<Vec<Place>, String> {
+        if page.sealed_end(seed).is_none() {
+            return Err("the seal fails its check".into());
+        }
+        let base = Base::of(header);
+        let mut at = base.aligned(header.tail);
+        let mut places = Vec::new();
+        while at < end {
+            let damaged = || format!("the change at byte {} is damaged", at * 8);
+            let seen = page.seen(seed, at).ok_or_else(damaged)?;
+            page.records(&base, &seen, &mut |place, _| places.push(place))?;
+            at = base.aligned(at + seen.words());
+        }
+        Ok(places)
+    }
+
+    /// Looks at a page that is not loaded. Returns what is wrong with it.
+    fn scrub_unloaded(
+        &self,
+        id: u32,
+        at: &Ranged<[u8]>,
+        done: &mut Scrubbed,
+    ) -> Result<Result<(), String>, Unsure> {
+        // Loading it says what is wrong.
+        let word = self.table.read(self.pm(), id).ok().flatten();
+        let word = word.filter(|word| word.kind == Kind::Page);
+        let word = word.ok_or(Unsure::Load)?;
+        let mut copy = vec![0; MIN_PAGE / 8];
+        let page = if self.copy_away(word.block, &mut copy).is_some() {
+            let words = Page::copied(self.pm(), &mut copy).header_words();
+            if !(MIN_PAGE / 8..=copy.len().min(MAX_PAGE / 8)).contains(&words) {
+                return Err(Unsure::Load);
+            }
+            Page::copied(self.pm(), &mut copy[..words])
+        } else {
+            self.touch_page_at(word.block);
+            let checked = self.checked_page(word.block);
+            checked.map_err(|_| Unsure::Load)?.0
+        };
+        let looked = self.look_at_unloaded(page, (id, word));
+        if !self.inner.validate(&at.located) {
+            return Err(Unsure::Changed);
+        }
+        let (level, values, bytes) = looked.ok_or(Unsure::Load)?;
+        if level > 0 {
+            // The way to the pages below it.
+            return Err(Unsure::Load);
+        }
+        done.pages += 1;
+        done.values += values;
+        done.bytes += page.words() as u64 * 8 + bytes;
+        Ok(Ok(()))
+    }
+
+    /// The level of a page that nobody changes, the number of values that it leads to, and their
+    /// bytes; `None` if it is not sound.
+    fn look_at_unloaded(
+        &self,
+        page: Page<'_, M>,
+        (id, word): (u32, Word),
+    ) -> Option<(u8, u64, u64)> {
+        let (header, seed) = page.header(self.salt).ok()?;
+        if header.id != id || !word.is_of(header.generation) {
+            return None;
+        }
+        page.check_base(&header, seed).ok()?;
+        if header.level > 0 {
+            return Some((header.level, 0, 0));
+        }
+        let mut places = Vec::new();
+        let counts = |seen: &Seen| self.group_counts(page, &header, seen);
+        let tail = page.tail(&header, seed, counts, |place, _| places.push(place));
+        // One that may have to be mended is loaded.
+        tail.ok().filter(|tail| !tail.is_suspect)?;
+        let (values, bytes) = self.scrub_values(page, &header, places).ok()?;
+        Some((0, values, bytes))
+    }
+
+    /// Compares the values that a page leads to. Returns how many there are, and their bytes.
+    fn scrub_values(
+        &self,
+        page: Page<'_, M>,
+        header: &Header,
+        places: Vec<Place>,
+    ) -> Result<(u64, u64), String> {
+        let (mut values, mut bytes) = (0, 0);
+        for one in self.references(page, header, places) {
+            if self.content_away(&one, |_| true).is_none() {
+                self.check_outer(&one)?;
+            }
+            values += 1;
+            bytes += (HEAD + one.len()) as u64;
+        }
+        Ok((values, bytes))
+    }
+}
