@@ -27,8 +27,8 @@ use bristlecone_pmem::sync::lock;
 use crossbeam_epoch::{self as epoch, Guard};
 use std::ops::Bound;
 
-/// How often a page is looked at that changes meanwhile. It is written often, then, and its sums are
-/// new.
+/// How often a page is looked at that changes meanwhile. It is written often, then, and its sums
+/// are new.
 const TRIES: usize = 8;
 /// Inner pages that are looked at while their lock is held.
 const UPPER_AT_ONCE: usize = 32;
@@ -61,8 +61,8 @@ type Tree<M> = ClusteredTree<[u8], [u8], M>;
 
 impl<M: Media> HostedTree<M> {
     /// Compares pages and long values with their sums, from the page of key `from` on, until at
-    /// least `most` bytes were read. Others may go on meanwhile. `found` is told of what is damaged,
-    /// with the key that its page begins with.
+    /// least `most` bytes were read. Others may go on meanwhile. `found` is told of what is
+    /// damaged, with the key that its page begins with.
     pub fn scrub(&self, from: &[u8], most: u64, found: &mut Found<'_>) -> Scrubbed {
         let mut done = Scrubbed::default();
         let mut from = from.to_vec();

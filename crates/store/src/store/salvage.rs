@@ -4,7 +4,8 @@
 //! written.
 //!
 //! Nothing in the pool is changed: [`Store::salvage_into`] makes another store of what is whole.
-//! Inside `bristlecone_index::damage::collecting_damage`, damaged keys of the index are skipped too.
+//! Inside `bristlecone_index::damage::collecting_damage`, damaged keys of the index are skipped
+//! too.
 
 use super::Store;
 use crate::batch::Batch;
