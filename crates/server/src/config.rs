@@ -52,6 +52,10 @@ pub struct Settings {
     pub requirepass: String,
     /// Users, as the arguments of `ACL SETUSER`: name, then rules.
     pub users: Vec<String>,
+    /// The file of users, which `ACL SAVE` writes.
+    pub aclfile: Option<PathBuf>,
+    /// The file that these settings were read from, which `CONFIG REWRITE` writes.
+    pub file: Option<PathBuf>,
     /// Refuse clients on other machines while there is no password.
     pub protected_mode: bool,
     /// The most clients at the same time.
@@ -106,6 +110,8 @@ impl Default for Settings {
             metrics: None,
             requirepass: String::new(),
             users: Vec::new(),
+            aclfile: None,
+            file: None,
             protected_mode: true,
             maxclients: 10_000,
             timeout: 0,
@@ -271,6 +277,13 @@ const SETTINGS: &[Setting] = &[
         requirepass,
         |text: &str| Ok::<_, String>(text.to_owned()),
         String::clone
+    ),
+    setting!(
+        "aclfile",
+        false,
+        aclfile,
+        |text| Ok::<_, String>(path(text)),
+        |at: &Option<PathBuf>| shown(at.as_ref())
     ),
     setting!("protected-mode", true, protected_mode, yes, |at: &bool| {
         no_or(*at)
@@ -481,6 +494,7 @@ impl Settings {
                 path: file.into(),
                 error: Box::new(error),
             })?;
+        self.file = Some(file.into());
         for (name, value) in table {
             let before = text.get(..value.span().start).unwrap_or_default();
             let place = format!("{}:{}", file.display(), before.matches('\n').count() + 1);

@@ -21,7 +21,8 @@
 //! | `commands` | all commands, by family: strings, hashes, ..., connection, admin |
 //! | `session` | the state of a connection, and commands that work on it |
 //! | `server`, `committer` | what connections share; durability for many of them at once |
-//! | `table`, `users`, `client`, `channels`, `slowlog` | the table of commands, users' rights, clients, channels, slow commands |
+//! | `table`, `users`, `guesses`, `client`, `channels`, `slowlog` | the table of commands, users' rights, wrong passwords, clients, channels, slow commands |
+//! | `rewrite` | files of settings and users that the server writes |
 //! | `execute` | commands on data: locks, the transaction, its commit, waiting clients |
 //! | `command` | declarations of commands |
 //! | `data` | databases: keyspaces, values, [transactions](data::tx::Tx) |
@@ -42,6 +43,7 @@ pub mod error;
 pub mod execute;
 #[cfg(test)]
 mod fixture;
+pub mod guesses;
 mod help;
 mod http;
 mod input;
@@ -52,6 +54,7 @@ pub mod memory;
 pub mod parse;
 pub mod reply;
 pub mod resp;
+mod rewrite;
 mod rights;
 mod serve;
 pub mod server;

@@ -61,7 +61,9 @@ impl StartError {
     #[must_use]
     pub fn is_wrong_setting(&self) -> bool {
         match self {
-            Self::Listen { .. } | Self::Tls(_) | Self::Prepare(PrepareError::User { .. }) => true,
+            Self::Listen { .. }
+            | Self::Tls(_)
+            | Self::Prepare(PrepareError::User { .. } | PrepareError::Users { .. }) => true,
             Self::Runtime(_) | Self::Prepare(_) => false,
         }
     }

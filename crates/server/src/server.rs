@@ -5,15 +5,18 @@ use crate::client::Clients;
 use crate::committer::Committer;
 use crate::config::Settings;
 use crate::data::Data;
+use crate::guesses::Guesses;
+use crate::rewrite;
 use crate::slowlog::SlowLog;
 use crate::table::Table;
 use crate::users::Users;
 use bristlecone_store::WriteError;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
@@ -62,6 +65,8 @@ pub struct Server {
     pub table: Table,
     /// The users.
     pub users: Users,
+    /// Wrong passwords.
+    pub guesses: Guesses,
     /// The clients.
     pub clients: Clients,
     /// The channels.
@@ -81,6 +86,8 @@ pub struct Server {
     /// A random number of this run, in hex.
     pub run_id: String,
     settings: RwLock<Arc<Settings>>,
+    /// The names of settings that `CONFIG SET` has changed.
+    changed: Mutex<BTreeSet<String>>,
     generation: AtomicU64,
 }
 
@@ -114,6 +121,14 @@ pub enum PrepareError {
         /// The cause.
         reason: String,
     },
+    /// The file of users is not usable.
+    #[error("aclfile {}: {reason}", .file.display())]
+    Users {
+        /// The file.
+        file: PathBuf,
+        /// The cause.
+        reason: String,
+    },
 }
 
 impl Server {
@@ -134,6 +149,23 @@ impl Server {
                 .set(name, rules, &table)
                 .map_err(|reason| wrong(reason.trim_start_matches("ERR ")))?;
         }
+        if let Some(file) = &settings.aclfile {
+            let wrong = |reason: String| PrepareError::Users {
+                file: file.clone(),
+                reason,
+            };
+            if !settings.users.is_empty() {
+                return Err(wrong(
+                    "there are users in the settings too; name them in one place".into(),
+                ));
+            }
+            match std::fs::read_to_string(file) {
+                Ok(text) => users.replace(&text, &table).map_err(wrong)?,
+                // `ACL SAVE` makes it.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(wrong(format!("reading failed: {e}"))),
+            }
+        }
         let backups = Backups::default();
         // ORDERING: Relaxed; no other thread has a reference yet.
         backups.last.store(seconds(), Ordering::Relaxed);
@@ -144,6 +176,7 @@ impl Server {
             committer: Committer::start(Arc::clone(&data)).map_err(PrepareError::Thread)?,
             data,
             users,
+            guesses: Guesses::default(),
             clients,
             pubsub: PubSub::default(),
             slowlog: SlowLog::default(),
@@ -153,6 +186,7 @@ impl Server {
             stopping: watch::Sender::new(false),
             run_id: format!("{:040x}", rand::random::<u128>()),
             settings: RwLock::new(Arc::new(settings)),
+            changed: Mutex::default(),
             generation: AtomicU64::new(1),
             table,
         })
@@ -193,6 +227,10 @@ impl Server {
             self.clients.budget().set_limit(limit);
         }
         *settings = Arc::new(changed);
+        let names = pairs.iter().map(|(name, _)| name.to_ascii_lowercase());
+        (self.changed.lock())
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(names);
         // ORDERING: Release; pairs with the Acquire of `generation`.
         self.generation.fetch_add(1, Ordering::Release);
         Ok(())
@@ -224,6 +262,66 @@ impl Server {
             causes.push("the last change was refused; the log says why".into());
         }
         causes
+    }
+
+    /// Writes the settings that `CONFIG SET` has changed into the file of settings.
+    ///
+    /// # Errors
+    /// The error reply; the file is as it was.
+    pub fn rewrite_settings(&self) -> Result<(), String> {
+        // Held to the end: one at a time.
+        let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        let settings = self.settings();
+        let Some(file) = &settings.file else {
+            return Err("ERR The server is running without a config file".into());
+        };
+        let failed = |e: &dyn std::fmt::Display| {
+            tracing::error!(error = %e, file = %file.display(), "writing the settings failed");
+            format!("ERR Rewriting config file: {}: {e}", file.display())
+        };
+        let patterns: Vec<&[u8]> = changed.iter().map(String::as_bytes).collect();
+        let new = settings.matching(&patterns);
+        let text = std::fs::read_to_string(file).map_err(|e| failed(&e))?;
+        let text = rewrite::with_settings(&text, &new).map_err(|e| failed(&e))?;
+        rewrite::replace(file, &text).map_err(|e| failed(&e))?;
+        tracing::info!(file = %file.display(), settings = new.len(), "wrote the settings that were changed");
+        Ok(())
+    }
+
+    /// Returns the file of users.
+    fn users_file(&self) -> Result<PathBuf, String> {
+        self.settings().aclfile.clone().ok_or_else(|| {
+            "ERR This server is not configured to use an ACL file: start with aclfile, or name users in the config file".into()
+        })
+    }
+
+    /// Writes all users into the file of users.
+    ///
+    /// # Errors
+    /// The error reply; the file is as it was.
+    pub fn save_users(&self) -> Result<(), String> {
+        let file = self.users_file()?;
+        let text = self.users.to_lines()?;
+        rewrite::replace(&file, &text).map_err(|e| {
+            tracing::error!(error = %e, file = %file.display(), "writing the users failed");
+            format!(
+                "ERR There was an error trying to save the ACLs: {}: {e}",
+                file.display()
+            )
+        })
+    }
+
+    /// Replaces all users by those in the file of users, all or none.
+    ///
+    /// # Errors
+    /// The error reply.
+    pub fn load_users(&self) -> Result<(), String> {
+        let file = self.users_file()?;
+        let text = std::fs::read_to_string(&file)
+            .map_err(|e| format!("ERR {}: reading failed: {e}", file.display()))?;
+        self.users
+            .replace(&text, &self.table)
+            .map_err(|e| format!("ERR {}: {e}; nothing was changed", file.display()))
     }
 
     /// Begins to stop: connections end once they have replied.

@@ -4,7 +4,7 @@ use crate::parse::glob;
 use crate::table;
 use crate::table::{CATEGORIES, Entry, Table};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -379,6 +379,63 @@ impl Users {
         Ok(())
     }
 
+    /// Returns all users as lines of a file, which [`replace`](Self::replace) reads.
+    ///
+    /// # Errors
+    /// The error reply: a pattern cannot be written in a line of words.
+    pub fn to_lines(&self) -> Result<String, String> {
+        let mut lines = String::new();
+        for user in self.all() {
+            let patterns = user.keys.iter().chain(&user.channels);
+            for pattern in patterns {
+                let text = std::str::from_utf8(pattern);
+                if !text.is_ok_and(|text| !text.contains(char::is_whitespace) && !text.is_empty()) {
+                    return Err(format!(
+                        "ERR user {:?} has the pattern \"{}\", which a file of users cannot have: it is empty, has a space or is no UTF-8; nothing was saved",
+                        user.name,
+                        pattern.escape_ascii()
+                    ));
+                }
+            }
+            lines += &user.line();
+            lines.push('\n');
+        }
+        Ok(lines)
+    }
+
+    /// Replaces all users by those in the lines of a file, all or none. Without a line of its own
+    /// the default user may do everything, without a password.
+    ///
+    /// # Errors
+    /// What is wrong, with the number of the line.
+    pub fn replace(&self, text: &str, table: &Table) -> Result<(), String> {
+        let new = Self::new(table, "");
+        let mut seen = BTreeSet::new();
+        for (number, line) in text.lines().enumerate() {
+            let words: Vec<&[u8]> = line.split_whitespace().map(str::as_bytes).collect();
+            let wrong = |reason: &str| format!("line {}: {reason}", number + 1);
+            let (name, rules) = match words.as_slice() {
+                [] => continue,
+                [word, ..] if word.starts_with(b"#") => continue,
+                [b"user", name, rules @ ..] => (*name, rules),
+                _ => return Err(wrong("expected `user`, a name, and rules")),
+            };
+            if !seen.insert(name) {
+                return Err(wrong("there is a line for that user already"));
+            }
+            // A line says all of what a user may.
+            let all = [&[&b"reset"[..]], rules].concat();
+            new.set(name, &all, table)
+                .map_err(|reason| wrong(reason.trim_start_matches("ERR ")))?;
+        }
+        let by_name = new.by_name.into_inner();
+        let users = self.by_name.write();
+        *users.unwrap_or_else(PoisonError::into_inner) =
+            by_name.unwrap_or_else(PoisonError::into_inner);
+        self.changed();
+        Ok(())
+    }
+
     /// Deletes a user. Returns true if it existed.
     pub fn delete(&self, name: &[u8]) -> bool {
         let Ok(name) = std::str::from_utf8(name) else {
@@ -436,6 +493,38 @@ mod tests {
         );
         users.set(b"bob", &[b"<pw"], &table).unwrap();
         assert!(!users.get(b"bob").unwrap().knows(b"pw"));
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded_again() {
+        let table = crate::commands::table();
+        let users = Users::new(&table, "secret");
+        let rules: [&[u8]; 6] = [b"on", b">pw", b"~a*", b"&ch*", b"+@string", b"-set"];
+        users.set(b"bob", &rules, &table).unwrap();
+        users.set(b"eve", &[b"off"], &table).unwrap();
+        let lines = users.to_lines().unwrap();
+        let again = Users::new(&table, "");
+        again.set(b"gone", &[b"on"], &table).unwrap();
+        again
+            .replace(&format!("# ours\n\n{lines}"), &table)
+            .unwrap();
+        assert_eq!(again.all(), users.all());
+        assert_eq!(again.to_lines().unwrap(), lines);
+        for (text, told) in [
+            ("user bob on\nuser bob off\n", "line 2: there is"),
+            ("user bob on +nothing\n", "line 1: Error in ACL"),
+            ("bob on\n", "line 1: expected"),
+        ] {
+            let error = again.replace(text, &table).unwrap_err();
+            assert!(error.starts_with(told), "{error}");
+            assert_eq!(again.to_lines().unwrap(), lines);
+        }
+        users.set(b"bob", &[b"~with space"], &table).unwrap();
+        let error = users.to_lines().unwrap_err();
+        assert!(
+            error.contains("\"bob\"") && error.contains("with space"),
+            "{error}"
+        );
     }
 
     #[test]

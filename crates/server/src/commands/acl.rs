@@ -1,12 +1,15 @@
 //! `ACL`: users and their rights.
 
+use crate::client::Client;
 use crate::command::{HelpLine, InMulti};
 use crate::error::CommandError;
 use crate::parse::Arg;
 use crate::reply::Out;
-use crate::session::{Context, Done, Flow, SessionCommand, subcommand};
+use crate::server::Server;
+use crate::session::{Context, Done, Flow, Session, SessionCommand, subcommand};
 use crate::table;
 use crate::users::{DEFAULT, User, Users};
+use std::sync::Arc;
 
 const ACL_HELP: &[HelpLine] = &[
     (
@@ -18,6 +21,8 @@ const ACL_HELP: &[HelpLine] = &[
         "Delete users, and disconnect their clients.",
     ),
     ("GETUSER <username>", "Show what a user may do."),
+    ("LOAD", "Read all users from the file of users again."),
+    ("SAVE", "Write all users to the file of users."),
     ("LIST", "Show all users, each with its rules."),
     (
         "SETUSER <username> [<rule> ...]",
@@ -68,6 +73,38 @@ fn describe(user: Option<&User>, out: &mut Out<'_>) {
     out.array(0);
 }
 
+/// Disconnects clients whose subscriptions, or what they wait for, their users' rights no longer
+/// allow. Returns what becomes of this one.
+fn disconnect<'u>(
+    server: &Server,
+    session: &Session,
+    users: impl Iterator<Item = &'u User>,
+) -> Flow {
+    let mut flow = Flow::Go;
+    for user in users {
+        let waits_in_vain = |client: &Arc<Client>| {
+            let names = client.names().clone();
+            let entry = server.table.find(names.command.as_bytes());
+            names.user == user.name
+                && client.waiter().is_some_and(|waiter| {
+                    let mut keys = waiter.wants.keys.iter().chain(&waiter.wants.destination);
+                    !user.on
+                        || entry.is_some_and(|entry| !user.may(entry))
+                        || keys.any(|key| !user.may_touch(key))
+                })
+        };
+        let waiting = server.clients.all().into_iter().filter(waits_in_vain);
+        for client in server.pubsub.not_allowed(user).into_iter().chain(waiting) {
+            if client.id == session.client.id {
+                flow = Flow::Close;
+            } else {
+                client.kill();
+            }
+        }
+    }
+    flow
+}
+
 fn acl(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     let (word, lower, rest) = subcommand(args);
     let Context { server, session } = context;
@@ -100,19 +137,34 @@ fn acl(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
                 .set(name, rules, &server.table)
                 .map_err(CommandError::reply)?;
             out.status("OK");
-            // Clients with subscriptions that the user's rights no longer allow are disconnected.
-            let own = session.client.id;
+            let changed = server.users.get(name);
+            return Ok(disconnect(server, session, changed.as_deref().into_iter()));
+        }
+        ("save", []) => {
+            tokio::task::block_in_place(|| server.save_users()).map_err(CommandError::reply)?;
+            out.status("OK");
+        }
+        ("load", []) => {
+            tokio::task::block_in_place(|| server.load_users()).map_err(CommandError::reply)?;
+            out.status("OK");
             let mut flow = Flow::Go;
-            if let Some(user) = server.users.get(name) {
-                for client in server.pubsub.not_allowed(&user) {
-                    if client.id == own {
+            for client in server.clients.all() {
+                let named = client.names().user.clone();
+                if server.users.get(named.as_bytes()).is_none() {
+                    if client.id == session.client.id {
                         flow = Flow::Close;
                     } else {
                         client.kill();
                     }
                 }
             }
-            return Ok(flow);
+            let all = server.users.all();
+            return Ok(
+                match disconnect(server, session, all.iter().map(|user| &**user)) {
+                    Flow::Go => flow,
+                    other => other,
+                },
+            );
         }
         ("getuser", [name]) => describe(server.users.get(name).as_deref(), out),
         ("deluser", [_, ..]) => {
@@ -134,7 +186,11 @@ fn acl(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
                 return Ok(Flow::Close);
             }
         }
-        ("whoami" | "list" | "users" | "cat" | "setuser" | "getuser" | "deluser", _) => {
+        (
+            "whoami" | "list" | "users" | "cat" | "setuser" | "getuser" | "deluser" | "save"
+            | "load",
+            _,
+        ) => {
             return Err(CommandError::arity(&format!("acl|{lower}")));
         }
         _ => return Err(CommandError::unknown_subcommand("acl", word)),

@@ -171,9 +171,10 @@ fn config(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
             out.status("OK");
         }
         ("rewrite", []) => {
-            return Err(CommandError::reply(
-                "ERR The server is running without a config file",
-            ));
+            let server = context.server;
+            tokio::task::block_in_place(|| server.rewrite_settings())
+                .map_err(CommandError::reply)?;
+            out.status("OK");
         }
         ("get" | "set" | "resetstat" | "rewrite", _) => {
             return Err(CommandError::arity(&format!("config|{lower}")));

@@ -8,6 +8,7 @@ use crate::reply::{Out, Protocol};
 use crate::server::REDIS_VERSION;
 use crate::session::{Context, Done, Flow, Replies, SessionCommand, default_user};
 use crate::table::add;
+use std::time::{Duration, Instant};
 
 /// The length of a user's name, in bytes, that is logged after a wrong password.
 const MAX_LOGGED: usize = 64;
@@ -86,7 +87,8 @@ fn select(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
     Ok(Flow::Go)
 }
 
-fn log_in(context: &mut Context<'_>, name: Arg<'_>, password: Arg<'_>) -> Result<(), CommandError> {
+/// Logs in. After a wrong password it returns how long the reply that says so has to wait.
+fn log_in(context: &mut Context<'_>, name: Arg<'_>, password: Arg<'_>) -> Result<(), Duration> {
     let Context { server, session } = context;
     let user = server.users.get(name);
     let user = user.filter(|user| user.on && user.knows(password));
@@ -96,28 +98,40 @@ fn log_in(context: &mut Context<'_>, name: Arg<'_>, password: Arg<'_>) -> Result
         // Anybody may send anything here, which must neither fill the log nor forge lines of it.
         let shown = name.get(..MAX_LOGGED).unwrap_or(name).escape_ascii();
         tracing::warn!(client = %address, user = %shown, "wrong password");
-        return Err(CommandError::reply(
-            "WRONGPASS invalid username-password pair or user is disabled.",
-        ));
+        return Err(server.guesses.note(address, Instant::now()));
     };
+    server.guesses.forget(&session.client.address);
     session.client.names().user.clone_from(&user.name);
     session.user = user;
     session.authenticated = true;
     Ok(())
 }
 
+/// Replies to a wrong password, once its time has come.
+fn wrong_password(after: Duration, out: &mut Out<'_>) -> Flow {
+    out.error("WRONGPASS invalid username-password pair or user is disabled.");
+    if after.is_zero() {
+        Flow::Go
+    } else {
+        Flow::Sleep(after)
+    }
+}
+
 fn auth(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
-    match args {
+    let logged_in = match args {
         [_, password] => {
             if default_user(context.server).nopass {
                 return Err(CommandError::reply(
                     "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
                 ));
             }
-            log_in(context, b"default", password)?;
+            log_in(context, b"default", password)
         }
-        [_, name, password] => log_in(context, name, password)?,
+        [_, name, password] => log_in(context, name, password),
         _ => return Err(CommandError::syntax()),
+    };
+    if let Err(after) = logged_in {
+        return Ok(wrong_password(after, out));
     }
     out.status("OK");
     Ok(Flow::Go)
@@ -159,8 +173,10 @@ fn hello(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done
             }
         }
     }
-    if let Some((user, password)) = login {
-        log_in(context, user, password)?;
+    if let Some((user, password)) = login
+        && let Err(after) = log_in(context, user, password)
+    {
+        return Ok(wrong_password(after, out));
     }
     let session = &mut context.session;
     if !session.authenticated {

@@ -17,6 +17,7 @@ mod kill;
 #[path = "../live/mod.rs"]
 mod live;
 mod redis_rs;
+mod users;
 
 #[test]
 fn serves_when_it_is_asked_to() {
