@@ -6,12 +6,13 @@ use crate::data::sweep::Sweeper;
 use crate::data::{Data, sweep};
 use crate::server::{PrepareError, Server, stopped};
 use crate::table::add;
-use crate::tls::Certificate;
+use crate::tls::{Certificate, common_name};
 use crate::{commands, http, log, serve};
 use bristlecone_pmem::media::Auto;
-use bristlecone_store::{CloseError, ScrubStats, Store};
+use bristlecone_store::{CloseError, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{SockRef, TcpKeepalive};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -340,7 +341,9 @@ async fn welcome(
     let local = stream
         .local_addr()
         .map_or_else(|_| String::new(), |local| local.to_string());
-    let client = if settings.protected_mode && open && !on_loopback {
+    let known =
+        (certificate.as_ref()).is_some_and(|certificate| certificate.is_required_of_clients());
+    let client = if settings.protected_mode && open && !on_loopback && !known {
         Err(PROTECTED)
     } else {
         let entered =
@@ -364,11 +367,17 @@ async fn welcome(
     tracing::debug!(client = %client.address, id = client.id, "connected");
     let id = client.id;
     match certificate {
-        None => serve::serve(server, client, stream).await,
+        None => serve::serve(server, client, stream, None).await,
         Some(certificate) => {
             let accepted = certificate.acceptor().accept(stream);
             match tokio::time::timeout(HANDSHAKE, accepted).await {
-                Ok(Ok(stream)) => serve::serve(server, client, stream).await,
+                Ok(Ok(stream)) => {
+                    let name = settings
+                        .tls_user_of_certificate
+                        .then(|| common_name(stream.get_ref().1.peer_certificates()))
+                        .flatten();
+                    serve::serve(server, client, stream, name).await;
+                }
                 Ok(Err(e)) => tracing::debug!(error = %e, "no TLS handshake"),
                 Err(_) => tracing::debug!("no TLS handshake in time"),
             }
@@ -395,14 +404,19 @@ fn prepare(stream: &TcpStream, keepalive: u64) -> io::Result<()> {
 /// the log.
 async fn look_after(server: Arc<Server>) {
     let mut stopping = server.stopping.subscribe();
-    let mut scrub = ScrubStats::default();
+    let mut told = Told::default();
     loop {
         tokio::select! {
             () = tokio::time::sleep(Duration::from_secs(1)) => {}
             () = stopped(&mut stopping) => return,
         }
         log::report();
-        tell_of_scrubbing(&server, &mut scrub);
+        tell_of_scrubbing(&server, &mut told);
+        if server.data.io_error().is_none() && !server.data.takes_writes() {
+            let server = Arc::clone(&server);
+            // That it works is noted there, and that it does not is known.
+            let _ = tokio::task::spawn_blocking(move || server.data.try_to_write()).await;
+        }
         if server.data.io_error().is_some() && server.settings().exit_on_io_error {
             // Why is in the log.
             server.stop();
@@ -420,33 +434,48 @@ async fn look_after(server: Arc<Server>) {
     }
 }
 
+/// What was told of scrubbing.
+#[derive(Debug, Default)]
+struct Told {
+    rounds: u64,
+    damage: BTreeSet<String>,
+}
+
 /// Logs damage that scrubbing has found since, and rounds that came to their end.
-fn tell_of_scrubbing(server: &Server, before: &mut ScrubStats) {
+fn tell_of_scrubbing(server: &Server, told: &mut Told) {
     let store = server.data.store();
     let now = store.scrub_stats();
-    if now.damaged > before.damaged {
-        for place in store.scrub_findings().iter().take(MOST_TOLD) {
+    if now.damaged > 0 || !told.damage.is_empty() {
+        let found = store.scrub_findings();
+        let found: BTreeSet<String> = found.iter().map(ToString::to_string).collect();
+        let new: Vec<&String> = found.difference(&told.damage).collect();
+        for place in new.iter().take(MOST_TOLD) {
             tracing::error!(%place, "scrubbing has found damage; nothing was taken away");
         }
-        tracing::error!(
-            damaged = now.damaged,
-            "the pool is damaged: stop the server, run `bristlecone check`, and restore what it names from a backup"
-        );
+        if !new.is_empty() {
+            tracing::error!(
+                damaged = now.damaged,
+                "the pool is damaged: stop the server; `bristlecone check` names all of it, `bristlecone repair` makes a \
+                 database of what is whole"
+            );
+        }
+        told.damage = found;
     }
-    if now.rounds > before.rounds {
+    if now.rounds > told.rounds {
         tracing::debug!(
             rounds = now.rounds,
             damaged = now.damaged,
             "scrubbed all of the pool"
         );
     }
-    *before = now;
+    told.rounds = now.rounds;
 }
 
 async fn serve_metrics(server: Arc<Server>, listener: TcpListener) {
     let mut stopping = server.stopping.subscribe();
-    // A few at a time are enough for a monitor.
-    let places = Arc::new(tokio::sync::Semaphore::new(8));
+    // A few at a time are enough for monitors, also beside some that say nothing.
+    let places = Arc::new(tokio::sync::Semaphore::new(64));
+    let monitor = Arc::new(http::Monitor::new(server));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -459,9 +488,9 @@ async fn serve_metrics(server: Arc<Server>, listener: TcpListener) {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else {
             return;
         };
-        let server = Arc::clone(&server);
+        let monitor = Arc::clone(&monitor);
         tokio::spawn(async move {
-            http::answer(&server, stream).await;
+            monitor.answer(stream).await;
             drop(place);
         });
     }

@@ -42,9 +42,14 @@ struct Connection<'c, S> {
     out: Vec<u8>,
 }
 
-/// Serves one client until it disconnects, or is disconnected.
-pub async fn serve<S>(server: &Arc<Server>, client: Arc<Client>, mut stream: S)
-where
+/// Serves one client until it disconnects, or is disconnected. `user`: the user that it has proved
+/// to be.
+pub async fn serve<S>(
+    server: &Arc<Server>,
+    client: Arc<Client>,
+    mut stream: S,
+    user: Option<String>,
+) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     // The session leaves however this ends, even when the runtime is dropped.
@@ -52,6 +57,9 @@ where
         session: Session::new(server, Arc::clone(&client)),
         server,
     };
+    if let Some(user) = user {
+        guest.session.enter_as(server, &user);
+    }
     let mut connection = Connection {
         server,
         session: &mut guest.session,

@@ -268,6 +268,25 @@ impl Session {
         session
     }
 
+    /// Logs in as the user that a certificate names. Without such a user, the client has not logged
+    /// in.
+    pub(crate) fn enter_as(&mut self, server: &Server, name: &str) {
+        match server.users.get(name.as_bytes()).filter(|user| user.on) {
+            Some(user) => {
+                self.client.names().user.clone_from(&user.name);
+                self.user = user;
+                self.authenticated = true;
+            }
+            None => {
+                let client = &self.client.address;
+                let shown = name.escape_debug();
+                tracing::warn!(client = %client, user = %shown, "a certificate names no user that may log in");
+                add(&server.stats.denied, 1);
+                self.authenticated = false;
+            }
+        }
+    }
+
     /// Returns the client.
     #[must_use]
     pub fn client(&self) -> &Arc<Client> {

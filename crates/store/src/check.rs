@@ -44,6 +44,14 @@ impl<M: Media> Store<M> {
         self.shared.engine.scrub()
     }
 
+    /// Returns whether the keys are counted. After a kill a thread counts them, which may take a
+    /// while, and until then whatever needs their number waits: [`stats`](Self::stats),
+    /// [`len`](Self::len).
+    #[must_use]
+    pub fn is_counted(&self) -> bool {
+        self.shared.engine.is_counted()
+    }
+
     /// Returns what scrubbing has done, as [`stats`](Self::stats) does, but at once.
     #[must_use]
     pub fn scrub_stats(&self) -> ScrubStats {

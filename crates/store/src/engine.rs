@@ -384,6 +384,11 @@ pub trait StorageEngine<M: Media>: Send + Sync {
         Vec::new()
     }
 
+    /// Returns whether the keys are counted, or will have been counted at once.
+    fn is_counted(&self) -> bool {
+        true
+    }
+
     /// Returns what scrubbing has done.
     fn scrub_stats(&self) -> ScrubStats {
         ScrubStats::default()

@@ -17,7 +17,8 @@ A pool that is not there is made. Writes are answered when they are durable. Any
 redis-cli -p 6379.
 
 Settings come from flags, else from the environment (BRISTLECONE_SERVE_MAXCLIENTS=500), else from the
-file (maxclients = 500): listen, tls-listen, tls-cert, tls-key, metrics, requirepass, users (file only), aclfile,
+file (maxclients = 500): listen, tls-listen, tls-cert, tls-key, tls-ca-cert, tls-auth-clients,
+tls-auth-clients-user, metrics, status-page, requirepass, users (file only), aclfile,
 protected-mode, maxclients, timeout, tcp-keepalive, proto-max-bulk-len, client-query-buffer-limit,
 client-output-buffer-limit, memory, scrub, maxmemory-clients, slowlog-log-slower-than, slowlog-max-len, backup-file,
 exit-on-io-error, enable-debug-command, log-level, log-format, logfile, threads. A wrong one ends it with status 2.

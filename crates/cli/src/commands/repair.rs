@@ -15,7 +15,7 @@ use bristlecone_index::damage::collecting_damage;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{Media, MediumKind, OpenError, Pool, PoolOptions};
 use bristlecone_server::data::Data;
-use bristlecone_store::{SalvageError, Store, StoreOptions, WallClock};
+use bristlecone_store::{NAMELESS, SalvageError, Store, StoreOptions, WallClock};
 use serde::Serialize;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -128,7 +128,10 @@ pub fn run(args: &Repair) -> Outcome {
         seconds: started.elapsed().as_secs_f64(),
     };
     tell(args, &summary, medium, started.elapsed())?;
-    let whole = skipped == 0 && salvaged.violation.is_none() && survey.problems().next().is_none();
+    let whole = skipped == 0
+        && lost == 0
+        && salvaged.violation.is_none()
+        && survey.problems().next().is_none();
     if whole { Ok(()) } else { Err(Failure::Skipped) }
 }
 
@@ -139,14 +142,33 @@ fn mend(path: &Path, store: &Store<Auto>) -> Outcome<u64> {
     if !server_bookkeeping(names.iter().map(|keyspace| keyspace.name())) {
         return Ok(0);
     }
+    if names
+        .iter()
+        .any(|keyspace| keyspace.name().starts_with(NAMELESS))
+    {
+        // What belongs together is not known, and a server would remove what seems to be left over.
+        eprintln!(
+            "{}: keyspaces of a server's have lost their names and are there by their numbers: do not serve it, `export` them",
+            path.display()
+        );
+        return Ok(0);
+    }
     let mut lost = 0;
     let mended = progress::waiting("mending collections", || {
         let data = Data::open(store.clone()).map_err(|e| e.to_string())?;
         let mended = data.mend(&mut |mended| {
             lost += 1;
+            if mended.is_broken {
+                eprintln!(
+                    "damaged: the head of key {} in database {}",
+                    quoted(mended.key),
+                    mended.db
+                );
+                return;
+            }
             eprintln!(
-                "lost: {} of the {} elements of key {} in database {}",
-                mended.had.saturating_sub(mended.has),
+                "changed: {} of the {} elements of key {} in database {} are there",
+                mended.has,
                 mended.had,
                 quoted(mended.key),
                 mended.db

@@ -56,11 +56,18 @@ pub fn run(args: &Serve) -> Outcome {
     running
         .wait()
         .map_err(|e| Failure::new(format!("waiting for signals failed: {e}")))?;
+    let is_broken = running.server().data.io_error().is_some();
     running.stop().map_err(|e| {
         // By the log, which waits for nobody: standard error may be a pipe that nobody reads.
         tracing::error!(error = %e, pool = %args.pool.display(), "closing the pool failed");
         Failure::Reported
-    })
+    })?;
+    // The log says why.
+    if is_broken {
+        Err(Failure::Reported)
+    } else {
+        Ok(())
+    }
 }
 
 fn tell(pool: &Path, running: &Running) -> io::Result<()> {

@@ -190,8 +190,8 @@ fn collections_that_lost_elements_are_whole_without_them() {
         .ends(
             3,
             &[
-                "lost: ",
-                "of the 1000 elements of key \"hash\" in database 0",
+                "changed: ",
+                "of the 1000 elements of key \"hash\" in database 0 are there",
             ],
         )
         .json();

@@ -62,7 +62,7 @@ where
     }
 
     /// The content of a value that is not in memory, if it `stays` away.
-    pub(super) fn content_away(
+    fn content_away(
         &self,
         reference: &Reference,
         stays: impl FnOnce(&Self) -> bool,

@@ -10,17 +10,19 @@
 //! 3. The *values* that a page leads to stay while this thread is pinned. One that was freed
 //!    meanwhile counts as little as its page, which was replaced before.
 //!
-//! What has left memory does not come back for this.
+//! What has left memory does not come back for this. What was not read since the tree was opened
+//! comes there once.
 
 use super::hosted::HostedTree;
 use super::layout::{Header, MAX_PAGE, MIN_PAGE, Seed};
+use super::outer::head_sum;
 use super::page::Page;
 use super::part::Part;
 use super::place::{Base, Place};
-use super::stored::HEAD;
+use super::stored::{HEAD, Reference};
 use super::table::{Kind, Table, Word};
 use super::tail::Seen;
-use super::{ClusteredTree, Handle};
+use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Ranged;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
@@ -30,6 +32,8 @@ use std::ops::Bound;
 /// How often a page is looked at that changes meanwhile. It is written often, then, and its sums
 /// are new.
 const TRIES: usize = 8;
+/// Bytes of a value that are read at once.
+const PIECE: usize = 64 << 10;
 /// Inner pages that are looked at while their lock is held.
 const UPPER_AT_ONCE: usize = 32;
 
@@ -44,6 +48,11 @@ pub struct Scrubbed {
     pub bytes: u64,
     /// The key that the next step begins at; `None` at the end.
     pub next: Option<Vec<u8>>,
+    /// The keys that pages begin with which changed whenever they were looked at: nothing is known
+    /// of them.
+    pub passed: Vec<Vec<u8>>,
+    /// There was no memory or space to go on, from `next`.
+    pub is_stuck: bool,
 }
 
 /// What scrubbing found: the key that the damaged page begins with, and what is wrong.
@@ -69,9 +78,8 @@ impl<M: Media> HostedTree<M> {
         loop {
             // Pinned for a page only: what others free meanwhile can be used again.
             let guard = epoch::pin();
-            let next = self.0.scrub_at(&from, &mut done, found, &guard);
-            match next {
-                Some(next) if done.bytes < most => from = next,
+            match self.0.scrub_at(&from, &mut done, found, &guard) {
+                Some(next) if done.bytes < most && !done.is_stuck => from = next,
                 next => {
                     done.next = next;
                     return done;
@@ -146,15 +154,22 @@ impl<M: Media> Tree<M> {
                     return at.high;
                 }
                 Err(Unsure::Changed) => {}
-                Err(Unsure::Load) => {
-                    if let Err(e) = self.load(from, guard) {
+                Err(Unsure::Load) => match self.load(from, guard) {
+                    Ok(()) => {}
+                    Err(ReadError::Space(_)) => {
+                        done.is_stuck = true;
+                        return Some(from.to_vec());
+                    }
+                    Err(e) => {
                         found(low, e.to_string());
                         return at.high;
                     }
-                }
+                },
             }
             at = self.inner.find_range(from, guard);
         }
+        done.passed
+            .push(at.low.as_deref().unwrap_or_default().to_vec());
         at.high
     }
 
@@ -189,12 +204,12 @@ impl<M: Media> Tree<M> {
             Ok(())
         };
         let looked = look();
-        if !part.version.validate(version) || !self.inner.validate(&at.located) {
+        done.bytes += page.words() as u64 * 8 + values.1;
+        if !part.version.validate(version) {
             return Err(Unsure::Changed);
         }
         done.pages += 1;
         done.values += values.0;
-        done.bytes += page.words() as u64 * 8 + values.1;
         let block = part.block();
         Ok(looked.map_err(|what| format!("page {id} at {block:#x}: {what}")))
     }
@@ -245,43 +260,68 @@ impl<M: Media> Tree<M> {
             let checked = self.checked_page(word.block);
             checked.map_err(|_| Unsure::Load)?.0
         };
-        let looked = self.look_at_unloaded(page, (id, word));
+        let looked = self.look_at_unloaded(page, (id, word), at);
+        let (values, bytes) = looked.unwrap_or_default();
+        done.bytes += page.words() as u64 * 8 + bytes;
         if !self.inner.validate(&at.located) {
             return Err(Unsure::Changed);
         }
-        let (level, values, bytes) = looked.ok_or(Unsure::Load)?;
-        if level > 0 {
-            // The way to the pages below it.
-            return Err(Unsure::Load);
-        }
+        // An inner page too: it is the way to those below it.
+        looked.ok_or(Unsure::Load)?;
         done.pages += 1;
         done.values += values;
-        done.bytes += page.words() as u64 * 8 + bytes;
         Ok(Ok(()))
     }
 
-    /// The level of a page that nobody changes, the number of values that it leads to, and their
-    /// bytes; `None` if it is not sound.
+    /// The number of values that a leaf page leads to which nobody changes, and their bytes; `None`
+    /// if it is not sound, or does not have all keys that lead to it: a crash may have come before
+    /// the separator of the page to its right.
     fn look_at_unloaded(
         &self,
         page: Page<'_, M>,
         (id, word): (u32, Word),
-    ) -> Option<(u8, u64, u64)> {
+        at: &Ranged<[u8]>,
+    ) -> Option<(u64, u64)> {
         let (header, seed) = page.header(self.salt).ok()?;
-        if header.id != id || !word.is_of(header.generation) {
+        let is_it = header.id == id && word.is_of(header.generation) && header.level == 0;
+        let has_all =
+            page.low(&header) == at.low.as_deref() && page.high(&header) == at.high.as_deref();
+        if !is_it || !has_all {
             return None;
         }
         page.check_base(&header, seed).ok()?;
-        if header.level > 0 {
-            return Some((header.level, 0, 0));
-        }
         let mut places = Vec::new();
         let counts = |seen: &Seen| self.group_counts(page, &header, seen);
         let tail = page.tail(&header, seed, counts, |place, _| places.push(place));
         // One that may have to be mended is loaded.
         tail.ok().filter(|tail| !tail.is_suspect)?;
-        let (values, bytes) = self.scrub_values(page, &header, places).ok()?;
-        Some((0, values, bytes))
+        self.scrub_values(page, &header, places).ok()
+    }
+
+    /// Whether a value has left memory and is sound in the pool file, which is read piece by piece.
+    fn is_sound_away(&self, one: &Reference) -> bool {
+        let end = one.block + (HEAD + one.len()) as u64;
+        if !self.is_away(one.block..end) {
+            return false;
+        }
+        let mut piece = vec![0; PIECE.min(HEAD + one.len())];
+        let (head, mut at) = (&mut piece[..HEAD], one.block);
+        if !self.pm().read_away(at, head) || *head != one.encode()[..HEAD] {
+            return false;
+        }
+        at += HEAD as u64;
+        let mut sum = self.salt as u32;
+        while at < end {
+            let len = PIECE.min((end - at) as usize);
+            piece.resize(PIECE, 0);
+            if !self.pm().read_away(at, &mut piece[..len]) {
+                return false;
+            }
+            sum = crc32c::crc32c_append(sum, &piece[..len]);
+            at += len as u64;
+        }
+        let [a, b, c] = one.head;
+        head_sum(sum, [a, b], one.len() as u32) == (c >> 32) as u32
     }
 
     /// Compares the values that a page leads to. Returns how many there are, and their bytes.
@@ -293,7 +333,7 @@ impl<M: Media> Tree<M> {
     ) -> Result<(u64, u64), String> {
         let (mut values, mut bytes) = (0, 0);
         for one in self.references(page, header, places) {
-            if self.content_away(&one, |_| true).is_none() {
+            if !self.is_sound_away(&one) {
                 self.check_outer(&one)?;
             }
             values += 1;

@@ -1,7 +1,7 @@
 //! Commands on the server: `CONFIG`, `SAVE`, `SLOWLOG`, `SHUTDOWN` and others.
 
 use crate::command::{HelpLine, InMulti, SECOND};
-use crate::config::Debugging;
+use crate::config::Allowed;
 use crate::error::CommandError;
 use crate::parse::{Arg, integer, is};
 use crate::reply::Out;
@@ -187,9 +187,9 @@ fn config(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
 fn debug(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     let session = &context.session;
     let allowed = match session.settings.enable_debug_command {
-        Debugging::No => false,
-        Debugging::Yes => true,
-        Debugging::Local => session.client.on_loopback,
+        Allowed::No => false,
+        Allowed::Yes => true,
+        Allowed::Local => session.client.on_loopback,
     };
     if !allowed {
         return Err(CommandError::reply(

@@ -39,7 +39,7 @@ pub(crate) const FEW: usize = 4096;
 /// many deletions.
 const SOME: usize = 512;
 
-const SWEPT: &[u8] = b"swept";
+pub(super) const SWEPT: &[u8] = b"swept";
 
 /// Deletes all keys of these databases. All locks are held.
 pub(crate) fn flush(tx: &mut Tx<'_>, dbs: &[usize]) -> Outcome {

@@ -107,7 +107,10 @@ fn torn() -> CommandError {
 
 /// Returns the error of a large collection that has other elements than its head says.
 pub(crate) fn incomplete(kind: Kind, head: u64, found: u64) -> CommandError {
-    CommandError::damaged(&format!("a {} of {head} elements has {found}", kind.name()))
+    CommandError::reply(format!(
+        "ERR the pool is damaged: a {} of {head} elements has {found}; delete the key, or let `bristlecone repair` make a database of what is whole",
+        kind.name()
+    ))
 }
 
 /// Returns the number of strings in an entry of a small collection.
@@ -219,7 +222,11 @@ pub(crate) fn load(tx: &mut Tx<'_>, key: &[u8], kind: Kind) -> Result<Option<Val
         return Ok(value);
     }
     tx.snapshot();
-    tx.load_kind(key, kind)
+    // It was counted as looked up.
+    let counts = std::mem::replace(&mut tx.counts, false);
+    let again = tx.load_kind(key, kind);
+    tx.counts = counts;
+    again
 }
 
 /// Saves a collection that has changed, and replaces `before`, whose body may be missing if it was

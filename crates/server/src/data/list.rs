@@ -45,6 +45,13 @@ enum Content {
     },
 }
 
+/// The error of a list that has fewer elements than its head says.
+fn lacking() -> CommandError {
+    CommandError::reply(
+        "ERR the pool is damaged: a list lacks an element; delete the key, or let `bristlecone repair` make a database of what is whole",
+    )
+}
+
 fn key(id: u64, position: u64) -> Result<Vec<u8>, CommandError> {
     element(id, &[&position.to_be_bytes()], &[])
 }
@@ -124,7 +131,7 @@ impl List {
             Content::Large { id, at } => {
                 let item = tx.get(Space::Elements, &key(*id, at.start + index)?)?;
                 if item.is_none() && index < self.len() {
-                    return Err(CommandError::damaged("a list lacks an element"));
+                    return Err(lacking());
                 }
                 Ok(item)
             }
@@ -386,7 +393,7 @@ impl List {
                     End::Right => tx.scan_reverse(Space::Elements, range, each)?,
                 }
                 if ended && found != len {
-                    return Err(CommandError::damaged("a list lacks an element"));
+                    return Err(lacking());
                 }
                 Ok(())
             }

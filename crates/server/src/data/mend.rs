@@ -5,6 +5,7 @@
 //! Nobody else uses the databases. Each step is a commit of its own, and mending may be repeated.
 
 use super::Data;
+use super::clear::SWEPT;
 use super::collection::numbers;
 use super::fields::Pair;
 use super::record::{Kind, Value, expiry_key, is_large};
@@ -29,6 +30,8 @@ pub struct Mended<'a> {
     pub had: u64,
     /// How many there are. Without any the key is deleted.
     pub has: u64,
+    /// Its head cannot be read: it is left as it is.
+    pub is_broken: bool,
 }
 
 impl Data {
@@ -50,6 +53,9 @@ impl Data {
                 }
             }
         }
+        // Elements without a head are looked for anew when the databases are opened.
+        let (writer, orders) = (self.writer(), &self.spaces().orders);
+        writer.delete(orders, SWEPT)?;
         self.settle(self.applied())?;
         Ok(())
     }
@@ -82,21 +88,37 @@ impl Data {
         head: &[u8],
         told: &mut dyn FnMut(&Mended<'_>),
     ) -> Outcome {
-        let before = Value::decode(head, None)?;
+        let mut mended = Mended {
+            db,
+            key,
+            had: 0,
+            has: 0,
+            is_broken: true,
+        };
+        let Ok(before) = Value::decode(head, None) else {
+            told(&mended);
+            return Ok(());
+        };
         let Some(id) = before.id else {
             return Ok(());
         };
         let (had, has, body) = match before.kind {
             Kind::List => {
-                let [start, end] = numbers(&before.body)?;
-                let has = self.close_gaps(id, start)?;
-                let body = [start.to_be_bytes(), (start + has).to_be_bytes()].concat();
+                let Ok([start, end]) = numbers(&before.body) else {
+                    told(&mended);
+                    return Ok(());
+                };
+                let (first, has) = self.close_gaps(id, start)?;
+                let body = [first.to_be_bytes(), (first + has).to_be_bytes()].concat();
                 (end.saturating_sub(start), has, body)
             }
             kind => {
-                let [had] = numbers(&before.body)?;
+                let Ok([had]) = numbers(&before.body) else {
+                    told(&mended);
+                    return Ok(());
+                };
                 let has = match kind {
-                    Kind::SortedSet => self.pair_up(id, had)?,
+                    Kind::SortedSet => self.pair_up(id)?,
                     _ => self.count(&id.to_be_bytes())?,
                 };
                 (had, has, has.to_be_bytes().to_vec())
@@ -124,7 +146,9 @@ impl Data {
             Ok(())
         })?;
         if has != had {
-            told(&Mended { db, key, had, has });
+            mended.is_broken = false;
+            (mended.had, mended.has) = (had, has);
+            told(&mended);
         }
         Ok(())
     }
@@ -165,10 +189,16 @@ impl Data {
         Ok((found, next))
     }
 
-    /// Moves the elements of a list together, from position `start` on. Returns how many there
-    /// are.
-    fn close_gaps(&self, id: u64, start: u64) -> Result<u64, CommandError> {
+    /// Moves the elements of a list together, from position `start` on, or from the first one, if
+    /// that comes before. Returns where they begin, and how many there are.
+    fn close_gaps(&self, id: u64, start: u64) -> Result<(u64, u64), CommandError> {
         let prefix = id.to_be_bytes();
+        let (first, _) = self.elements(&prefix, &prefix)?;
+        let first = first
+            .first()
+            .and_then(|(key, _)| key.get(8..)?.first_chunk());
+        // No element moves to a higher position, where another one may be.
+        let start = first.map_or(start, |first| start.min(u64::from_be_bytes(*first)));
         let (mut position, mut from) = (start, prefix.to_vec());
         loop {
             let (found, next) = self.elements(&prefix, &from)?;
@@ -186,20 +216,17 @@ impl Data {
             })?;
             match next {
                 Some(next) => from = next,
-                None => return Ok(position - start),
+                None => return Ok((start, position - start)),
             }
         }
     }
 
-    /// Makes both records of each member of a sorted set, where one of them is there. Returns how
-    /// many members there are.
-    fn pair_up(&self, id: u64, had: u64) -> Result<u64, CommandError> {
+    /// Makes both records of each member of a sorted set, where one of them is there. Where they
+    /// contradict each other, that of the member counts. Returns how many members there are.
+    fn pair_up(&self, id: u64) -> Result<u64, CommandError> {
         let members = sorted_set::prefix(id, b'm');
         let scores = sorted_set::prefix(id, b's');
-        if self.count(&members)? == had && self.count(&scores)? == had {
-            return Ok(had);
-        }
-        for prefix in [&members, &scores] {
+        for prefix in [&scores, &members] {
             let mut from = prefix.clone();
             loop {
                 let (found, next) = self.elements(prefix, &from)?;
@@ -342,6 +369,37 @@ mod tests {
         let mut tx = data.begin(0);
         assert!(tx.get(Space::Expiries, &noted).unwrap().is_some());
         drop(tx);
+        // A change of a head that was lost: an element before the first, and a member with two
+        // scores.
+        let id = |key: &[u8]| head(key).id.unwrap();
+        let mut tx = data.begin(0);
+        let [start, _] = numbers(&head(b"whole").body).unwrap();
+        let before = [id(b"whole").to_be_bytes(), (start - 1).to_be_bytes()].concat();
+        tx.put(Space::Elements, &before, b"before".to_vec(), None)
+            .unwrap();
+        let other = [&sorted_set::prefix(id(b"z"), b's')[..], &[0; 8], b"m10"].concat();
+        tx.put(Space::Elements, &other, Vec::new(), None).unwrap();
+        tx.put(Space::Keys(0), b"broken", vec![0x85, 1], None)
+            .unwrap();
+        tx.commit().unwrap();
+        let mut told = Vec::new();
+        data.mend(&mut |mended| told.push((mended.key.to_vec(), mended.has, mended.is_broken)))
+            .unwrap();
+        told.sort();
+        assert_eq!(
+            told,
+            [
+                (b"broken".to_vec(), 0, true),
+                (b"whole".to_vec(), all + 1, false)
+            ]
+        );
+        assert_eq!(number("llen whole"), all + 1);
+        assert!(fixture.call(&data, "lindex whole 0").contains("before"));
+        assert!(fixture.call(&data, "lindex whole 1").contains("i0"));
+        assert_eq!((number("zcard z"), number("zrange z 0 -1")), (card, card));
+        let mut tx = data.begin(0);
+        tx.delete(Space::Keys(0), b"broken").unwrap();
+        tx.commit().unwrap();
         // Once more there is nothing to do.
         data.mend(&mut |mended| panic!("{mended:?}")).unwrap();
     }

@@ -93,6 +93,14 @@ pub struct Lookups {
 }
 
 impl Lookups {
+    /// What was counted as a hit has expired.
+    pub(crate) fn take_back(&self) {
+        // ORDERING: Relaxed; shown only.
+        self.hits.fetch_sub(1, Ordering::Relaxed);
+        // ORDERING: Relaxed; as above.
+        self.misses.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Counts keys that were there, and others.
     pub(crate) fn note(&self, hits: u64, misses: u64) {
         for (counter, by) in [(&self.hits, hits), (&self.misses, misses)] {
@@ -271,18 +279,29 @@ impl Data {
     pub(crate) fn note_write<T>(&self, done: &Result<T, WriteError>) {
         match done {
             Ok(_) => set(&self.refused, false),
-            Err(
-                WriteError::Space(_)
-                | WriteError::Commit(_)
-                | WriteError::ReadOnly
-                | WriteError::Damaged(_),
-            ) => set(&self.refused, true),
-            // The client's mistake.
+            Err(WriteError::Space(_) | WriteError::Commit(_) | WriteError::ReadOnly) => {
+                set(&self.refused, true);
+            }
+            // The client's mistake, or damage of that key's page: others can be written.
             Err(_) => {}
         }
         if let Err(e) = done {
             self.note_error(e);
         }
+    }
+
+    /// Tries to write, after a write was refused: nobody may be left who would find out that there
+    /// is room again.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub(crate) fn try_to_write(&self) -> Result<(), WriteError> {
+        let orders = &self.spaces().orders;
+        let written = (self.writer().put(orders, b"probe", b""))
+            .and_then(|()| self.writer().delete(orders, b"probe").map(drop));
+        self.note_write(&written);
+        written?;
+        self.settle(self.applied())
     }
 
     /// Prefetches the records that commands on these keys are going to read.

@@ -401,16 +401,19 @@ pub(crate) fn mend_member(tx: &mut Tx<'_>, id: u64, key: &[u8], value: &[u8]) ->
     Ok(())
 }
 
-/// Puts the record by member of one whose record by score is there.
+/// Puts the record by member of one whose record by score is there. The latter goes if the member
+/// has another score.
 pub(crate) fn mend_score(tx: &mut Tx<'_>, id: u64, key: &[u8]) -> Outcome {
-    let Some((score, member)) = key.get(9..).and_then(<[u8]>::split_first_chunk) else {
+    let parts = key.get(9..).and_then(<[u8]>::split_first_chunk::<8>);
+    let Some((score, member)) = parts else {
         return Err(CommandError::damaged("a score"));
     };
     let other = member_key(id, member)?;
-    if (tx.get_with(Space::Elements, &other, |_| ())?).is_none() {
-        tx.put(Space::Elements, &other, Vec::from(*score as [u8; 8]), None)?;
+    match tx.get(Space::Elements, &other)? {
+        None => tx.put(Space::Elements, &other, score.to_vec(), None),
+        Some(known) if known == score => Ok(()),
+        Some(_) => tx.delete(Space::Elements, key),
     }
-    Ok(())
 }
 
 /// Returns the key of the first element to visit in a large one, and the key after the last.

@@ -55,6 +55,9 @@ impl Tx<'_> {
         if value.lives(self.now) {
             return Ok(Some(value));
         }
+        if self.counts {
+            self.data().lookups.take_back();
+        }
         if self.writes {
             // The command that puts something in its place does not know of its elements.
             // Watchers of the key notice by themselves that it has expired.

@@ -88,12 +88,12 @@ fn of_connections(server: &Server) -> [Metric; 16] {
     ]
 }
 
-/// Returns the metrics of the process, the pool and the store.
-fn of_store(server: &Server) -> [Metric; 15] {
-    let store = server.data.store().stats();
-    let damaged = server.known_damage();
+/// Returns the metrics of the process, the pool and the store that are known at once.
+fn of_store(server: &Server) -> [Metric; 10] {
+    let store = server.data.store();
+    let (pool, scrub) = (store.pool().info(), store.scrub_stats());
     let ready = u64::from(server.unready().is_empty());
-    let pool = server.data.store().pool().info();
+    let counted = u64::from(store.is_counted());
     [
         gauge("resident_bytes", "Memory of the process", resident()),
         gauge("pool_bytes", "Size of the pool", pool.pool_bytes),
@@ -102,6 +102,47 @@ fn of_store(server: &Server) -> [Metric; 15] {
             "Bytes of the pool in use",
             pool.used_bytes,
         ),
+        gauge(
+            "counted",
+            "1, or 0 while keys are counted after a kill: what needs their number is left out",
+            counted,
+        ),
+        gauge(
+            "damaged",
+            "Damaged places that opening or scrubbing has found",
+            server.known_damage(),
+        ),
+        counter(
+            "scrubbed_bytes_total",
+            "Bytes that scrubbing has compared with their checksums",
+            scrub.bytes,
+        ),
+        counter(
+            "scrub_rounds_total",
+            "Rounds of scrubbing that came to their end",
+            scrub.rounds,
+        ),
+        gauge("ready", "1, or 0 while writes are refused", ready),
+        gauge(
+            "durable_timestamp",
+            "The last durable commit",
+            store.durable(),
+        ),
+        gauge(
+            "applied_timestamp",
+            "The last commit, durable or not",
+            server.data.applied(),
+        ),
+    ]
+}
+
+/// Returns the metrics of the store once its keys are counted.
+fn of_keys(server: &Server) -> Vec<Metric> {
+    if !server.data.store().is_counted() {
+        return Vec::new();
+    }
+    let store = server.data.store().stats();
+    vec![
         gauge(
             "live_bytes",
             "Bytes of newest versions: what the keys and values take",
@@ -132,32 +173,6 @@ fn of_store(server: &Server) -> [Metric; 15] {
             "Damaged inner pages, words of the page table and changes that were made again",
             store.mended,
         ),
-        gauge(
-            "damaged",
-            "Damaged places that opening or scrubbing has found",
-            damaged,
-        ),
-        counter(
-            "scrubbed_bytes_total",
-            "Bytes that scrubbing has compared with their checksums",
-            store.scrub.bytes,
-        ),
-        counter(
-            "scrub_rounds_total",
-            "Rounds of scrubbing that came to their end",
-            store.scrub.rounds,
-        ),
-        gauge("ready", "1, or 0 while writes are refused", ready),
-        gauge(
-            "durable_timestamp",
-            "The last durable commit",
-            store.durable,
-        ),
-        gauge(
-            "applied_timestamp",
-            "The last commit, durable or not",
-            server.data.applied(),
-        ),
     ]
 }
 
@@ -186,7 +201,8 @@ pub(super) fn text(server: &Server) -> String {
             store.pool().pm().kind().name()
         ),
     );
-    for (name, kind, help, number) in of_connections(server).into_iter().chain(of_store(server)) {
+    let all = of_connections(server).into_iter().chain(of_store(server));
+    for (name, kind, help, number) in all.chain(of_keys(server)) {
         begin(&mut text, name, kind, help);
         line(&mut text, format_args!("bristlecone_{name} {number}"));
     }
@@ -196,7 +212,8 @@ pub(super) fn text(server: &Server) -> String {
         "gauge",
         "Keys of a database; expired ones count until they are deleted",
     );
-    for db in 0..DATABASES {
+    let databases = if store.is_counted() { DATABASES } else { 0 };
+    for db in 0..databases {
         let keys = server.data.len(db);
         if keys > 0 {
             line(

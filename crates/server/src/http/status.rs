@@ -18,7 +18,10 @@ const LISTED: usize = 20;
 /// The state of the server.
 pub(super) fn of(server: &Server) -> Value {
     let store = server.data.store();
-    let (pool, stats, recovery) = (store.pool().info(), store.stats(), store.recovery());
+    let (pool, recovery, scrub) = (store.pool().info(), store.recovery(), store.scrub_stats());
+    // After a kill the keys are being counted.
+    let stats = store.is_counted().then(|| store.stats());
+    let stats = stats.as_ref();
     let medium = store.pool().pm().kind();
     let lookups = &server.data.lookups;
     let counts = &server.stats;
@@ -71,17 +74,17 @@ pub(super) fn of(server: &Server) -> Value {
             "pool_bytes": pool.pool_bytes,
             "used_bytes": pool.used_bytes,
             "free_bytes": pool.free_bytes,
-            "live_bytes": stats.live_bytes,
-            "garbage_bytes": stats.garbage_bytes,
+            "live_bytes": stats.map(|stats| stats.live_bytes),
+            "garbage_bytes": stats.map(|stats| stats.garbage_bytes),
         },
-        "keys": keys(server),
-        "expiring": stats.expiring,
+        "keys": stats.map(|_| keys(server)),
+        "expiring": stats.map(|stats| stats.expiring),
         "damage": {
-            "mended": stats.mended,
+            "mended": stats.map(|stats| stats.mended),
             "known": server.known_damage(),
             "places": places,
-            "scrub_rounds": stats.scrub.rounds,
-            "scrub_round_bytes": stats.scrub.round_bytes,
+            "scrub_rounds": scrub.rounds,
+            "scrub_round_bytes": scrub.round_bytes,
             "scrub_bytes_per_second": server.settings().scrub,
         },
         "slow": server.slowlog.newest(LISTED).iter().map(slow).collect::<Vec<_>>(),

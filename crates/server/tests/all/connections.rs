@@ -1,18 +1,10 @@
 //! A server over TCP: order of replies, sessions, transactions, channels, users.
 
-use crate::live::{Client, Live, connect, encoded, same, settings};
+use crate::live::{Live, connect, encoded, same, settings};
 use bristlecone_pmem::MediumKind;
-use bristlecone_server::config::{Debugging, Settings};
+use bristlecone_server::config::{Allowed, Settings};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::CertificateDer;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 #[test]
 fn pipelined_commands_are_answered_in_order_however_they_come() {
@@ -456,7 +448,7 @@ fn the_server_tells_about_itself() {
     let live = Live::with(
         Settings {
             slowlog_log_slower_than: 0,
-            enable_debug_command: Debugging::Local,
+            enable_debug_command: Allowed::Local,
             metrics: Some("127.0.0.1:0".into()),
             ..settings()
         },
@@ -551,106 +543,4 @@ fn a_backup_is_written_on_demand() {
     // SHUTDOWN ends the connection without a word.
     client.send(&encoded(&[b"SHUTDOWN", b"NOSAVE"]));
     assert!(client.is_closed());
-}
-
-/// Makes a key and a self-signed certificate for `localhost`. Returns false without openssl.
-fn make_certificate(key: &Path, cert: &Path) -> bool {
-    let mut openssl = Command::new("openssl");
-    openssl
-        .args(["req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"])
-        .args(["-pkeyopt", "ec_paramgen_curve:P-256"])
-        .args(["-subj", "/CN=localhost"])
-        .args(["-addext", "subjectAltName=DNS:localhost"])
-        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
-        .arg("-keyout")
-        .arg(key)
-        .arg("-out")
-        .arg(cert)
-        .stderr(Stdio::null());
-    openssl.status().is_ok_and(|status| status.success())
-}
-
-/// Connects a client that trusts that certificate and no other.
-fn trusting(cert: &Path, address: SocketAddr) -> Client<StreamOwned<ClientConnection, TcpStream>> {
-    let mut roots = RootCertStore::empty();
-    roots
-        .add(CertificateDer::from_pem_file(cert).unwrap())
-        .unwrap();
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let name = "localhost".try_into().unwrap();
-    let session = ClientConnection::new(Arc::new(config), name).unwrap();
-    Client::new(StreamOwned::new(session, connect(address)))
-}
-
-/// A new certificate took a restart.
-#[test]
-fn a_certificate_is_read_again_and_a_wrong_one_is_not_taken() {
-    let dir = tempfile::tempdir().unwrap();
-    let (key, cert) = (dir.path().join("key"), dir.path().join("cert"));
-    if !make_certificate(&key, &cert) {
-        eprintln!("SKIPPED: no openssl here that makes a certificate");
-        return;
-    }
-    let live = Live::with(
-        Settings {
-            tls_listen: Some("127.0.0.1:0".into()),
-            tls_cert: Some(cert.clone()),
-            tls_key: Some(key.clone()),
-            ..settings()
-        },
-        MediumKind::Mapped,
-    );
-    let address = live.running().tls_address().unwrap();
-    let mut before = trusting(&cert, address);
-    same(&before.call("PING"), "+PONG\n");
-    let first = dir.path().join("first");
-    std::fs::rename(&cert, &first).unwrap();
-    std::fs::write(&cert, "no certificate").unwrap();
-    live.running().reload();
-    same(&trusting(&first, address).call("PING"), "+PONG\n");
-    // A key that is another certificate's.
-    let other = dir.path().join("other");
-    assert!(make_certificate(&other, &cert));
-    live.running().reload();
-    same(&trusting(&first, address).call("PING"), "+PONG\n");
-    std::fs::rename(&other, &key).unwrap();
-    live.running().reload();
-    same(&trusting(&cert, address).call("PING"), "+PONG\n");
-    let mut outdated = trusting(&first, address);
-    assert!(outdated.stream.write_all(b"PING\r\n").is_err() || outdated.try_reply().is_err());
-    same(&before.call("PING"), "+PONG\n");
-}
-
-#[test]
-fn tls_is_spoken_where_it_is_listened_for() {
-    let dir = tempfile::tempdir().unwrap();
-    let (key, cert) = (dir.path().join("key"), dir.path().join("cert"));
-    if !make_certificate(&key, &cert) {
-        eprintln!("SKIPPED: no openssl here that makes a certificate");
-        return;
-    }
-    let live = Live::with(
-        Settings {
-            tls_listen: Some("127.0.0.1:0".into()),
-            tls_cert: Some(cert.clone()),
-            tls_key: Some(key),
-            ..settings()
-        },
-        MediumKind::Mapped,
-    );
-    let address = live.running().tls_address().unwrap();
-    let mut client = trusting(&cert, address);
-    same(&client.call("PING"), "+PONG\n");
-    let value = "x".repeat(100_000);
-    same(&client.call(&format!("SET k {value}")), "+OK\n");
-    same(&client.call("GET k"), &format!("$100000\n{value}\n"));
-    // Without TLS nothing is answered there.
-    let mut plain = Client::new(connect(address));
-    plain.send(b"PING\r\n");
-    assert!(plain.is_closed());
-    same(&live.client().call("STRLEN k"), ":100000\n");
 }

@@ -17,6 +17,7 @@ mod kill;
 #[path = "../live/mod.rs"]
 mod live;
 mod redis_rs;
+mod tls;
 mod users;
 
 #[test]

@@ -237,6 +237,10 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
         self.core.scrub.found()
     }
 
+    fn is_counted(&self) -> bool {
+        self.core.are_counted()
+    }
+
     fn scrub_stats(&self) -> ScrubStats {
         self.core.scrub.stats()
     }

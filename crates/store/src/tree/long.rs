@@ -103,6 +103,11 @@ pub(super) fn whole<'k>(
     }
 }
 
+/// Whether a key of [`whole`] lacks its beginning.
+pub(super) fn lacks_its_beginning(key: &[u8]) -> bool {
+    split(key).is_some_and(|(number, _)| number == SPACES)
+}
+
 /// The marker of the space that a bound is in, if it is a long key.
 fn marker_of_bound<M: Media>(bound: Bound<&[u8]>) -> Option<Vec<u8>> {
     match bound {

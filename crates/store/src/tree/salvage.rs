@@ -183,6 +183,7 @@ impl<M: Media> Walk<'_, M> {
                 Some(whole) => whole,
                 None => return ControlFlow::Continue(()),
             };
+            let is_headless = long::lacks_its_beginning(&whole);
             let (place, index_key) = (index_key, &*whole);
             let (number, key) = split(index_key).unwrap_or((CATALOGUE, index_key));
             let is_name = number == CATALOGUE && current.is_ok();
@@ -198,6 +199,9 @@ impl<M: Media> Walk<'_, M> {
             let mut flow = ControlFlow::Continue(());
             let tree = walk.tree;
             let read = read(current, |stored| {
+                if is_headless {
+                    return Err(Damage::new("the beginning of its key is lost"));
+                }
                 let (parts, unpacked);
                 let (value, expiry) = match Found::of(stored)? {
                     Found::Here(value, expiry) => (value, expiry),

@@ -5,6 +5,7 @@
 use super::Core;
 use crate::error::DamagedRecord;
 use crate::report::{MAX_REPORTED, ScrubStats};
+use bristlecone_index::clustered::Scrubbed;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
 use std::collections::BTreeMap;
@@ -39,16 +40,17 @@ struct State {
 
 impl State {
     /// Takes over what a step from `at` on has found: the pages up to `next` were looked at.
-    fn note(&mut self, next: Option<&Vec<u8>>, found: Vec<(Vec<u8>, String)>) {
+    fn note(&mut self, done: &Scrubbed, found: Vec<(Vec<u8>, String)>) {
         let start = Bound::Included(self.at.clone());
-        let end = next.map_or(Bound::Unbounded, |next| Bound::Excluded(next.clone()));
+        let end =
+            (done.next.as_ref()).map_or(Bound::Unbounded, |next| Bound::Excluded(next.clone()));
         let seen: Vec<Vec<u8>> = self
             .found
             .range((start, end))
             .map(|(key, _)| key.clone())
             .collect();
-        for key in seen {
-            self.found.remove(&key);
+        for key in seen.iter().filter(|key| !done.passed.contains(key)) {
+            self.found.remove(key);
         }
         self.found.extend(found);
         // The first are enough to act on, and their number is bounded.
@@ -77,7 +79,7 @@ impl Scrub {
 }
 
 impl<M: Media> Core<M> {
-    /// Looks at all pages and long values.
+    /// Looks at all pages and long values, as far as there is memory.
     pub(super) fn scrub_all(&self) {
         let _turn = lock(&self.scrub.turn);
         lock(&self.scrub.state).at.clear();
@@ -110,7 +112,7 @@ impl<M: Media> Core<M> {
             found.push((key.to_vec(), what))
         });
         let state = &mut *lock(&self.scrub.state);
-        state.note(done.next.as_ref(), found);
+        state.note(&done, found);
         state.stats.add(&done);
         let ended = done.next.is_none();
         state.at = done.next.unwrap_or_default();
