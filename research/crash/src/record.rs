@@ -5,8 +5,9 @@ use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use crate::subjects::batch_keys;
 use crate::watchdog::{PATIENCE, watched};
 use crate::workload::Workload;
-use bristlecone_pmem::media::sim::{Event, Simulation, Site, SiteKind};
+use bristlecone_pmem::media::sim::{Event, EventKind, Simulation, Site, SiteKind};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -216,6 +217,17 @@ fn record_watched(
         } else {
             1 + (number % 3) as u8
         });
+        if *op == Op::Reopen {
+            // Who closes a structure has seen what all other threads have stored.
+            events.push(Event {
+                kind: EventKind::Load {
+                    at: 0,
+                    bytes: subject.capacity() as u32,
+                },
+                thread: 0,
+                site: Location::caller(),
+            });
+        }
         live = live_step(&sim, || apply(subject, live, &mut map, op))?;
         take(&sim, &mut events);
         let after: Vec<(u64, u64)> = map.iter().map(|(k, v)| (*k, *v)).collect();

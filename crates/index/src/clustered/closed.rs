@@ -36,6 +36,7 @@ where
             // As when a close failed that had saved it, and is tried again.
             return;
         }
+        self.table.flush(self.pm());
         let mut state = self.table.crc(self.pm()).to_le_bytes().to_vec();
         state.extend(end.to_le_bytes());
         let mut bits = vec![0; end.div_ceil(8) as usize];

@@ -421,6 +421,18 @@ impl Table {
         Some(unused)
     }
 
+    /// Flushes all words, for the saved state that is about to be fenced.
+    pub(super) fn flush<M: Media>(&self, pm: &M) {
+        for (block, bytes) in self.blocks() {
+            // PERSIST: words that another thread has settled and not fenced yet, before the state
+            // that has their checksum.
+            pm.flush(
+                pm.base().wrapping_add(block as usize).cast_const(),
+                bytes as usize,
+            );
+        }
+    }
+
     /// A checksum over all words, while nobody changes them.
     pub(super) fn crc<M: Media>(&self, pm: &M) -> u32 {
         self.blocks().fold(0, |crc, (block, bytes)| {
