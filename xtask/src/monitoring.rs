@@ -269,7 +269,7 @@ fn look(folder: &Path, metrics: &str, pictures: &Path) -> Outcome {
                     "--disable-sync",
                     "--hide-scrollbars",
                 ])
-                .args(["--window-size=1280,1500", "--virtual-time-budget=5000"])
+                .args(["--window-size=1280,1500", "--virtual-time-budget=30000"])
                 .arg(format!("--blink-settings=preferredColorScheme={number}"))
                 .arg(format!("--user-data-dir={}", folder.join(scheme).display()))
                 .args([what, &format!("http://{metrics}/")])

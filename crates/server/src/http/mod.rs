@@ -32,7 +32,7 @@ use tokio::net::TcpStream;
 const MAX_REQUEST: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long an answer is good.
-const FRESH: Duration = Duration::from_millis(500);
+const FRESH: Duration = Duration::from_millis(100);
 /// The status page.
 const PAGE: &str = include_str!("page.html");
 /// What the page may do: ask this address for its state, and nothing else.
