@@ -84,6 +84,10 @@ pub enum Command {
     Bench(Bench),
     /// Kill a writer at random moments and check every acknowledged write
     Torture(Torture),
+    /// Print what makes a shell complete commands and options
+    Completions(Completions),
+    /// Write manual pages
+    Man(Man),
     /// The writer that `torture` kills.
     #[command(hide = true)]
     TortureWriter(WriterArgs),
@@ -177,6 +181,30 @@ pub struct Del {
     /// How to open it.
     #[command(flatten)]
     pub write: WriteArgs,
+}
+
+/// `completions`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  bristlecone completions bash > /etc/bash_completion.d/bristlecone
+  bristlecone completions zsh > ~/.zfunc/_bristlecone
+  bristlecone completions fish > ~/.config/fish/completions/bristlecone.fish")]
+pub struct Completions {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+/// `man`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A page for the command, bristlecone.1, and one for each of its subcommands, bristlecone-serve.1 and so on.
+
+Example:
+  bristlecone man /usr/local/share/man/man1 && man bristlecone-serve")]
+pub struct Man {
+    /// The folder to write them to; it must be there
+    pub folder: PathBuf,
 }
 
 /// `demo-writer`

@@ -32,6 +32,8 @@ fn main() -> ExitCode {
         Command::Top(a) => commands::top::run(&a),
         Command::Bench(a) => commands::bench::run(&a),
         Command::Torture(a) => commands::torture::run(&a),
+        Command::Completions(a) => commands::help::completions(&a),
+        Command::Man(a) => commands::help::man(&a),
         Command::TortureWriter(a) => commands::torture::writer(&a),
         Command::DemoWriter(a) => commands::demo::writer(&a),
     };

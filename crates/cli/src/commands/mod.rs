@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod demo;
 pub mod export;
+pub mod help;
 pub mod inspect;
 pub mod records;
 pub mod repair;

@@ -9,6 +9,7 @@ mod bench;
 mod damage;
 mod demo;
 mod files;
+mod help;
 mod leftovers;
 mod memory_limit;
 mod records;

@@ -431,7 +431,12 @@ where
     /// Removes a separator from the page of `level` that it belongs to, durably. Returns false,
     /// with nothing done, if it is not there, or is the page's first; the parent may have been
     /// merged then.
-    fn unpost(&self, upper: &mut Upper, level: u8, separator: &[u8]) -> Result<bool, ReadError> {
+    pub(super) fn unpost(
+        &self,
+        upper: &mut Upper,
+        level: u8,
+        separator: &[u8],
+    ) -> Result<bool, ReadError> {
         let Some((low, known)) = Self::parent(upper, level, separator) else {
             return Ok(false);
         };

@@ -167,6 +167,40 @@ fn a_wrong_bit_of_a_long_value_is_found() {
     drop((tree, dir));
 }
 
+/// After a crash before its separator was in the parent, a page was looked at by nobody until
+/// somebody needed it.
+#[test]
+fn a_page_without_a_separator_is_looked_at() {
+    let leaves_of = |tree: &Tree| {
+        let (mut pages, mut from) = (0, Vec::new());
+        loop {
+            let done = tree.scrub(&from, STEP, &mut |_, what| panic!("{what}"));
+            pages += done.pages;
+            match done.next {
+                Some(next) => from = next,
+                None => return pages,
+            }
+        }
+    };
+    let (dir, tree) = filled(1_000);
+    let leaves = leaves_of(&tree);
+    assert_eq!(leaves, loaded(&tree) as u64);
+    let removed = (0..1_000).any(|n| {
+        let page = tree.tree().page_of(part_of(&tree, &key(n)));
+        let (header, _) = page.header(tree.tree().salt).unwrap();
+        let low = page.low(&header).map(<[u8]>::to_vec);
+        let mut upper = bristlecone_pmem::sync::lock(&tree.tree().upper);
+        low.is_some_and(|low| tree.tree().unpost(&mut upper, 1, &low).unwrap())
+    });
+    assert!(removed);
+    settle(&tree);
+    let pool = Arc::clone(tree.pool());
+    tree.into_tree().close().unwrap();
+    let tree = Tree::open(&pool, "t", &options(4096), Arc::new(Nobody)).unwrap();
+    assert_eq!(leaves_of(&tree), leaves);
+    drop((tree, dir));
+}
+
 /// Writers, and pages that come and go, are no damage.
 #[test]
 fn what_changes_meanwhile_is_not_taken_for_damage() {
