@@ -1,4 +1,4 @@
-//! `completions` and `man`: help for shells and for `man`, made from the command line's declaration.
+//! `completions` and `man`: help for shells and for `man`, made of what the command line declares.
 
 use crate::args::{Cli, Completions, Man};
 use bristlecone_command::failure::{Failure, Outcome};
