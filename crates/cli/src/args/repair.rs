@@ -16,7 +16,8 @@ A list, set, hash or sorted set of a server's that has lost elements keeps the o
 Exit status: 0 nothing was damaged, 3 something was and is named, 1 nothing can be saved; then restore a backup.
 
 Example:
-  bristlecone repair shop.db mended.db && mv mended.db shop.db")]
+  bristlecone repair shop.db mended.db
+  bristlecone check mended.db && mv shop.db damaged.db && mv mended.db shop.db")]
 pub struct Repair {
     /// The damaged database
     pub pool: PathBuf,
