@@ -76,12 +76,16 @@ impl Survey {
 
     /// Returns all that is wrong, a line each.
     pub fn problems(&self) -> impl Iterator<Item = String> {
-        let index = self.index.blocks.values();
-        let index = index.map(|what| format!("index: {what}"));
-        let whole = self.violation().map(|what| format!("index: {what}"));
         let broken = self.broken.iter();
         let broken = broken.map(|broken| format!("{}: {}", broken.entry, broken.what));
-        broken.chain(index).chain(whole)
+        broken.chain(self.index_problems())
+    }
+
+    /// Returns those of them that are in no entry, but in the index.
+    pub fn index_problems(&self) -> impl Iterator<Item = String> {
+        let blocks = self.index.blocks.values().cloned();
+        let all = blocks.chain(self.violation());
+        all.map(|what| format!("index: {what}"))
     }
 
     /// Returns what verifying the index found, unless a damaged entry tells of it: a page that
@@ -132,13 +136,17 @@ pub fn salvage(
     visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
 ) -> Outcome<(SalvageReport, Damage)> {
     let now = WallClock::default().now();
-    let mut walk = || Store::<Auto>::salvage(pool, ROOT, now, visit);
-    // On a device, what opening the index does about damage would be durable.
-    let (report, damage) = if pool.pm().read_only() {
+    let (report, damage) = collecting(pool, || Store::<Auto>::salvage(pool, ROOT, now, visit));
+    let report = report.map_err(|e| about(path, &e))?;
+    Ok((report, damage))
+}
+
+/// Calls `walk`, which opens the index of a pool, so that it goes on past damage, and returns what
+/// is damaged. On a device it does not: what opening the index does about damage would be durable.
+pub fn collecting<R>(pool: &Pool<Auto>, walk: impl FnOnce() -> R) -> (R, Damage) {
+    if pool.pm().read_only() {
         collecting_damage(walk)
     } else {
         (walk(), Damage::default())
-    };
-    let report = report.map_err(|e| about(path, &e))?;
-    Ok((report, damage))
+    }
 }

@@ -10,17 +10,22 @@
 //! 0, else on the only keyspace there is.
 
 use bristlecone::{Database, Durability, ErrorKind, Keyspace, Options};
+use bristlecone_command::args::WriteArgs;
 use bristlecone_command::failure::{Failure, Outcome};
-use bristlecone_command::pool::{How, about, open_pool};
+use bristlecone_command::pool::{How, about, files_of, open_pool};
 use bristlecone_command::records::Shown;
+use bristlecone_command::scratch::Unfinished;
+use bristlecone_command::signals::remove_temporary_files_on_signals;
 use bristlecone_command::text::{program, quoted, shell_path};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::Pool;
+use bristlecone_pmem::{Access, MediumKind, OpenError};
 use bristlecone_server::data::record::{Kind, Value};
 use bristlecone_server::data::spaces::DATABASES;
 use bristlecone_server::data::spaces::{ORDER_KEY, ORDER_KEYSPACE, keyspace_of};
 use bristlecone_store::{Entry, NAMELESS};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Root of the pool that a database is in.
 pub const ROOT: &str = "store";
@@ -98,6 +103,28 @@ pub fn create(path: &Path, how: How) -> Outcome<Database> {
         .create_new(true)
         .open(path)
         .map_err(|e| Failure::new(e.to_string()))
+}
+
+/// Makes a pool for a store that a command is about to fill. Until it is
+/// [kept](Unfinished::keep), its files go when the command fails or is ended.
+///
+/// # Errors
+/// It is there already, or cannot be made.
+pub fn new_pool(path: &Path, how: WriteArgs) -> Outcome<(Arc<Pool<Auto>>, Unfinished)> {
+    remove_temporary_files_on_signals()?;
+    let options = How::write(how).options(Access::ReadWrite);
+    let pool = Pool::<Auto>::create(path, &options).map_err(|e| match e {
+        OpenError::Exists(_) => Failure::new(format!("{e}: name another file, or remove that one")),
+        e => Failure::new(e.to_string()),
+    })?;
+    // Only what this command has made: not a device, nor a file that has the name of a journal.
+    let [file, journal] = files_of(path);
+    let has_journal = pool.info().medium == MediumKind::Journal;
+    let files = [
+        path.is_file().then_some(file),
+        has_journal.then_some(journal),
+    ];
+    Ok((pool, Unfinished::new(files.into_iter().flatten())))
 }
 
 /// Returns the error of a database that did not open.

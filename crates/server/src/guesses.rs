@@ -50,7 +50,7 @@ impl Guesses {
         if all.len() >= MOST && !all.contains_key(&owner) {
             all.retain(|_, guess| fresh(guess));
             if all.len() >= MOST {
-                // Who has guessed least is forgotten.
+                // Forget the address with the fewest wrong passwords.
                 let least = all
                     .iter()
                     .min_by_key(|(_, guess)| (guess.wrong, guess.last));

@@ -495,3 +495,40 @@ async fn serve_metrics(server: Arc<Server>, listener: TcpListener) {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::on_disk;
+    use bristlecone_pmem::media::journal::fault::FaultDisk;
+    use std::io::{Read, Write};
+
+    #[test]
+    fn a_server_whose_disk_has_failed_ends_if_it_is_told_to() {
+        let disk = FaultDisk::new(1);
+        let store = on_disk(&disk, true).store().clone();
+        let settings = Settings {
+            listen: "127.0.0.1:0".into(),
+            exit_on_io_error: true,
+            ..Settings::default()
+        };
+        let running = Running::start(store, settings).unwrap();
+        let mut client = std::net::TcpStream::connect(running.address()).unwrap();
+        let mut reply = [0; 5];
+        client.write_all(b"SET a 1\r\n").unwrap();
+        client.read_exact(&mut reply).unwrap();
+        assert_eq!(&reply, b"+OK\r\n");
+        disk.fail_sync(1);
+        client.write_all(b"SET a 2\r\n").unwrap();
+        client.read_exact(&mut reply).unwrap();
+        assert_eq!(&reply, b"-ERR ");
+        let stopping = running.server().stopping.subscribe();
+        let until = Instant::now() + Duration::from_secs(20);
+        while !*stopping.borrow() {
+            assert!(Instant::now() < until);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(running.server().data.io_error().is_some());
+        running.stop().unwrap_err();
+    }
+}

@@ -2,32 +2,36 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use toml_edit::{DocumentMut, Item, value};
 
 /// Replaces a file, which appears whole or stays as it was. Its permissions stay; a new file is the
-/// owner's alone.
+/// owner's alone. One caller at a time.
 ///
 /// # Errors
 /// The system's error.
 pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
     // What a link leads to is replaced, not the link.
     let target = path.canonicalize().unwrap_or_else(|_| path.into());
-    let folder = target.parent().unwrap_or(folder);
-    let name = target.file_name().unwrap_or_default().to_string_lossy();
-    let part = folder.join(format!(".{name}.{}.part", std::process::id()));
-    let written = write(&part, &target, text)
-        .and_then(|()| std::fs::rename(&part, &target))
-        .and_then(|()| File::open(folder)?.sync_all());
+    let mut part = target.clone().into_os_string();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    let written = write(&part, &target, text).and_then(|()| put_in_place(&part, &target));
     if written.is_err() {
         // The first error is the one that is reported.
         let _ = std::fs::remove_file(&part);
     }
     written
+}
+
+/// Gives a file that is complete and synced the name of another one, which it replaces, durably.
+///
+/// # Errors
+/// The system's error.
+pub(crate) fn put_in_place(part: &Path, file: &Path) -> io::Result<()> {
+    std::fs::rename(part, file)?;
+    let folder = file.parent().filter(|at| !at.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn write(part: &Path, target: &Path, text: &str) -> io::Result<()> {

@@ -88,6 +88,9 @@ pub struct Server {
     settings: RwLock<Arc<Settings>>,
     /// The names of settings that `CONFIG SET` has changed.
     changed: Mutex<BTreeSet<String>>,
+    /// Held while a file of settings or users is replaced. Taken before `settings`, and that before
+    /// `changed`.
+    replacing: Mutex<()>,
     generation: AtomicU64,
 }
 
@@ -187,6 +190,7 @@ impl Server {
             run_id: format!("{:040x}", rand::random::<u128>()),
             settings: RwLock::new(Arc::new(settings)),
             changed: Mutex::default(),
+            replacing: Mutex::default(),
             generation: AtomicU64::new(1),
             table,
         })
@@ -269,9 +273,12 @@ impl Server {
     /// # Errors
     /// The error reply; the file is as it was.
     pub fn rewrite_settings(&self) -> Result<(), String> {
-        // Held to the end: one at a time.
-        let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
-        let settings = self.settings();
+        let _replacing = self.replacing.lock();
+        let (settings, changed) = {
+            let settings = self.settings.read().unwrap_or_else(PoisonError::into_inner);
+            let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+            (Arc::clone(&settings), changed.clone())
+        };
         let Some(file) = &settings.file else {
             return Err("ERR The server is running without a config file".into());
         };
@@ -300,6 +307,7 @@ impl Server {
     /// # Errors
     /// The error reply; the file is as it was.
     pub fn save_users(&self) -> Result<(), String> {
+        let _replacing = self.replacing.lock();
         let file = self.users_file()?;
         let text = self.users.to_lines()?;
         rewrite::replace(&file, &text).map_err(|e| {
@@ -383,9 +391,5 @@ fn write_backup(data: &Data, file: &Path) -> Result<(), String> {
     data.store().backup(&mut out).map_err(|e| e.to_string())?;
     out.flush().map_err(io)?;
     out.get_ref().sync_all().map_err(io)?;
-    std::fs::rename(&part, file).map_err(io)?;
-    let directory = file.parent().filter(|at| !at.as_os_str().is_empty());
-    File::open(directory.unwrap_or(Path::new(".")))
-        .and_then(|directory| directory.sync_all())
-        .map_err(io)
+    rewrite::put_in_place(&part, file).map_err(io)
 }

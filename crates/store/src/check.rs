@@ -1,6 +1,6 @@
 //! Checks and statistics of a store.
 
-use crate::error::DamagedRecord;
+use crate::error::{DamagedRecord, ReadError};
 use crate::report::{CheckReport, ScrubStats, StoreStats};
 use crate::store::Store;
 use bristlecone_index::{IndexStats, Violation};
@@ -39,8 +39,12 @@ impl<M: Media> Store<M> {
 
     /// Compares all pages and long values with their checksums while others go on reading and
     /// writing, and returns the damage, the first 1,000 places of it. What the keys and values
-    /// say, and whether all that is there is counted, only [`check`](Self::check) finds out.
-    pub fn scrub(&self) -> Vec<DamagedRecord> {
+    /// say, and whether all that is there is counted, only [`check`](Self::check) finds out. A page
+    /// that changes whenever it is looked at, eight times, is passed.
+    ///
+    /// # Errors
+    /// [`ReadError::Memory`]: there is no memory to look at the rest.
+    pub fn scrub(&self) -> Result<Vec<DamagedRecord>, ReadError> {
         self.shared.engine.scrub()
     }
 

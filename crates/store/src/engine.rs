@@ -380,8 +380,11 @@ pub trait StorageEngine<M: Media>: Send + Sync {
 
     /// Compares all pages and values with their sums while others go on, and returns the first
     /// damage. Nothing where the engine cannot.
-    fn scrub(&self) -> Vec<DamagedRecord> {
-        Vec::new()
+    ///
+    /// # Errors
+    /// [`ReadError`]: the rest was not looked at.
+    fn scrub(&self) -> Result<Vec<DamagedRecord>, ReadError> {
+        Ok(Vec::new())
     }
 
     /// Returns whether the keys are counted, or will have been counted at once.

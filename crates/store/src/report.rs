@@ -99,7 +99,7 @@ pub struct ScrubStats {
     pub bytes: u64,
     /// Bytes of this round.
     pub round_bytes: u64,
-    /// Damaged places that are known, at most some thousands.
+    /// Damaged places that are known, at most 2,000.
     /// [`Store::scrub_findings`](crate::Store::scrub_findings) lists the first of them.
     pub damaged: u64,
 }

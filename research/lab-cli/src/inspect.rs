@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What saves the rest of a damaged index.
+/// The command that saves what is left of a damaged index.
 const SAVED_BY: &str = "export --skip-damaged POOL FILE.jsonl";
 
 /// Describes a pool.

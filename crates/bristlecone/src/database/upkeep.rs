@@ -103,7 +103,8 @@ impl Database {
     /// while others go on reading and writing. [`Options::scrub`] does so in the background.
     ///
     /// # Errors
-    /// [`Damaged`](crate::ErrorKind::Damaged), with up to 1,000 places, a line each.
+    /// [`Damaged`](crate::ErrorKind::Damaged), with the first places, a line each;
+    /// [`NoSpace`](crate::ErrorKind::NoSpace) without memory to look at the rest.
     ///
     /// # Examples
     /// ```
@@ -114,7 +115,7 @@ impl Database {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn scrub(&self) -> Result<()> {
-        let found = self.store().scrub();
+        let found = self.store().scrub().or_error()?;
         if found.is_empty() {
             return Ok(());
         }

@@ -122,11 +122,8 @@ impl Source for Salvage {
         for name in survey.broken.iter().filter(|broken| broken.is_name) {
             report(bar, &format_args!("damaged: {}: {}", name.entry, name.what));
         }
-        for what in survey.index.blocks.values() {
-            report(bar, &format_args!("damaged: index: {what}"));
-        }
-        if let Some(violation) = survey.violation() {
-            report(bar, &format_args!("damaged: index: {violation}"));
+        for what in survey.index_problems() {
+            report(bar, &format_args!("damaged: {what}"));
         }
         let unseen = survey.unseen();
         if unseen > 0 {

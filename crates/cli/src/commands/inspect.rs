@@ -15,7 +15,7 @@ use bristlecone_command::text::{bytes, duration, grouped, quoted};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What saves the rest of a damaged database.
+/// The command that saves what is left of a damaged database.
 const SAVED_BY: Option<&str> = Some("repair POOL NEW");
 
 /// Shows what a database is.

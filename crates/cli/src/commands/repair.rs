@@ -1,19 +1,16 @@
 //! `repair`: all that is whole in a damaged database, as a new one.
 
 use crate::args::Repair;
-use crate::damage::{Survey, describe};
+use crate::damage::{Survey, collecting, describe};
 use crate::database::{self, ROOT, server_bookkeeping};
 use bristlecone_command::export::{beyond_saving, report};
 use bristlecone_command::failure::{Failure, Outcome};
-use bristlecone_command::pool::{about, files_of, open_pool};
+use bristlecone_command::pool::{about, open_pool};
 use bristlecone_command::records::survival;
-use bristlecone_command::scratch::Unfinished;
-use bristlecone_command::signals::remove_temporary_files_on_signals;
 use bristlecone_command::text::{duration, grouped, program, quoted, shell_path};
 use bristlecone_command::{print_report, progress};
-use bristlecone_index::damage::collecting_damage;
+use bristlecone_pmem::MediumKind;
 use bristlecone_pmem::media::Auto;
-use bristlecone_pmem::{Media, MediumKind, OpenError, Pool, PoolOptions};
 use bristlecone_server::data::Data;
 use bristlecone_store::{NAMELESS, SalvageError, Store, StoreOptions, WallClock};
 use serde::Serialize;
@@ -52,25 +49,8 @@ pub fn run(args: &Repair) -> Outcome {
     database::expect(&damaged, from)?;
     let survey = progress::waiting("looking for damage", || Survey::of(&damaged, from))
         .map_err(|e| beyond_saving(&e))?;
-    remove_temporary_files_on_signals()?;
-    let mut options = PoolOptions::default();
-    options.media.medium = args.write.medium.kind();
-    options.media.durability = args.write.durability;
-    let pool = Pool::<Auto>::create(to, &options).map_err(|e| match e {
-        OpenError::Exists(_) => Failure::new(format!("{e}: name another file, or remove that one")),
-        e => Failure::new(e.to_string()),
-    })?;
+    let (pool, unfinished) = database::new_pool(to, args.write)?;
     let medium = pool.info().medium;
-    // Only what this command has made: not a device, nor a file that has the name of a journal.
-    let [file, journal] = files_of(to);
-    let unfinished = Unfinished::new(
-        [
-            to.is_file().then_some(file),
-            (medium == MediumKind::Journal).then_some(journal),
-        ]
-        .into_iter()
-        .flatten(),
-    );
     let choice = StoreOptions::default().without_thread();
     let store = Store::create(&pool, ROOT, &choice).map_err(|e| about(to, &e))?;
     let bar = progress::steps("copying", survey.whole.values().sum());
@@ -92,21 +72,13 @@ pub fn run(args: &Repair) -> Outcome {
             }
         })
     };
-    // On a device, what opening the index does about damage would be durable.
-    let copied = if damaged.pm().read_only() {
-        collecting_damage(&mut copy).0
-    } else {
-        copy()
-    };
+    let (copied, _) = collecting(&damaged, &mut copy);
     let salvaged = copied.map_err(|e| match e {
         SalvageError::From(e) => beyond_saving(&about(from, &e)),
         e => about(to, &e),
     })?;
-    for what in survey.index.blocks.values() {
-        report(&bar, &format_args!("damaged: index: {what}"));
-    }
-    if let Some(violation) = survey.violation() {
-        report(&bar, &format_args!("damaged: index: {violation}"));
+    for what in survey.index_problems() {
+        report(&bar, &format_args!("damaged: {what}"));
     }
     bar.finish_and_clear();
     let lost = mend(to, &store)?;
@@ -146,7 +118,8 @@ fn mend(path: &Path, store: &Store<Auto>) -> Outcome<u64> {
         .iter()
         .any(|keyspace| keyspace.name().starts_with(NAMELESS))
     {
-        // What belongs together is not known, and a server would remove what seems to be left over.
+        // Nobody can tell which elements belong to which keys, and a server would remove those that
+        // seem to belong to none.
         eprintln!(
             "{}: keyspaces of a server's have lost their names and are there by their numbers: do not serve it, `export` them",
             path.display()

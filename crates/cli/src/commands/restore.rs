@@ -1,16 +1,13 @@
 //! `restore`: a pool made from a server's backup.
 
 use crate::args::Restore;
-use crate::database::ROOT;
+use crate::database::{self, ROOT};
 use bristlecone_command::failure::{Failure, Outcome};
-use bristlecone_command::pool::{about, files_of};
+use bristlecone_command::pool::about;
 use bristlecone_command::records::survival;
-use bristlecone_command::scratch::Unfinished;
-use bristlecone_command::signals::remove_temporary_files_on_signals;
 use bristlecone_command::text::{bytes, duration, grouped, program, shell_path};
 use bristlecone_command::{print_report, progress};
-use bristlecone_pmem::media::Auto;
-use bristlecone_pmem::{MediumKind, OpenError, Pool, PoolOptions};
+use bristlecone_pmem::MediumKind;
 use bristlecone_store::{BackupError, BackupReport, Store, StoreOptions, is_backup};
 use serde::Serialize;
 use std::fs::File;
@@ -49,7 +46,6 @@ pub fn run(args: &Restore) -> Outcome {
     if !is_backup(start) {
         return Err(about(backup, &BackupError::NotABackup));
     }
-    remove_temporary_files_on_signals()?;
     let restored = restore(args, &mut from)?;
     bar.finish_and_clear();
     tell(args, restored, started.elapsed())
@@ -66,24 +62,8 @@ struct Restored {
 /// Makes the pool. Nothing of it is left if that fails.
 fn restore(args: &Restore, from: &mut impl Read) -> Outcome<Restored> {
     let path = &args.pool;
-    let mut options = PoolOptions::default();
-    options.media.medium = args.write.medium.kind();
-    options.media.durability = args.write.durability;
-    let pool = Pool::<Auto>::create(path, &options).map_err(|e| match e {
-        OpenError::Exists(_) => Failure::new(format!("{e}: name another file, or remove that one")),
-        e => Failure::new(e.to_string()),
-    })?;
+    let (pool, unfinished) = database::new_pool(path, args.write)?;
     let medium = pool.info().medium;
-    // Only what this command has made: not a device, nor a file that has the name of a journal.
-    let [file, journal] = files_of(path);
-    let unfinished = Unfinished::new(
-        [
-            path.is_file().then_some(file),
-            (medium == MediumKind::Journal).then_some(journal),
-        ]
-        .into_iter()
-        .flatten(),
-    );
     let choice = StoreOptions::default().without_thread();
     let (store, report) =
         Store::restore(&pool, ROOT, &choice, from).map_err(|e| explain(args, &e))?;

@@ -441,6 +441,9 @@ fn entries_of_a_keyspace_whose_name_is_damaged_are_saved_by_its_number() {
         .fails(&["repair p NEW"])
         .json();
     assert!(check["errors"].to_string().contains("catalogue"), "{check}");
+    b.run(&["repair", "p", "mended"]).ends(3, &["catalogue"]);
+    let kept = ["get", "mended", "kept", "--keyspace", "number 1"];
+    assert_eq!(b.run(&kept).ok().text(), "yes");
     let args = ["export", "p", "out.jsonl", "--skip-damaged", "--keyspace"];
     b.run(&[&args[..], &["number 1"]].concat())
         .ends(3, &["catalogue"]);

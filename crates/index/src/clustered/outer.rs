@@ -109,6 +109,14 @@ pub(super) fn head_sum(content: u32, [a, b]: [u64; 2], len: u32) -> u32 {
     sum::words(content, &[a, b, len.into()])
 }
 
+impl Reference {
+    /// Whether the value has a content with the sum `content`.
+    pub(super) fn has_sum(&self, content: u32) -> bool {
+        let [a, b, c] = self.head;
+        head_sum(content, [a, b], self.len() as u32) == (c >> 32) as u32
+    }
+}
+
 /// A value that a change brings.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Given<'g> {

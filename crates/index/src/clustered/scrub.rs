@@ -10,12 +10,11 @@
 //! 3. The *values* that a page leads to stay while this thread is pinned. One that was freed
 //!    meanwhile counts as little as its page, which was replaced before.
 //!
-//! What has left memory does not come back for this. What was not read since the tree was opened
-//! comes there once.
+//! Pages and values that were evicted are read from the pool file and stay out of memory. Those
+//! that nobody has touched since the tree was opened come to memory once.
 
 use super::hosted::HostedTree;
 use super::layout::{Header, MAX_PAGE, MIN_PAGE, Seed};
-use super::outer::head_sum;
 use super::page::Page;
 use super::part::Part;
 use super::place::{Base, Place};
@@ -24,8 +23,8 @@ use super::table::{Kind, Table, Word};
 use super::tail::Seen;
 use super::{ClusteredTree, Handle, ReadError};
 use crate::inner::Ranged;
-use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
+use bristlecone_pmem::{Media, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
 use std::ops::Bound;
 
@@ -37,8 +36,8 @@ const PIECE: usize = 64 << 10;
 /// Inner pages that are looked at while their lock is held.
 const UPPER_AT_ONCE: usize = 32;
 
-/// What a step of scrubbing has looked at.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Counts of one step of scrubbing, and where the next one begins.
+#[derive(Debug, Default)]
 pub struct Scrubbed {
     /// Pages.
     pub pages: u64,
@@ -52,14 +51,16 @@ pub struct Scrubbed {
     /// of them.
     pub passed: Vec<Vec<u8>>,
     /// There was no memory or space to go on, from `next`.
-    pub is_stuck: bool,
+    pub stopped: Option<SpaceError>,
 }
 
-/// What scrubbing found: the key that the damaged page begins with, and what is wrong.
+/// Called for each damaged page, with the key that the page begins with and a description.
 type Found<'f> = dyn FnMut(&[u8], String) + 'f;
 
-/// Why a look at a page does not count.
-enum Unsure {
+/// The outcome of a look at a page.
+enum Looked {
+    Sound,
+    Damaged(String),
     /// It changed meanwhile.
     Changed,
     /// It has to be loaded.
@@ -79,7 +80,7 @@ impl<M: Media> HostedTree<M> {
             // Pinned for a page only: what others free meanwhile can be used again.
             let guard = epoch::pin();
             match self.0.scrub_at(&from, &mut done, found, &guard) {
-                Some(next) if done.bytes < most && !done.is_stuck => from = next,
+                Some(next) if done.bytes < most && done.stopped.is_none() => from = next,
                 next => {
                     done.next = next;
                     return done;
@@ -105,9 +106,8 @@ impl<M: Media> HostedTree<M> {
                 return done;
             };
             let from = (after.as_ref().map(Vec::as_slice), Bound::Unbounded);
-            let mut some = pages.range::<[u8], _>(from).take(UPPER_AT_ONCE);
             let mut last = None;
-            for (low, known) in some.by_ref() {
+            for (low, known) in pages.range::<[u8], _>(from).take(UPPER_AT_ONCE) {
                 if let Err(what) = tree.check_upper(low, known) {
                     let id = known.id;
                     found(low, format!("inner page {id}: {what}"));
@@ -148,16 +148,16 @@ impl<M: Media> Tree<M> {
             };
             let low = at.low.as_deref().unwrap_or_default();
             match looked {
-                Ok(Ok(())) => return at.high,
-                Ok(Err(what)) => {
+                Looked::Sound => return at.high,
+                Looked::Damaged(what) => {
                     found(low, what);
                     return at.high;
                 }
-                Err(Unsure::Changed) => {}
-                Err(Unsure::Load) => match self.load(from, guard) {
+                Looked::Changed => {}
+                Looked::Load => match self.load(from, guard) {
                     Ok(()) => {}
-                    Err(ReadError::Space(_)) => {
-                        done.is_stuck = true;
+                    Err(ReadError::Space(e)) => {
+                        done.stopped = Some(e);
                         return Some(from.to_vec());
                     }
                     Err(e) => {
@@ -173,21 +173,15 @@ impl<M: Media> Tree<M> {
         at.high
     }
 
-    /// Looks at a page that is loaded. Returns what is wrong with it.
-    fn scrub_loaded(
-        &self,
-        part: &Part,
-        at: &Ranged<[u8]>,
-        done: &mut Scrubbed,
-    ) -> Result<Result<(), String>, Unsure> {
+    /// Looks at a page that is loaded.
+    fn scrub_loaded(&self, part: &Part, at: &Ranged<[u8]>, done: &mut Scrubbed) -> Looked {
         let version = part.version.read();
         let (count, end) = part.count_and_end();
         let (id, generation, page) = (part.id(), part.generation(), self.page_of(part));
         if !part.version.validate(version) || !self.inner.validate(&at.located) {
-            return Err(Unsure::Changed);
+            return Looked::Changed;
         }
-        let mut values = (0, 0);
-        let mut look = || {
+        let look = || {
             let (header, seed) = page.header(self.salt)?;
             if header.id != id || header.level != 0 || header.generation != generation {
                 return Err("its header is another page's".to_owned());
@@ -200,18 +194,21 @@ impl<M: Media> Tree<M> {
                     places.len()
                 ));
             }
-            values = self.scrub_values(page, &header, places)?;
-            Ok(())
+            self.scrub_values(page, &header, places)
         };
         let looked = look();
-        done.bytes += page.words() as u64 * 8 + values.1;
+        let (values, bytes) = *looked.as_ref().unwrap_or(&(0, 0));
+        done.bytes += page.words() as u64 * 8 + bytes;
+        let block = part.block();
         if !part.version.validate(version) {
-            return Err(Unsure::Changed);
+            return Looked::Changed;
         }
         done.pages += 1;
-        done.values += values.0;
-        let block = part.block();
-        Ok(looked.map_err(|what| format!("page {id} at {block:#x}: {what}")))
+        done.values += values;
+        match looked {
+            Ok(_) => Looked::Sound,
+            Err(what) => Looked::Damaged(format!("page {id} at {block:#x}: {what}")),
+        }
     }
 
     /// The records of the groups of a tail up to word `end`, all of which are sound.
@@ -237,40 +234,39 @@ impl<M: Media> Tree<M> {
         Ok(places)
     }
 
-    /// Looks at a page that is not loaded. Returns what is wrong with it.
-    fn scrub_unloaded(
-        &self,
-        id: u32,
-        at: &Ranged<[u8]>,
-        done: &mut Scrubbed,
-    ) -> Result<Result<(), String>, Unsure> {
-        // Loading it says what is wrong.
+    /// Looks at a page that is not loaded. Loading it says what is wrong with it.
+    fn scrub_unloaded(&self, id: u32, at: &Ranged<[u8]>, done: &mut Scrubbed) -> Looked {
         let word = self.table.read(self.pm(), id).ok().flatten();
-        let word = word.filter(|word| word.kind == Kind::Page);
-        let word = word.ok_or(Unsure::Load)?;
+        let Some(word) = word.filter(|word| word.kind == Kind::Page) else {
+            return Looked::Load;
+        };
         let mut copy = vec![0; MIN_PAGE / 8];
         let page = if self.copy_away(word.block, &mut copy).is_some() {
             let words = Page::copied(self.pm(), &mut copy).header_words();
             if !(MIN_PAGE / 8..=copy.len().min(MAX_PAGE / 8)).contains(&words) {
-                return Err(Unsure::Load);
+                return Looked::Load;
             }
             Page::copied(self.pm(), &mut copy[..words])
         } else {
             self.touch_page_at(word.block);
-            let checked = self.checked_page(word.block);
-            checked.map_err(|_| Unsure::Load)?.0
+            let Ok((page, ..)) = self.checked_page(word.block) else {
+                return Looked::Load;
+            };
+            page
         };
         let looked = self.look_at_unloaded(page, (id, word), at);
         let (values, bytes) = looked.unwrap_or_default();
         done.bytes += page.words() as u64 * 8 + bytes;
         if !self.inner.validate(&at.located) {
-            return Err(Unsure::Changed);
+            return Looked::Changed;
         }
-        // An inner page too: it is the way to those below it.
-        looked.ok_or(Unsure::Load)?;
+        if looked.is_none() {
+            // An inner page too: it is the way to those below it.
+            return Looked::Load;
+        }
         done.pages += 1;
         done.values += values;
-        Ok(Ok(()))
+        Looked::Sound
     }
 
     /// The number of values that a leaf page leads to which nobody changes, and their bytes; `None`
@@ -304,24 +300,21 @@ impl<M: Media> Tree<M> {
         if !self.is_away(one.block..end) {
             return false;
         }
-        let mut piece = vec![0; PIECE.min(HEAD + one.len())];
-        let (head, mut at) = (&mut piece[..HEAD], one.block);
-        if !self.pm().read_away(at, head) || *head != one.encode()[..HEAD] {
+        let mut head = [0; HEAD];
+        if !self.pm().read_away(one.block, &mut head) || head != one.encode()[..HEAD] {
             return false;
         }
-        at += HEAD as u64;
-        let mut sum = self.salt as u32;
+        let mut piece = vec![0; PIECE.min(one.len())];
+        let (mut sum, mut at) = (self.salt as u32, one.block + HEAD as u64);
         while at < end {
             let len = PIECE.min((end - at) as usize);
-            piece.resize(PIECE, 0);
             if !self.pm().read_away(at, &mut piece[..len]) {
                 return false;
             }
             sum = crc32c::crc32c_append(sum, &piece[..len]);
             at += len as u64;
         }
-        let [a, b, c] = one.head;
-        head_sum(sum, [a, b], one.len() as u32) == (c >> 32) as u32
+        one.has_sum(sum)
     }
 
     /// Compares the values that a page leads to. Returns how many there are, and their bytes.

@@ -115,7 +115,7 @@ fn each_wrong_bit_of_a_page_is_found() {
         let low = page.low(&header).unwrap_or(&[]).to_vec();
         for word in 0..words {
             let is_tail = (tail..part.end()).contains(&word);
-            // What lies between groups, and behind the last, is not the page's.
+            // Words between groups and after the last one have no content.
             if word >= header.tail && !is_tail {
                 continue;
             }

@@ -67,7 +67,7 @@ pub struct Settings {
     pub tls_user_of_certificate: bool,
     /// The address to serve metrics on, over HTTP.
     pub metrics: Option<String>,
-    /// Who may see the status page, where there is one.
+    /// The clients that may see the status page.
     pub status_page: Allowed,
     /// The default user's password; empty for none.
     pub requirepass: String,

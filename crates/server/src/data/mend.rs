@@ -13,7 +13,7 @@ use super::sorted_set;
 use super::spaces::{DATABASES, Space};
 use super::tx::Tx;
 use crate::error::{CommandError, Outcome};
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, Range};
 
 /// The most records, and about the most bytes, that are read or written in one step.
 const AT_ONCE: usize = 1024;
@@ -32,6 +32,18 @@ pub struct Mended<'a> {
     pub has: u64,
     /// Its head cannot be read: it is left as it is.
     pub is_broken: bool,
+}
+
+/// Returns a large collection's value, its id, and the positions of its elements, which count from
+/// 0 except in a list; `None` if its head cannot be read.
+fn opened(head: &[u8]) -> Option<(Value, u64, Range<u64>)> {
+    let value = Value::decode(head, None).ok()?;
+    let at = match value.kind {
+        Kind::List => numbers(&value.body).map(|[start, end]| start..end),
+        _ => numbers(&value.body).map(|[count]| 0..count),
+    };
+    let (id, at) = (value.id?, at.ok()?);
+    Some((value, id, at))
 }
 
 impl Data {
@@ -88,40 +100,29 @@ impl Data {
         head: &[u8],
         told: &mut dyn FnMut(&Mended<'_>),
     ) -> Outcome {
-        let mut mended = Mended {
-            db,
-            key,
-            had: 0,
-            has: 0,
-            is_broken: true,
-        };
-        let Ok(before) = Value::decode(head, None) else {
-            told(&mended);
+        let Some((before, id, at)) = opened(head) else {
+            told(&Mended {
+                db,
+                key,
+                had: 0,
+                has: 0,
+                is_broken: true,
+            });
             return Ok(());
         };
-        let Some(id) = before.id else {
-            return Ok(());
-        };
-        let (had, has, body) = match before.kind {
+        let had = at.end.saturating_sub(at.start);
+        let (has, body) = match before.kind {
             Kind::List => {
-                let Ok([start, end]) = numbers(&before.body) else {
-                    told(&mended);
-                    return Ok(());
-                };
-                let (first, has) = self.close_gaps(id, start)?;
+                let (first, has) = self.close_gaps(id, at.start)?;
                 let body = [first.to_be_bytes(), (first + has).to_be_bytes()].concat();
-                (end.saturating_sub(start), has, body)
+                (has, body)
             }
             kind => {
-                let Ok([had]) = numbers(&before.body) else {
-                    told(&mended);
-                    return Ok(());
-                };
                 let has = match kind {
                     Kind::SortedSet => self.pair_up(id)?,
                     _ => self.count(&id.to_be_bytes())?,
                 };
-                (had, has, has.to_be_bytes().to_vec())
+                (has, has.to_be_bytes().to_vec())
             }
         };
         let _held = self.lock(std::iter::once((db, key)));
@@ -146,9 +147,13 @@ impl Data {
             Ok(())
         })?;
         if has != had {
-            mended.is_broken = false;
-            (mended.had, mended.has) = (had, has);
-            told(&mended);
+            told(&Mended {
+                db,
+                key,
+                had,
+                has,
+                is_broken: false,
+            });
         }
         Ok(())
     }
@@ -365,7 +370,7 @@ mod tests {
         }
         assert_eq!((by_score, named.count() as u64), (card, card));
         assert!(card > all - lost["z"], "one of two records is enough");
-        // What has an expiry is swept again.
+        // The record by which the sweeper finds the expired set is back.
         let mut tx = data.begin(0);
         assert!(tx.get(Space::Expiries, &noted).unwrap().is_some());
         drop(tx);

@@ -93,7 +93,7 @@ pub struct Lookups {
 }
 
 impl Lookups {
-    /// What was counted as a hit has expired.
+    /// Counts a hit as a miss after all: the value has expired.
     pub(crate) fn take_back(&self) {
         // ORDERING: Relaxed; shown only.
         self.hits.fetch_sub(1, Ordering::Relaxed);

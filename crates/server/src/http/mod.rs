@@ -35,10 +35,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const FRESH: Duration = Duration::from_millis(100);
 /// The status page.
 const PAGE: &str = include_str!("page.html");
-/// What the page may do: ask this address for its state, and nothing else.
-const PAGE_MAY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'";
+/// The page's Content-Security-Policy: its script asks this address, and no other.
+const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'";
 
-/// What monitors ask, and the last answers.
+/// Answers monitors, and keeps its last answers.
 #[derive(Debug)]
 pub struct Monitor {
     server: Arc<Server>,
@@ -46,7 +46,7 @@ pub struct Monitor {
     status: Kept,
 }
 
-/// An answer, which is good for a moment: however many ask, it is made once.
+/// An answer that stays good for [`FRESH`]: it is made once, however many ask meanwhile.
 #[derive(Debug, Default)]
 struct Kept(Mutex<Option<(Instant, Bytes)>>);
 
@@ -107,7 +107,7 @@ impl Monitor {
         }
     }
 
-    /// The answer that `make` makes, where the threads that serve clients do not wait for it.
+    /// Returns the answer that `make` makes on a blocking thread: those that serve clients go on.
     async fn made(
         self: &Arc<Self>,
         of: fn(&Self) -> &Kept,
@@ -157,7 +157,7 @@ fn hidden<B>(settings: &Settings, place: Place, request: &Request<B>) -> Option<
     if !is_shown {
         return Some(text(
             StatusCode::FORBIDDEN,
-            "the status page shows commands and clients: set status-page to yes to let other machines see it\n",
+            "the setting status-page does not let you see commands and clients here: it is local unless set to yes or no\n",
         ));
     }
     let host = request.headers().get(header::HOST);
@@ -190,9 +190,9 @@ async fn respond<B>(monitor: &Arc<Monitor>, place: Place, request: &Request<B>) 
     let (kind, made) = match path {
         "/" => {
             let mut answer = answer_of(StatusCode::OK, "text/html; charset=utf-8", PAGE);
-            let may = HeaderValue::from_static(PAGE_MAY);
+            let policy = HeaderValue::from_static(PAGE_POLICY);
             let headers = answer.headers_mut();
-            headers.insert(header::CONTENT_SECURITY_POLICY, may);
+            headers.insert(header::CONTENT_SECURITY_POLICY, policy);
             return answer;
         }
         "/health" => return fitness(&server.broken()),

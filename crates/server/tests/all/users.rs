@@ -148,3 +148,42 @@ fn who_waits_for_a_key_loses_the_right_to_it() {
     same(&admin.call("ACL SETUSER bob -blpop"), "+OK\n");
     assert!(c.is_closed());
 }
+
+/// `CONFIG SET` and `CONFIG REWRITE` waited for each other's lock for ever.
+#[test]
+fn settings_are_changed_and_written_at_the_same_time() {
+    const TIMES: usize = 100;
+    let dir = tempfile::tempdir().unwrap();
+    let (file, acl) = (dir.path().join("serve.toml"), dir.path().join("users.acl"));
+    std::fs::write(&file, "# ours\nmaxclients = 50\n").unwrap();
+    let mut read = settings();
+    read.read_file(&file).unwrap();
+    read.aclfile = Some(acl.clone());
+    let live = Live::with(read, MediumKind::Mapped);
+    let commands = [
+        |n: usize| format!("CONFIG SET timeout {}", 1000 + n),
+        |_: usize| "CONFIG REWRITE".to_owned(),
+        |_: usize| "CONFIG REWRITE".to_owned(),
+        |_: usize| "ACL SAVE".to_owned(),
+        |_: usize| "ACL SAVE".to_owned(),
+    ];
+    std::thread::scope(|scope| {
+        for command in commands {
+            let mut client = live.client();
+            scope.spawn(move || {
+                for n in 0..TIMES {
+                    let command = command(n);
+                    same(&client.call(&command), "+OK\n");
+                }
+            });
+        }
+    });
+    let mut client = live.client();
+    same(&client.call("CONFIG REWRITE"), "+OK\n");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let last = 1000 + TIMES - 1;
+    assert_eq!(text, format!("# ours\nmaxclients = 50\ntimeout = {last}\n"));
+    same(&client.call("ACL LOAD"), "+OK\n");
+    // Nothing else is left there.
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+}

@@ -232,9 +232,8 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
         self.core.find_damage()
     }
 
-    fn scrub(&self) -> Vec<DamagedRecord> {
-        self.core.scrub_all();
-        self.core.scrub.found()
+    fn scrub(&self) -> Result<Vec<DamagedRecord>, ReadError> {
+        self.core.scrub_all()
     }
 
     fn is_counted(&self) -> bool {

@@ -3,9 +3,9 @@
 //! change with one wrong bit is mended, as by a reader.
 
 use super::Core;
-use crate::error::DamagedRecord;
+use crate::error::{DamagedRecord, ReadError};
 use crate::report::{MAX_REPORTED, ScrubStats};
-use bristlecone_index::clustered::Scrubbed;
+use bristlecone_index::clustered::{self, Scrubbed};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
 use std::collections::BTreeMap;
@@ -79,21 +79,23 @@ impl Scrub {
 }
 
 impl<M: Media> Core<M> {
-    /// Looks at all pages and long values, as far as there is memory.
-    pub(super) fn scrub_all(&self) {
+    /// Looks at all pages and long values, and returns the damage that is known then.
+    ///
+    /// # Errors
+    /// [`ReadError::Memory`]: the rest was not looked at.
+    pub(super) fn scrub_all(&self) -> Result<Vec<DamagedRecord>, ReadError> {
         let _turn = lock(&self.scrub.turn);
         lock(&self.scrub.state).at.clear();
-        self.step(u64::MAX);
+        self.step(u64::MAX)?;
+        Ok(self.scrub.found())
     }
 
     /// Looks at pages and long values of about so many bytes. Returns whether that ended a round.
-    fn scrub_some(&self, bytes: u64) -> bool {
-        let _turn = lock(&self.scrub.turn);
-        self.step(bytes)
-    }
-
-    /// As [`scrub_some`](Self::scrub_some). The caller has the turn.
-    fn step(&self, bytes: u64) -> bool {
+    /// The caller has the turn.
+    ///
+    /// # Errors
+    /// [`ReadError::Memory`]; the next step goes on there.
+    fn step(&self, bytes: u64) -> Result<bool, ReadError> {
         let (at, begins) = {
             let state = lock(&self.scrub.state);
             (state.at.clone(), state.at.is_empty())
@@ -117,7 +119,10 @@ impl<M: Media> Core<M> {
         let ended = done.next.is_none();
         state.at = done.next.unwrap_or_default();
         state.stats.rounds += u64::from(ended);
-        ended
+        match done.stopped {
+            None => Ok(ended),
+            Some(e) => Err(super::read_error(None, clustered::ReadError::Space(e))),
+        }
     }
 }
 
@@ -138,8 +143,11 @@ pub(super) fn spawn<M: Media>(
             // A page or a value may be longer than a step: the next ones come later, then.
             let mut owed = Duration::ZERO;
             while !core.control.wait_or_stop(EVERY + owed) {
+                let turn = lock(&core.scrub.turn);
                 let before = core.scrub.stats().bytes;
-                let ended = core.scrub_some(budget);
+                // Without memory it goes on there when there is some.
+                let ended = core.step(budget).unwrap_or(false);
+                drop(turn);
                 let read = core.scrub.stats().bytes - before;
                 let earned = Duration::from_secs_f64(read as f64 / bytes_per_second.max(1) as f64);
                 owed = earned.saturating_sub(EVERY);

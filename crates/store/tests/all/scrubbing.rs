@@ -56,7 +56,7 @@ fn damage_of_an_open_store_is_found_and_is_gone_when_it_is_mended() {
     let path = dir.path().join("pool");
     let store = filled(&path, &StoreOptions::default().without_thread());
     let k = store.keyspace("k").unwrap();
-    assert!(store.scrub().is_empty());
+    assert!(store.scrub().unwrap().is_empty());
     let before = store.stats().scrub;
     assert!(
         before.rounds == 1 && before.values >= 100 && before.pages > 10,
@@ -66,7 +66,7 @@ fn damage_of_an_open_store_is_found_and_is_gone_when_it_is_mended() {
     for n in [501_u32, 700] {
         assert_eq!(store.get(&k, &n.to_be_bytes()).unwrap(), Some(value(n)));
         invert(&path, n);
-        let found = store.scrub();
+        let found = store.scrub().unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
         let text = found[0].to_string();
         assert!(text.contains("checksum"), "{text}");
@@ -78,7 +78,7 @@ fn damage_of_an_open_store_is_found_and_is_gone_when_it_is_mended() {
             (found, 1)
         );
         invert(&path, n);
-        assert!(store.scrub().is_empty());
+        assert!(store.scrub().unwrap().is_empty());
         assert_eq!(store.stats().scrub.damaged, 0);
     }
     assert_eq!(store.stats().scrub.rounds, 5);
