@@ -94,7 +94,7 @@ fn all_pages_are_looked_at_and_stay_where_they_are() {
 }
 
 #[test]
-fn each_wrong_bit_of_a_page_is_found() {
+fn a_wrong_bit_in_any_word_of_a_page_is_found() {
     damage_is_expected::here();
     let (_dir, tree) = filled(2_000);
     // So that there are tails.
