@@ -32,6 +32,7 @@
 //! | `lazy`, `hosted` | a tree whose pages are loaded as they are touched; one under a store |
 //! | `evict` | giving memory back |
 //! | `scrub` | comparing pages and values with their sums while the tree is in use |
+//! | `since` | pages that may have changed since a mark |
 //! | `marks`, `observe` | up to when changes are durable; telling a store of changes |
 //! | `outer` | long values, in blocks of their own |
 //! | `page`, `tail`, `find`, `image` | reading a page, searching it, building one |
@@ -122,6 +123,7 @@ mod scrub;
 mod serial;
 mod sessions;
 mod shown;
+mod since;
 mod slots;
 mod snapshot;
 mod spread;
@@ -153,6 +155,8 @@ mod tests_rescue;
 mod tests_scrub;
 #[cfg(test)]
 mod tests_serial;
+#[cfg(test)]
+mod tests_since;
 #[cfg(test)]
 mod tests_snapshots;
 #[cfg(test)]
@@ -189,6 +193,7 @@ pub use scrub::Scrubbed;
 pub use serial::Reads;
 use sessions::Sessions;
 use shown::Shown;
+pub use since::{Mark, PageRange};
 use slots::Slots;
 pub use snapshot::{Snapshot, WriteError};
 use std::fmt;
