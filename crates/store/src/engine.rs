@@ -40,6 +40,7 @@ pub use crate::streams::{slice, whole};
 pub use crate::sync::wait;
 pub use crate::write::{check_key, check_value, retry_for_space};
 
+use crate::archive::ArchiveStats;
 use crate::catalogue::Keyspace;
 use crate::entries::Entries;
 use crate::entry::{Entry, Update};
@@ -395,6 +396,11 @@ pub trait StorageEngine<M: Media>: Send + Sync {
     /// Returns what scrubbing has done.
     fn scrub_stats(&self) -> ScrubStats {
         ScrubStats::default()
+    }
+
+    /// Returns what was archived; `None` if nothing is to be.
+    fn archive_stats(&self) -> Option<ArchiveStats> {
+        None
     }
 
     /// Returns the first damage that scrubbing has found.

@@ -1,8 +1,10 @@
 //! Errors, one enum per kind of operation.
 
+mod archive;
 mod backup;
 mod salvage;
 
+pub use archive::ArchiveError;
 pub use backup::BackupError;
 pub use salvage::SalvageError;
 
@@ -507,6 +509,8 @@ pub enum StoreError {
     Write(Box<WriteError>),
     /// The system refused the vacuum's thread.
     Thread(io::Error),
+    /// The archive could not be opened.
+    Archive(Box<ArchiveError>),
 }
 
 impl fmt::Display for StoreError {
@@ -557,6 +561,7 @@ impl fmt::Display for StoreError {
             Self::Damaged(e) => write!(f, "{e}"),
             Self::Write(e) => write!(f, "{e}"),
             Self::Thread(e) => write!(f, "no thread to vacuum with: {e}"),
+            Self::Archive(e) => write!(f, "{e}"),
         }
     }
 }
@@ -569,6 +574,7 @@ impl std::error::Error for StoreError {
             Self::Damaged(e) => Some(e),
             Self::Write(e) => Some(e),
             Self::Thread(e) => Some(e),
+            Self::Archive(e) => Some(e),
             _ => None,
         }
     }

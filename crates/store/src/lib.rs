@@ -15,6 +15,7 @@
 //! | `transaction`, `batch`, `snapshot` | [`Transaction`], [`Batch`], [`Snapshot`] and [`Cursor`] |
 //! | `shared`, `keyspace` | what all handles of a store share; making, renaming and dropping keyspaces |
 //! | `tree` | the engine |
+//! | `archive` | states and commits in files, from which a store is made again as it was at any commit |
 //! | `engine`, `format` | what handles ask of an engine, and of a store's format |
 //! | `feed`, `root`, `control`, `dropped` | committed changes for subscribers; a store's root; orders to an engine's thread; dropped keyspaces |
 //! | `catalogue`, `reads`, `write`, `pinned` | the keyspaces there are; what a transaction has read; what a commit is asked for; values read in place |
@@ -43,6 +44,7 @@
 //! # }
 //! ```
 
+mod archive;
 mod backup;
 mod batch;
 mod bounds;
@@ -75,14 +77,17 @@ mod tree;
 mod wall;
 mod write;
 
+pub use archive::{
+    Archive, ArchiveFile, ArchiveOptions, ArchiveStats, FileKind, Plan, Step as PlanStep, Until,
+};
 pub use backup::{BackupReport, is_backup};
 pub use batch::Batch;
 pub use catalogue::Keyspace;
 pub use entries::{Entries, Place};
 pub use entry::{Entry, Update};
 pub use error::{
-    BackupError, CloseError, ConflictError, Damage, DamagedRecord, ReadError, SalvageError,
-    StoreError, WriteError,
+    ArchiveError, BackupError, CloseError, ConflictError, Damage, DamagedRecord, ReadError,
+    SalvageError, StoreError, WriteError,
 };
 pub use feed::{Watch, WatchEvent, WatchLimits};
 pub use limits::{MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
@@ -93,7 +98,7 @@ pub use report::{
     VacuumReport,
 };
 pub use snapshot::{Cursor, Pair, Snapshot};
-pub use store::Store;
+pub use store::{RestoredReport, Store};
 pub use transaction::{Isolation, Savepoint, Transaction, TransactionOptions};
 pub use wall::WallClock;
 pub use write::Step;

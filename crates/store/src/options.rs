@@ -1,5 +1,6 @@
 //! Options of a store: how it is made and run.
 
+use crate::archive::ArchiveOptions;
 use crate::wall::WallClock;
 use std::time::Duration;
 
@@ -39,6 +40,9 @@ pub struct StoreOptions {
     /// Bytes a second that a thread of the store reads to compare pages and long values with their
     /// checksums, from the first to the last and again. With `None` there is no thread.
     pub scrub: Option<u64>,
+    /// Where all commits and states are archived by a thread of the store; see
+    /// [`ArchiveOptions`]. Only stores on a clustered tree are.
+    pub archive: Option<ArchiveOptions>,
     /// How long values are written.
     pub compression: Compression,
     /// The clock that expiries are compared with.
@@ -52,6 +56,7 @@ impl Default for StoreOptions {
             vacuum_every: Some(Duration::from_millis(50)),
             memory: None,
             scrub: None,
+            archive: None,
             compression: Compression::default(),
             clock: WallClock::default(),
         }
@@ -66,6 +71,7 @@ impl StoreOptions {
             vacuum_every: None,
             memory: None,
             scrub: None,
+            archive: None,
             ..self
         }
     }

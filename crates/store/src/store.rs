@@ -1,9 +1,13 @@
 //! The store's handle: making, opening and closing it, and its keyspaces. Operations on keys are in
-//! `store/keys.rs`, reading a damaged store in `store/salvage.rs`.
+//! `store/keys.rs`, reading a damaged store in `store/salvage.rs`, archives in `store/archive.rs`.
 
+mod archive;
 mod keys;
 mod salvage;
 
+pub use archive::RestoredReport;
+
+use crate::archive::ArchiveStats;
 use crate::batch::Batch;
 use crate::catalogue::Keyspace;
 use crate::engine::{Shares, StorageEngine, Wait};
@@ -175,6 +179,12 @@ impl<M: Media> Store<M> {
         // PERSIST: (in `unpublish`) the removal of the store's root.
         root.unpublish();
         Ok(pool.pm().commit()?)
+    }
+
+    /// Returns what was archived; `None` if nothing [is to be](StoreOptions::archive).
+    #[must_use]
+    pub fn archive_stats(&self) -> Option<ArchiveStats> {
+        self.shared.engine.archive_stats()
     }
 
     /// Returns a handle of the same store that does not wait for durability, for servers. Its

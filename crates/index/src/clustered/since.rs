@@ -138,9 +138,7 @@ impl<M: Media> ClusteredTree<[u8], [u8], M> {
     /// way there promised.
     fn unloaded_has_changed(&self, id: u32, at: &Ranged<[u8]>, mark: Mark) -> Option<bool> {
         let word = self.table.read(self.pm(), id).ok().flatten();
-        let Some(word) = word.filter(|word| word.kind == Kind::Page) else {
-            return None;
-        };
+        let word = word.filter(|word| word.kind == Kind::Page)?;
         let mut copy = vec![0; MIN_PAGE / 8];
         let page = if self.copy_away(word.block, &mut copy).is_some() {
             let words = Page::copied(self.pm(), &mut copy).header_words();

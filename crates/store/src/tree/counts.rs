@@ -4,6 +4,7 @@
 //! [weight](Observer::weigh) the tree asks for before. What there was before the store was opened
 //! comes from the [ledger](super::ledger) of a store that was closed in order, or from a scan.
 
+use super::archive::Recorder;
 use super::long;
 use super::names;
 use super::parts::Apart;
@@ -148,6 +149,7 @@ pub(super) struct Counts {
     /// Keyspaces that nobody reads any more, at any time.
     forgotten: RwLock<BTreeSet<u32>>,
     feed: Arc<Feed>,
+    pub recorder: Recorder,
     wall: WallClock,
     pub dropped: Dropped,
     /// The keyspace that the next change of the catalogue's copy drops.
@@ -167,12 +169,13 @@ impl fmt::Debug for Counts {
 }
 
 impl Counts {
-    pub fn new<M: Media>(feed: Arc<Feed>, wall: WallClock) -> Self {
+    pub fn new<M: Media>(feed: Arc<Feed>, recorder: Recorder, wall: WallClock) -> Self {
         Self {
             few: std::array::from_fn(|_| OnceLock::new()),
             rest: RwLock::default(),
             forgotten: RwLock::default(),
             feed,
+            recorder,
             wall,
             dropped: Dropped::default(),
             dropping: Mutex::default(),
@@ -288,6 +291,7 @@ impl Observer for Counts {
     }
 
     fn changed(&self, change: Observed<'_>) {
+        self.recorder.note(&change);
         let Some((number, key_bytes)) = (self.owner)(change.key) else {
             let number = names::number_in_copy(change.key).filter(|_| change.is.is_some());
             let mut dropping = lock(&self.dropping);
@@ -359,8 +363,9 @@ mod tests {
 
     #[test]
     fn changes_add_up() {
-        let counts =
-            Counts::new::<bristlecone_pmem::media::Dram>(Arc::default(), WallClock::default());
+        let wall = WallClock::default();
+        let recorder = Recorder::new(None, wall.clone());
+        let counts = Counts::new::<bristlecone_pmem::media::Dram>(Arc::default(), recorder, wall);
         let seen = |len, expiry| Seen {
             len,
             expiry,

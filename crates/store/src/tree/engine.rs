@@ -1,6 +1,7 @@
 //! The tree as a store's engine.
 
 use super::TreeEngine;
+use crate::archive::ArchiveStats;
 use crate::catalogue::Keyspace;
 use crate::engine::{At, KeyWrite, StorageEngine, Ticket, Visit, Wait};
 use crate::entries::Entries;
@@ -242,6 +243,10 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
 
     fn scrub_stats(&self) -> ScrubStats {
         self.core.scrub.stats()
+    }
+
+    fn archive_stats(&self) -> Option<ArchiveStats> {
+        self.core.archive_stats()
     }
 
     fn scrub_findings(&self) -> Vec<DamagedRecord> {

@@ -22,11 +22,13 @@
 //! | `memory` | keeping the process within its memory |
 //! | `check`, `scrub` | looking at everything, at once and bit by bit |
 //! | `salvage` | reading what a damaged store has |
+//! | `archive`, `replay` | writing commits and states to an archive; putting them into a new store |
 //!
 //! # Crash states
 //! A change of one key, and a commit of many, are there or not (the tree's promise). A dropped
 //! keyspace is one change of the catalogue, which says so until the sweep has removed all keys.
 
+mod archive;
 mod check;
 mod compact;
 mod counts;
@@ -40,6 +42,7 @@ mod open;
 mod pack;
 mod parts;
 mod reads;
+mod replay;
 mod salvage;
 mod scrub;
 mod streams;
@@ -56,6 +59,7 @@ use crate::key::split;
 use crate::options::Compression;
 use crate::report::StoreRecovery;
 use crate::wall::WallClock;
+use archive::Archiving;
 use bristlecone_index::clustered::{self, ChangeError, HostedTree, When};
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::{CommitError, Media};
@@ -73,11 +77,12 @@ use std::thread::JoinHandle;
 use sweep::Sweep;
 
 pub(crate) use open::Clustered;
+pub(crate) use replay::Replayed;
 
 /// An open store on a tree.
 pub(crate) struct TreeEngine<M: Media> {
     core: Arc<Core<M>>,
-    /// The threads of the sweep, of the memory and of scrubbing.
+    /// The threads of the sweep, of the memory, of scrubbing and of the archive.
     threads: Vec<JoinHandle<()>>,
     recovery: StoreRecovery,
     page_bytes: u32,
@@ -94,6 +99,7 @@ pub(crate) struct Core<M: Media> {
     sweep: Sweep,
     compaction: Compaction,
     scrub: Scrub,
+    archiving: Option<Archiving>,
     control: Control,
     catalogue: Arc<Catalogue>,
     feed: Arc<Feed>,

@@ -1,5 +1,6 @@
 //! Making, opening and closing a store on a tree.
 
+use super::archive::{self, Archiving, Recorder};
 use super::compact::Compaction;
 use super::counts::Counts;
 use super::gate::Gate;
@@ -9,6 +10,7 @@ use super::salvage::salvage;
 use super::scrub::{self, Scrub};
 use super::sweep::{self, Sweep};
 use super::{Core, TreeEngine};
+use crate::archive::{Directory, Witness};
 use crate::control::Control;
 use crate::engine::{Shares, StorageEngine};
 use crate::error::StoreError;
@@ -59,7 +61,9 @@ fn clear_remains<M: Media>(pool: &Arc<Pool<M>>, index_name: &str) -> Result<(), 
     let options = ClusteredOptions {
         page_bytes: there.kind.node_bytes,
     };
-    let counts = Arc::new(Counts::new::<M>(Arc::default(), WallClock::default()));
+    let recorder = Recorder::new(None, WallClock::default());
+    let counts = Counts::new::<M>(Arc::default(), recorder, WallClock::default());
+    let counts = Arc::new(counts);
     let tree = HostedTree::<M>::open(pool, index_name, &options, counts)?;
     let empty = tree.is_empty();
     drop(tree);
@@ -77,7 +81,37 @@ fn ready<M: Media>(root: &Root<M>, options: &StoreOptions, shares: &Shares) -> A
     heap.begin_recovery();
     heap.finish_recovery();
     let feed = Arc::clone(&shares.feed);
-    Arc::new(Counts::new::<M>(feed, options.clock.clone()))
+    let archive = options
+        .archive
+        .as_ref()
+        .filter(|_| !root.pool().pm().read_only());
+    let recorder = Recorder::new(archive, options.clock.clone());
+    Arc::new(Counts::new::<M>(feed, recorder, options.clock.clone()))
+}
+
+/// Opens the archive of the store over that index, if it is to have one. The store gives time stamps from
+/// `next` on.
+fn directory<M: Media>(
+    pool: &Pool<M>,
+    index_name: &str,
+    options: &StoreOptions,
+    next: u64,
+) -> Result<Option<Directory>, StoreError> {
+    let Some(archive) = options.archive.as_ref().filter(|_| !pool.pm().read_only()) else {
+        return Ok(None);
+    };
+    // Of all stores in the pool, this one.
+    let mut identity = *pool.uuid().as_bytes();
+    for (byte, by) in identity
+        .iter_mut()
+        .zip(crc32c::crc32c(index_name.as_bytes()).to_le_bytes())
+    {
+        *byte ^= by;
+    }
+    let opened = Directory::open(&archive.dir, identity, next);
+    opened
+        .map(Some)
+        .map_err(|e| StoreError::Archive(Box::new(e)))
 }
 
 /// The format of a store on a clustered tree.
@@ -128,7 +162,7 @@ impl<M: Media> TreeEngine<M> {
     ///
     /// # Errors
     /// [`StoreError`]; no store is left behind.
-    fn create(
+    pub(super) fn create(
         pool: &Arc<Pool<M>>,
         name: &str,
         options: &StoreOptions,
@@ -140,13 +174,20 @@ impl<M: Media> TreeEngine<M> {
         if pool.roots().iter().all(|root| root.name != name) {
             clear_remains(pool, index_name)?;
         }
+        let directory = directory(pool, index_name, options, u64::MAX)?;
         let root = root::create(pool, name)?;
         let counts = ready(&root, options, &shares);
         let observer = Arc::clone(&counts);
         let tree_options = ClusteredOptions { page_bytes };
         let tree = HostedTree::create(pool, index_name, &tree_options, observer)?;
         root::publish(&root, format::CLUSTERED, 0, unfinished)?;
-        Self::over((tree, counts), root, page_bytes, options, shares)
+        Self::over(
+            (tree, counts),
+            (root, page_bytes),
+            directory,
+            options,
+            shares,
+        )
     }
 
     /// Opens the store of that root.
@@ -165,13 +206,29 @@ impl<M: Media> TreeEngine<M> {
         let observer = Arc::clone(&counts);
         let tree_options = ClusteredOptions { page_bytes };
         let tree = HostedTree::open(pool, &index_name, &tree_options, observer)?;
-        Self::over((tree, counts), root, page_bytes, options, shares)
+        let directory = directory(pool, &index_name, options, tree.first_stamp())?;
+        if let Some(directory) = &directory
+            && let Some(Witness { mark, key }) = &directory.witness
+            && tree
+                .changed_since(*mark, key)
+                .is_none_or(|page| page.low != *key)
+        {
+            let ahead = directory.ahead(mark.stamp);
+            return Err(StoreError::Archive(Box::new(ahead)));
+        }
+        Self::over(
+            (tree, counts),
+            (root, page_bytes),
+            directory,
+            options,
+            shares,
+        )
     }
 
     fn over(
         (tree, counts): (HostedTree<M>, Arc<Counts>),
-        root: Root<M>,
-        page_bytes: u32,
+        (root, page_bytes): (Root<M>, u32),
+        directory: Option<Directory>,
         options: &StoreOptions,
         shares: Shares,
     ) -> Result<Self, StoreError> {
@@ -180,8 +237,12 @@ impl<M: Media> TreeEngine<M> {
             in_order: tree.pool().info().was_clean,
             ..StoreRecovery::default()
         };
+        let next = tree.first_stamp();
+        let archive = options.archive.clone().zip(directory);
+        let archiving = archive.map(|(options, there)| Archiving::new(options, there, next));
         let core = Arc::new(Core {
             tree,
+            archiving,
             counts,
             ledger: Ledger::default(),
             gate: Gate::new(),
@@ -220,6 +281,8 @@ impl<M: Media> TreeEngine<M> {
             let thread = scrub::spawn(&engine.core, bytes).map_err(StoreError::Thread)?;
             engine.threads.push(thread);
         }
+        let thread = archive::spawn(&engine.core).map_err(StoreError::Thread)?;
+        engine.threads.extend(thread);
         Ok(engine)
     }
 }
@@ -238,6 +301,7 @@ impl<M: Media> Drop for TreeEngine<M> {
         }
         core.feed.close();
         if !core.pm().read_only() && core.sound().is_ok() && !std::thread::panicking() {
+            core.finish_archive();
             // Without them the next session counts the keys.
             let _ = core.save_counts();
         }

@@ -1,5 +1,6 @@
 //! All tests of the store in one program, since each program compiles the indexes again.
 
+mod archive;
 mod backup;
 mod batches;
 mod closing;

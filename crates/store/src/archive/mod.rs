@@ -1,0 +1,128 @@
+//! Archives: a directory with states of a store and its commits after them, from which the store is
+//! made again as it was at any commit.
+//!
+//! ```text
+//! 00000001.state     a full state: all that the tree has at a time
+//! 00000002.commits   the commits from that time on, and marks: up to when they are complete
+//! 00000003.state     an incremental state: the ranges of keys that may have changed since a mark
+//! lock               held by who writes
+//! ```
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `format` | frames: what files consist of |
+//! | `read`, `write` | files |
+//! | `plan` | which files lead to a moment |
+//!
+//! Keys and values are those of the tree, so an archive has the catalogue, parts of long values and
+//! all else that a store keeps there. What the tree of a state has is what a crash at that moment
+//! could have left: whoever makes a store of it opens it as after a crash.
+//!
+//! # Invariants
+//! 1. An archive never has what the store may lose: only what is durable is written to it.
+//! 2. A file of commits has all commits from where it begins up to its last mark.
+//! 3. A state counts only with the mark at its end. An incremental state together with any state
+//!    between its own mark and its time makes the whole state at its time.
+//! 4. A file is written by one process and never changed afterwards. After a crash another file is
+//!    begun. So a file that ends in the midst of a frame was being written; but if a whole frame
+//!    comes after that, it is damaged.
+
+pub(crate) mod format;
+mod plan;
+mod read;
+pub(crate) mod write;
+
+pub use plan::{Plan, Step};
+pub use read::{Archive, ArchiveFile, FileKind};
+
+pub(crate) use format::{Change, KeysBetween};
+pub(crate) use read::{Next, Witness};
+pub(crate) use write::Directory;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How a store is archived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArchiveOptions {
+    /// The directory. It is made if it is not there.
+    pub dir: PathBuf,
+    /// How often commits are written and synced. The machine's loss costs so much at most, and the
+    /// time that writing takes.
+    pub every: Duration,
+    /// How often a full state is written, from which restoring begins; `None`: once.
+    pub full_every: Option<Duration>,
+    /// How long back the store can be restored, at least: older files are removed. `None`: they
+    /// stay.
+    pub keep: Option<Duration>,
+    /// Bytes of commits that wait in memory to be written, at most. What does not fit is not in the
+    /// archive one by one, but in an incremental state. Writers never wait.
+    pub queue_bytes: usize,
+}
+
+impl ArchiveOptions {
+    /// The defaults: a second, a full state every seven days, all files stay, 64 MiB.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self {
+            dir: dir.into(),
+            every: Duration::from_secs(1),
+            full_every: Some(Duration::from_secs(7 * 24 * 60 * 60)),
+            keep: None,
+            queue_bytes: 64 << 20,
+        }
+    }
+}
+
+/// The last ms of the year 9999.
+const LAST_MS: u64 = 253_402_300_799_999;
+
+/// How far a store is to be restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// As far as the archive goes.
+    End,
+    /// Up to the commit of this time stamp, which counts.
+    Timestamp(u64),
+    /// Up to this time in ms since 1970. A commit of that time counts.
+    Time(u64),
+}
+
+impl std::fmt::Display for Until {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::End => write!(f, "the end"),
+            Self::Timestamp(ts) => write!(f, "time stamp {ts}"),
+            Self::Time(ms) => {
+                // Later years have five digits.
+                let since = Duration::from_millis((*ms).min(LAST_MS));
+                let time = std::time::UNIX_EPOCH + since;
+                write!(f, "{}", humantime::format_rfc3339_millis(time))
+            }
+        }
+    }
+}
+
+/// Statistics of archiving since the store was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ArchiveStats {
+    /// All commits up to this time stamp are in the archive; `None` while there is no state yet.
+    pub archived: Option<u64>,
+    /// When it was last up to date, in ms since 1970.
+    pub at: u64,
+    /// Commits that were written.
+    pub commits: u64,
+    /// States that were completed, full and incremental ones.
+    pub full_states: u64,
+    /// Incremental ones of these.
+    pub incremental_states: u64,
+    /// Bytes that were written.
+    pub bytes: u64,
+    /// A state is being written: keys so far.
+    pub writing: Option<u64>,
+    /// Commits that have not been written, in bytes of memory.
+    pub queued_bytes: u64,
+    /// The error of the last attempt, if it failed; there will be another.
+    pub error: Option<String>,
+}

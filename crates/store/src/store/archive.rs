@@ -1,0 +1,214 @@
+//! Making a store from an archive.
+
+use super::Store;
+use crate::archive::format::Kind;
+use crate::archive::{Archive, Change, FileKind, KeysBetween, Next, Plan, Until};
+use crate::error::ArchiveError;
+use crate::options::StoreOptions;
+use crate::tree::{Replayed, TreeEngine};
+use bristlecone_pmem::{Media, Pool};
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Bytes of keys and values that are written together.
+const TOGETHER: usize = 1 << 20;
+/// Keys likewise.
+const KEYS_TOGETHER: usize = 4096;
+
+/// What was restored from an archive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RestoredReport {
+    /// Time stamp of the last commit that was restored, as the archived store had it; or, of a
+    /// state with no commit behind it, up to which it has all.
+    pub timestamp: u64,
+    /// When that was, in ms since 1970, by the clock of the archived store.
+    pub at: u64,
+    /// Entries of states that were read, those that later ones replaced too.
+    pub entries: u64,
+    /// Commits that were made again.
+    pub commits: u64,
+    /// Bytes that were read.
+    pub bytes: u64,
+}
+
+impl<M: Media> Store<M> {
+    /// Makes the store `name` as an archived store was at a moment. All that is read is compared
+    /// with its checksums before anything is written. `progress` is told of the bytes that have
+    /// been read, of how many; files are read twice.
+    ///
+    /// A crash leaves an unfinished store, which can only be [removed](Self::remove).
+    ///
+    /// # Errors
+    /// [`ArchiveError`]; no store is left behind.
+    pub fn restore_archive(
+        pool: &Arc<Pool<M>>,
+        name: &str,
+        options: &StoreOptions,
+        (dir, until): (&Path, Until),
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(Self, RestoredReport), ArchiveError> {
+        let mut archive = Archive::open(dir)?;
+        let plan = archive.verified_plan(until, progress)?;
+        let engine = TreeEngine::begin_replay(pool, name, options)?;
+        let mut replay = Replay {
+            engine: &engine,
+            plan: &plan,
+            until,
+            is_done: false,
+            changes: Replayed::new(),
+            bytes: 0,
+            report: RestoredReport::default(),
+        };
+        let done = replay.run(progress);
+        let report = replay.report;
+        let finished = done.and_then(|()| Ok(engine.finish_replay()?));
+        drop(engine);
+        match finished {
+            Ok(()) => Ok((Self::open(pool, name, options)?, report)),
+            Err(e) => {
+                // The first error is reported. If removing fails too, the rest is an unfinished
+                // store.
+                let _ = Self::remove(pool, name);
+                Err(e)
+            }
+        }
+    }
+}
+
+struct Replay<'r, M: Media> {
+    engine: &'r TreeEngine<M>,
+    plan: &'r Plan,
+    until: Until,
+    /// What comes is later than what was asked for.
+    is_done: bool,
+    changes: Replayed,
+    /// Of these.
+    bytes: usize,
+    report: RestoredReport,
+}
+
+impl<M: Media> Replay<'_, M> {
+    fn run(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), ArchiveError> {
+        let plan = self.plan;
+        for (i, step) in plan.steps.iter().enumerate() {
+            let mut reader = step.file.reader()?;
+            // A later step has what comes behind that.
+            let below = plan.steps.get(i + 1).map_or(plan.below, |next| next.from);
+            let is_state = step.file.kind != FileKind::Commits;
+            while !self.is_done {
+                let begun = reader.at;
+                let frame = match reader.next()? {
+                    Next::Frame(kind, content) => (kind, content),
+                    // Commits are read up to the last mark.
+                    Next::End | Next::CutOff if !is_state => break,
+                    Next::End => break,
+                    Next::CutOff => return Err(changed(&step.file.path, begun)),
+                    Next::Damaged(_) if !is_state => break,
+                    Next::Damaged(_) => return Err(changed(&step.file.path, begun)),
+                };
+                match frame {
+                    (Kind::Range, content) => {
+                        let range = self.range(content)?;
+                        range.ok_or_else(|| changed(&step.file.path, begun))?;
+                    }
+                    (Kind::Commits, content) => {
+                        let done = self.commits(content, step.from..below)?;
+                        let goes_on = done.ok_or_else(|| changed(&step.file.path, begun))?;
+                        if !goes_on {
+                            break;
+                        }
+                    }
+                    (Kind::Mark | Kind::Head, _) => {}
+                }
+                // The file may be longer now.
+                let read = (self.report.bytes + reader.at).min(plan.bytes);
+                progress(plan.bytes + read, plan.bytes * 2);
+            }
+            self.report.bytes += step.file.bytes;
+            if is_state {
+                self.report.timestamp = step.file.below - 1;
+                self.report.at = step.file.begun;
+            }
+        }
+        self.write()
+    }
+
+    /// Takes a range of a state, whose other keys are removed; `None` if that is none.
+    fn range(&mut self, mut content: &[u8]) -> Result<Option<()>, ArchiveError> {
+        self.write()?;
+        let Some(keys) = KeysBetween::decode(&mut content) else {
+            return Ok(None);
+        };
+        let high = keys.high.map_or(Bound::Unbounded, Bound::Excluded);
+        let there = self
+            .engine
+            .keys_of_tree((Bound::Included(keys.low), high))?;
+        for key in there {
+            self.changes.insert(key, None);
+        }
+        while !content.is_empty() {
+            let Some(entry) = Change::decode(&mut content) else {
+                return Ok(None);
+            };
+            self.report.entries += 1;
+            self.change(&entry)?;
+        }
+        Ok(Some(()))
+    }
+
+    /// Takes the commits of a frame that have stamps in `range`. Returns whether there may be
+    /// others; `None` if these are none.
+    fn commits(
+        &mut self,
+        mut content: &[u8],
+        range: std::ops::Range<u64>,
+    ) -> Result<Option<bool>, ArchiveError> {
+        let mut last = None;
+        while !content.is_empty() {
+            let Some(change) = Change::decode(&mut content) else {
+                return Ok(None);
+            };
+            if change.stamp < range.start {
+                continue;
+            }
+            let is_later = matches!(self.until, Until::Time(ms) if change.wall > ms);
+            if is_later || change.stamp >= range.end {
+                self.is_done = is_later;
+                return Ok(Some(false));
+            }
+            if last != Some(change.stamp) {
+                self.report.commits += 1;
+                last = Some(change.stamp);
+                (self.report.timestamp, self.report.at) = (change.stamp, change.wall);
+            }
+            self.change(&change)?;
+        }
+        Ok(Some(true))
+    }
+
+    fn change(&mut self, change: &Change<'_>) -> Result<(), ArchiveError> {
+        self.bytes += change.bytes();
+        let value = change.value.map(<[u8]>::to_vec);
+        self.changes.insert(change.key.to_vec(), value);
+        if self.bytes >= TOGETHER || self.changes.len() >= KEYS_TOGETHER {
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<(), ArchiveError> {
+        self.bytes = 0;
+        Ok(self.engine.replay(&std::mem::take(&mut self.changes))?)
+    }
+}
+
+/// The file was whole a moment ago.
+fn changed(path: &Path, at: u64) -> ArchiveError {
+    ArchiveError::Damaged {
+        path: path.to_owned(),
+        at,
+        what: "it has changed since it was verified".into(),
+    }
+}

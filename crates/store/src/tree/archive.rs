@@ -1,0 +1,719 @@
+//! Archiving: a thread writes every commit to an archive once it is durable, and states to begin
+//! with (`crate::archive` has the files).
+//!
+//! ```text
+//! commit      under the lock of its page, before it is shown: the recorder takes its changes
+//! round       what is durable goes to a file, by time stamp, with a mark behind it; sync
+//! state       some megabytes of it between two rounds
+//! ```
+//!
+//! Commits and states are written side by side. The *stream* of commits begins when the state does
+//! that it continues, and *counts* once that state is complete; until then a crash leaves the
+//! archive where it was before.
+//!
+//! The recorder's memory is bounded, and writers never wait. What does not fit is lost to the
+//! stream, which ends then: an incremental state has what changed, and another stream goes on from
+//! there. So it is after a crash, which loses what the recorder had, and after a session without an
+//! archive. A store that is closed in order says in the last mark with which stamp the next session
+//! begins, so the next one knows that it has missed nothing.
+//!
+//! # Concurrency
+//! 1. A change looks whether the recorder takes changes after it has its stamp. Whoever begins a
+//!    stream makes the recorder take them, and then asks for the time of the state: all stamps
+//!    below had been given, and what has that stamp or a later one finds the recorder ready.
+//! 2. Every change below the durable time has been shown, so the recorder has been told of it, or
+//!    knows that it was lost. The round asks for that time first, and then whether something was.
+//! 3. Keys that are cleared have no stamp. They take the latest that the recorder knows, or that of
+//!    the round that finds them: not below any earlier change of the key, and below any later one,
+//!    whose stamp is still to be given.
+
+use super::Core;
+use crate::archive::format::{Change, KeysBetween, Until};
+use crate::archive::write::{ArchiveWriter, Directory, entry};
+use crate::archive::{ArchiveOptions, ArchiveStats};
+use crate::error::ArchiveError;
+use crate::key::CATALOGUE;
+use crate::wall::WallClock;
+use bristlecone_index::Direction;
+use bristlecone_index::clustered::{Mark, Observed, PageRange, Visits};
+use bristlecone_pmem::media::Durability;
+use bristlecone_pmem::sync::{lock, worker};
+use bristlecone_pmem::{Media, MediumKind};
+use crossbeam_utils::CachePadded;
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const SHARDS: usize = 16;
+/// Bytes of entries or commits in a frame, about.
+const FRAME: usize = 1 << 20;
+/// Bytes of a state that are written between two rounds, about.
+const STATE_AT_ONCE: usize = 8 << 20;
+/// Least and most bytes of the recorder.
+const QUEUE: std::ops::RangeInclusive<usize> = 64 << 10..=512 << 20;
+/// How long the thread rests while a state is being written.
+const BUSY: Duration = Duration::from_millis(1);
+
+/// Stands for the time of a key that was cleared.
+const CLEARED: u64 = 0;
+/// The index key of the ledger, which no other store can use.
+const LEDGER: [u8; 4] = CATALOGUE.to_be_bytes();
+
+/// Changes that have been made and not written yet. See the module's head.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    takes: AtomicBool,
+    lost: AtomicBool,
+    most: usize,
+    /// Bytes of changes that were taken and not [given back](Self::release).
+    queued: AtomicUsize,
+    /// A stamp that all changes of the stream have or come after.
+    floor: AtomicU64,
+    shards: [CachePadded<Mutex<Shard>>; SHARDS],
+    wall: WallClock,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    /// Encoded changes.
+    bytes: Vec<u8>,
+    /// The latest stamp.
+    latest: u64,
+}
+
+impl Recorder {
+    pub fn new(options: Option<&ArchiveOptions>, wall: WallClock) -> Self {
+        let most = options.map_or(0, |options| options.queue_bytes);
+        Self {
+            takes: AtomicBool::new(options.is_some()),
+            lost: AtomicBool::new(false),
+            most: most.clamp(*QUEUE.start(), *QUEUE.end()),
+            queued: AtomicUsize::new(0),
+            floor: AtomicU64::new(0),
+            shards: std::array::from_fn(|_| CachePadded::default()),
+            wall,
+        }
+    }
+
+    /// Takes a change that is being made, unless nobody wants it.
+    #[inline]
+    pub fn note(&self, change: &Observed<'_>) {
+        // ORDERING: SeqCst; pairs with the store of `begin`, and the stamp's, which was taken
+        // before (module head, 1).
+        if self.takes.load(Ordering::SeqCst) {
+            self.take_in(change);
+        }
+    }
+
+    #[cold]
+    fn take_in(&self, change: &Observed<'_>) {
+        // ORDERING: SeqCst; as in `note`.
+        if change.key == LEDGER || self.lost.load(Ordering::SeqCst) {
+            return;
+        }
+        let value = change.is.map(|is| is.bytes);
+        let is_whole = change.is.is_none_or(|is| is.bytes.len() == is.len);
+        let mut noted = Change {
+            stamp: change.stamp,
+            wall: self.wall.now(),
+            key: change.key,
+            value,
+        };
+        let bytes = noted.bytes();
+        // ORDERING: Relaxed; a count.
+        let queued = self.queued.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if !is_whole || queued > self.most {
+            return self.lose();
+        }
+        if change.stamp == 0 {
+            // ORDERING: Acquire; pairs with the Release of `begin`.
+            let floor = self.floor.load(Ordering::Acquire);
+            let latest = self.shards.iter().map(|shard| lock(shard).latest).max();
+            noted.stamp = floor.max(latest.unwrap_or(0));
+            noted.wall = CLEARED;
+        }
+        let shard = &mut *lock(&self.shards[worker() % SHARDS]);
+        if shard.bytes.try_reserve(bytes).is_err() {
+            return self.lose();
+        }
+        noted.encode(&mut shard.bytes);
+        shard.latest = shard.latest.max(noted.stamp);
+    }
+
+    fn lose(&self) {
+        // ORDERING: SeqCst; before the change is shown (module head, 2).
+        self.lost.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a change was lost since [`begin`](Self::begin).
+    fn has_lost(&self) -> bool {
+        // ORDERING: SeqCst; pairs with that of `lose`, whose change is below the durable time that
+        // the caller has asked for before.
+        self.lost.load(Ordering::SeqCst)
+    }
+
+    /// Forgets all changes, and takes those that come.
+    fn begin(&self) {
+        for shard in &self.shards {
+            lock(shard).bytes = Vec::new();
+        }
+        // ORDERING: Relaxed; a count, which is a little high while changes are being lost.
+        self.queued.store(0, Ordering::Relaxed);
+        // ORDERING: SeqCst (both); pair with those of `note` and `take_in` (module head, 1).
+        self.lost.store(false, Ordering::SeqCst);
+        self.takes.store(true, Ordering::SeqCst);
+    }
+
+    /// The stream has changes with this stamp or later ones.
+    fn set_floor(&self, stamp: u64) {
+        // ORDERING: Release; pairs with the Acquire of `take_in`.
+        self.floor.fetch_max(stamp, Ordering::Release);
+    }
+
+    /// Moves the changes with stamps in `from..below` to the end of `out`, by their stamps, those
+    /// of one commit with one time. Returns how many commits they are of.
+    fn drain(&self, (from, below): (u64, u64), out: &mut Vec<u8>) -> u64 {
+        let mut taken = Vec::with_capacity(SHARDS);
+        for shard in &self.shards {
+            taken.push(std::mem::take(&mut lock(shard).bytes));
+        }
+        let mut due = Vec::new();
+        for (shard, bytes) in self.shards.iter().zip(&taken) {
+            let (mut rest, mut early, mut passed) = (bytes.as_slice(), Vec::new(), 0);
+            while let Some(mut change) = Change::decode(&mut rest) {
+                if change.wall == CLEARED {
+                    change.stamp = change.stamp.max(from);
+                }
+                if change.stamp >= below {
+                    change.encode(&mut early);
+                } else if change.stamp >= from {
+                    due.push(change);
+                } else {
+                    passed += change.bytes();
+                }
+            }
+            self.release(passed);
+            if !early.is_empty() {
+                lock(shard).bytes.append(&mut early);
+            }
+        }
+        due.sort_by_key(|change| (change.stamp, change.wall == CLEARED));
+        let (mut commits, mut stamp, mut wall) = (0, None, 0);
+        for mut change in due {
+            if stamp != Some(change.stamp) {
+                stamp = Some(change.stamp);
+                commits += 1;
+                if change.wall != CLEARED {
+                    wall = change.wall;
+                }
+            }
+            change.wall = wall;
+            change.encode(out);
+        }
+        commits
+    }
+
+    /// Changes of so many bytes are gone.
+    fn release(&self, bytes: usize) {
+        // ORDERING: Relaxed; a count.
+        let _ = self
+            .queued
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |queued| {
+                Some(queued.saturating_sub(bytes))
+            });
+    }
+
+    fn queued(&self) -> u64 {
+        // ORDERING: Relaxed; a count.
+        self.queued.load(Ordering::Relaxed) as u64
+    }
+}
+
+/// What is archived where, and how far.
+#[derive(Debug)]
+pub(super) struct Archiving {
+    options: ArchiveOptions,
+    work: Mutex<Work>,
+    stats: Mutex<ArchiveStats>,
+}
+
+#[derive(Debug)]
+struct Work {
+    directory: Directory,
+    /// All that the archive leads to. An incremental state goes on from there.
+    reached: Option<Until>,
+    stream: Option<Stream>,
+    state: Option<State>,
+    full_at: Option<u64>,
+}
+
+/// Commits from a time on.
+#[derive(Debug)]
+struct Stream {
+    /// Changes with stamps below it are in files.
+    below: u64,
+    /// Stamps had been given up to this one when it was last written.
+    seen: u64,
+    /// A generation before all changes that are not in files.
+    generation: u64,
+    /// The archive leads to it.
+    counts: bool,
+    /// Changes with later stamps that were taken from the recorder, and of how many commits.
+    pending: Vec<u8>,
+    commits: u64,
+    file: Option<(ArchiveWriter, u64)>,
+}
+
+/// A state that is being written.
+#[derive(Debug)]
+struct State {
+    file: ArchiveWriter,
+    known_bytes: u64,
+    /// A reading that has begun, and a mark before it.
+    time: u64,
+    mark: Mark,
+    /// What changed since is written.
+    since: Option<Mark>,
+    /// The next key.
+    from: Vec<u8>,
+    /// The range of keys that is being gathered: the first one, where it has come to, and entries.
+    low: Vec<u8>,
+    high: Option<Vec<u8>>,
+    entries: Vec<u8>,
+    count: u64,
+    gathers: bool,
+}
+
+impl Archiving {
+    /// `next`: the first stamp of this session.
+    pub fn new(options: ArchiveOptions, directory: Directory, next: u64) -> Self {
+        let reached = directory.reached;
+        // Nothing was missed: the last session was closed in order, and its archive too.
+        let stream = reached.filter(|end| end.session == next).map(|end| Stream {
+            below: end.below,
+            seen: end.below,
+            generation: end.mark.map_or(0, |mark| mark.generation),
+            counts: true,
+            pending: Vec::new(),
+            commits: 0,
+            file: None,
+        });
+        let full_at = directory.full_at;
+        let stats = ArchiveStats {
+            archived: stream.as_ref().map(|stream| stream.below - 1),
+            ..ArchiveStats::default()
+        };
+        Self {
+            options,
+            work: Mutex::new(Work {
+                directory,
+                reached,
+                stream,
+                state: None,
+                full_at,
+            }),
+            stats: Mutex::new(stats),
+        }
+    }
+}
+
+impl<M: Media> Core<M> {
+    /// Returns what was archived.
+    pub(super) fn archive_stats(&self) -> Option<ArchiveStats> {
+        let archiving = self.archiving.as_ref()?;
+        let mut stats = lock(&archiving.stats).clone();
+        stats.queued_bytes = self.counts.recorder.queued();
+        Some(stats)
+    }
+
+    /// Writes what has become durable, and some of a state. Returns whether there is more to do at
+    /// once.
+    fn archive_round(&self, archiving: &Archiving) -> Result<bool, ArchiveError> {
+        let work = &mut *lock(&archiving.work);
+        self.archive_commits(archiving, work, 0)?;
+        if work.stream.is_none() && work.state.is_none() {
+            self.begin_state(work, false)?;
+        }
+        let now = self.wall.now();
+        let full_every = archiving.options.full_every;
+        let is_due = |at: u64| full_every.is_some_and(|every| now >= at + every.as_millis() as u64);
+        if work.state.is_none() && work.full_at.is_none_or(is_due) {
+            self.begin_state(work, true)?;
+        }
+        if work.state.is_none() {
+            return Ok(false);
+        }
+        let done = self.write_state(archiving, work);
+        if !matches!(done, Ok(false)) {
+            self.end_state(archiving, work, &done)?;
+        }
+        // The other one of a state and a stream may be missing still.
+        done.map(|done| !done || work.stream.is_none())
+    }
+
+    /// Writes the commits that are durable. `session` is that of a last mark.
+    fn archive_commits(
+        &self,
+        archiving: &Archiving,
+        work: &mut Work,
+        session: u64,
+    ) -> Result<(), ArchiveError> {
+        let Some(stream) = &mut work.stream else {
+            return Ok(());
+        };
+        let recorder = &self.counts.recorder;
+        let mark = self.tree.mark();
+        if mark.stamp > stream.seen {
+            self.settle(mark.stamp)?;
+        }
+        let below = mark.stamp;
+        if self.tree.durable() < below {
+            // With the next round.
+            return Ok(());
+        }
+        if recorder.has_lost() {
+            recorder.release(stream.pending.len());
+            work.stream = None;
+            return Ok(());
+        }
+        let now = self.wall.now();
+        let from = stream.below;
+        // Not again what is pending after an error.
+        let taken = last_stamp(&stream.pending).map_or(from, |last| last + 1);
+        stream.commits += recorder.drain((taken, below), &mut stream.pending);
+        let said = work.reached.map_or(0, |end| end.session);
+        if stream.pending.is_empty() && (session == 0 || stream.counts && said == session) {
+            stream.seen = stream.seen.max(mark.stamp);
+            lock(&archiving.stats).at = now;
+            if stream.counts {
+                lock(&archiving.stats).archived = Some(below.max(from) - 1);
+            }
+            return Ok(());
+        }
+        let file = stream.file.take().filter(|(file, _)| !file.is_full());
+        let (mut file, mut known) = match file {
+            Some(there) => there,
+            None => (
+                work.directory
+                    .begin_commits((from, stream.generation), now)?,
+                0,
+            ),
+        };
+        for (frame, commits) in frames(&stream.pending) {
+            file.commits(frame, commits)?;
+        }
+        let until = Until {
+            below: below.max(from),
+            mark: Some(mark),
+            wall: now,
+            session,
+            count: file.entries,
+        };
+        file.mark(&until)?;
+        let bytes = file.take_bytes(&mut known);
+        stream.file = Some((file, known));
+        recorder.release(stream.pending.len());
+        stream.pending = Vec::new();
+        (stream.below, stream.seen) = (until.below, mark.stamp);
+        stream.generation = mark.generation;
+        let stats = &mut *lock(&archiving.stats);
+        stats.commits += std::mem::take(&mut stream.commits);
+        stats.bytes += bytes;
+        stats.at = now;
+        if stream.counts {
+            work.reached = Some(until);
+            stats.archived = Some(until.below - 1);
+        }
+        Ok(())
+    }
+
+    /// Makes all changes with stamps below this one durable, whatever the durability level.
+    fn settle(&self, stamp: u64) -> Result<(), ArchiveError> {
+        let Some(last) = stamp.checked_sub(1) else {
+            return Ok(());
+        };
+        self.tree.wait_shown(last);
+        self.make_durable(last)?;
+        let pm = self.pm();
+        if pm.kind() == MediumKind::Journal && pm.durability() != Durability::Immediate {
+            self.tree.pool().sync()?;
+        }
+        Ok(())
+    }
+
+    /// Begins a state: of what changed since the archive's end, or a full one. With no stream one
+    /// begins, too.
+    fn begin_state(&self, work: &mut Work, full: bool) -> Result<(), ArchiveError> {
+        let begins_stream = work.stream.is_none();
+        if begins_stream {
+            self.counts.recorder.begin();
+        }
+        let mark = self.tree.mark();
+        self.settle(mark.stamp)?;
+        let reached = work.reached.filter(|_| !full);
+        let since = reached.and_then(|end| end.mark);
+        let wall = self.wall.now();
+        let time = self.tree.begin(true);
+        let begun = work
+            .directory
+            .begin_state(since.map(|mark| mark.stamp), (time, wall));
+        let file = match begun {
+            Ok(file) if time >= mark.stamp => file,
+            begun => {
+                self.tree.end(time);
+                return begun.map(drop);
+            }
+        };
+        work.state = Some(State {
+            file,
+            known_bytes: 0,
+            time,
+            mark,
+            since,
+            from: Vec::new(),
+            low: Vec::new(),
+            high: None,
+            entries: Vec::new(),
+            count: 0,
+            gathers: false,
+        });
+        if begins_stream {
+            self.counts.recorder.set_floor(time);
+            work.stream = Some(Stream {
+                below: time,
+                seen: time,
+                generation: mark.generation,
+                counts: false,
+                pending: Vec::new(),
+                commits: 0,
+                file: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// Writes some of the state. Returns whether it is complete.
+    fn write_state(&self, archiving: &Archiving, work: &mut Work) -> Result<bool, ArchiveError> {
+        let Some(state) = &mut work.state else {
+            return Ok(true);
+        };
+        let mut written = 0;
+        let done = loop {
+            if written >= STATE_AT_ONCE {
+                break false;
+            }
+            let since = state.since.unwrap_or(Mark::BEGINNING);
+            let Some(range) = self.tree.changed_since(since, &state.from) else {
+                break true;
+            };
+            let before = state.entries.len();
+            let (end, flushed) = self.gather(state, range)?;
+            written += flushed + state.entries.len().saturating_sub(before);
+            match end {
+                Some(next) => state.from = next,
+                None => break true,
+            }
+        };
+        if done {
+            state.flush()?;
+            let until = Until {
+                below: state.time,
+                mark: Some(state.mark),
+                wall: self.wall.now(),
+                session: 0,
+                count: state.file.entries,
+            };
+            state.file.mark(&until)?;
+        }
+        let stats = &mut *lock(&archiving.stats);
+        stats.writing = Some(state.file.entries);
+        stats.bytes += state.file.take_bytes(&mut state.known_bytes);
+        Ok(done)
+    }
+
+    /// Adds the entries of a range to a state, up to about a frame. Returns the key to go on with,
+    /// and the bytes that were passed to the file.
+    fn gather(
+        &self,
+        state: &mut State,
+        range: PageRange,
+    ) -> Result<(Option<Vec<u8>>, usize), ArchiveError> {
+        let mut flushed = 0;
+        let goes_on = state.gathers && state.high.as_ref() == Some(&range.low);
+        if !goes_on || state.entries.len() >= FRAME {
+            flushed = state.entries.len();
+            state.flush()?;
+            (state.low, state.gathers) = (range.low.clone(), true);
+        }
+        let high = range
+            .high
+            .as_deref()
+            .map_or(Bound::Unbounded, Bound::Excluded);
+        let bounds = (Bound::Included(&range.low[..]), high);
+        let mut next = None;
+        let (entries, count) = (&mut state.entries, &mut state.count);
+        let visits = (Direction::Up, Visits::Values);
+        let scanned = self.tree.scan(state.time, bounds, visits, |key, current| {
+            if entries.len() >= FRAME {
+                next = Some(key.to_vec());
+                return Ok(ControlFlow::Break(()));
+            }
+            if key != LEDGER {
+                entry(entries, key, &current.value()?);
+                *count += 1;
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        scanned.map_err(|e| super::read_error(Some(&range.low), e))?;
+        state.high = next.or(range.high);
+        Ok((state.high.clone(), flushed))
+    }
+
+    /// Ends the writing of a state, which is complete or has failed.
+    fn end_state(
+        &self,
+        archiving: &Archiving,
+        work: &mut Work,
+        done: &Result<bool, ArchiveError>,
+    ) -> Result<(), ArchiveError> {
+        let Some(state) = work.state.take() else {
+            return Ok(());
+        };
+        self.tree.end(state.time);
+        let stats = &mut *lock(&archiving.stats);
+        stats.writing = None;
+        let leads_there = work.stream.as_ref().is_some_and(|stream| stream.counts);
+        if done.is_err() {
+            if !leads_there {
+                // What it has goes on from nowhere.
+                work.stream = None;
+            }
+            return Ok(());
+        }
+        if state.since.is_none() {
+            work.full_at = Some(state.file.begun);
+            stats.full_states += 1;
+        } else {
+            stats.incremental_states += 1;
+        }
+        if !leads_there {
+            let mut end = Until {
+                below: state.time,
+                mark: Some(state.mark),
+                wall: state.file.begun,
+                session: 0,
+                count: 0,
+            };
+            if let Some(stream) = &mut work.stream {
+                stream.counts = true;
+                end.below = stream.below;
+            }
+            stats.archived = Some(end.below - 1);
+            work.reached = Some(end);
+        }
+        if let Some(keep) = archiving.options.keep.filter(|_| state.since.is_none()) {
+            let now = self.wall.now();
+            let oldest = now.saturating_sub(keep.as_millis() as u64);
+            work.directory.forget_before(oldest)?;
+        }
+        Ok(())
+    }
+
+    /// Writes all that there is, when nobody changes anything any more. Errors are in the
+    /// statistics.
+    pub(super) fn finish_archive(&self) {
+        let Some(archiving) = &self.archiving else {
+            return;
+        };
+        let work = &mut *lock(&archiving.work);
+        if let Some(state) = work.state.take() {
+            // Another session begins one.
+            self.tree.end(state.time);
+        }
+        if work.stream.as_ref().is_some_and(|stream| stream.counts) {
+            let done = self.archive_commits(archiving, work, self.tree.next_session());
+            note(archiving, done.err());
+        }
+    }
+}
+
+impl State {
+    /// Passes the range that was gathered to the file.
+    fn flush(&mut self) -> Result<(), ArchiveError> {
+        if !std::mem::take(&mut self.gathers) {
+            return Ok(());
+        }
+        let keys = KeysBetween {
+            low: &self.low,
+            high: self.high.as_deref(),
+        };
+        let count = std::mem::take(&mut self.count);
+        self.file.range(keys, (&self.entries, count))?;
+        self.entries.clear();
+        Ok(())
+    }
+}
+
+/// The stamp of the last of some changes, which are in order.
+fn last_stamp(mut changes: &[u8]) -> Option<u64> {
+    let mut last = None;
+    while let Some(change) = Change::decode(&mut changes) {
+        last = Some(change.stamp);
+    }
+    last
+}
+
+/// Cuts changes into frames, none of which ends in the midst of a commit, and counts the commits of
+/// each.
+fn frames(changes: &[u8]) -> impl Iterator<Item = (&[u8], u64)> {
+    let mut rest = changes;
+    std::iter::from_fn(move || {
+        let (begun, mut commits, mut stamp) = (rest, 0, None);
+        loop {
+            let mut after = rest;
+            let change = Change::decode(&mut after);
+            let is_new = change.is_some_and(|change| stamp != Some(change.stamp));
+            let bytes = begun.len() - rest.len();
+            if change.is_none() || is_new && bytes >= FRAME {
+                return (bytes > 0).then(|| (&begun[..bytes], commits));
+            }
+            commits += u64::from(is_new);
+            stamp = change.map(|change| change.stamp);
+            rest = after;
+        }
+    })
+}
+
+fn note(archiving: &Archiving, e: Option<ArchiveError>) {
+    lock(&archiving.stats).error = e.map(|e| e.to_string());
+}
+
+/// Starts the thread that archives until it is told to stop.
+///
+/// # Errors
+/// The system refused a thread.
+pub(super) fn spawn<M: Media>(core: &Arc<Core<M>>) -> std::io::Result<Option<JoinHandle<()>>> {
+    if core.archiving.is_none() {
+        return Ok(None);
+    }
+    let core = Arc::clone(core);
+    let thread = std::thread::Builder::new()
+        .name("store-archive".into())
+        .spawn(move || {
+            let Some(archiving) = &core.archiving else {
+                return;
+            };
+            let mut rest = Duration::ZERO;
+            while !core.control.wait_or_stop(rest) {
+                let done = core.archive_round(archiving);
+                rest = match &done {
+                    Ok(true) => BUSY,
+                    _ => archiving.options.every,
+                };
+                note(archiving, done.err());
+            }
+        })?;
+    Ok(Some(thread))
+}
