@@ -94,13 +94,15 @@ impl Archive {
             return Ok(plan);
         }
         // It ends early. Is that the archive's end?
-        let beyond = self
-            .files
-            .iter()
-            .find(|file| file.counts() && file.from < below && file.below.min(below) > plan.below);
+        let beyond = self.files.iter().find(|file| {
+            let goes_on = file.counts() && file.below.min(below) > plan.below;
+            // Even if it has nothing: there was something up to there.
+            let begins_later = !file.is_state() && file.from > plan.below;
+            file.from < below && (goes_on || begins_later)
+        });
         let ends = !matches!(until, Until::Timestamp(_)) && beyond.is_none();
         let is_before = plan.at >= wall;
-        if !ends && !is_before || self.has_damage_at(plan.below) {
+        if !ends && !is_before || self.damaged_behind(plan.below).is_some() {
             return Err(self.unreachable(until, beyond, plan.below));
         }
         Ok(plan)
@@ -138,25 +140,23 @@ impl Archive {
         }
     }
 
-    /// Whether a file of commits is damaged behind `below`.
-    fn has_damage_at(&self, below: u64) -> bool {
-        let commits = self
-            .files
-            .iter()
-            .filter(|file| file.kind == FileKind::Commits);
-        let damaged = commits.filter(|file| file.damage.is_some());
-        damaged
-            .into_iter()
-            .any(|file| file.below.max(file.from) >= below)
+    /// The first damaged file that had something behind `below`.
+    fn damaged_behind(&self, below: u64) -> Option<&ArchiveFile> {
+        let damaged = self.files.iter().filter(|file| file.damage.is_some());
+        let mut behind = damaged.filter(|file| {
+            if file.is_state() {
+                file.time > below
+            } else {
+                file.below.max(file.from) >= below
+            }
+        });
+        behind.next()
     }
 
     fn unreachable(&self, until: Until, beyond: Option<&ArchiveFile>, below: u64) -> ArchiveError {
         let reached = below.checked_sub(1);
         // The file that should lead on, or begin.
-        let damaged = self
-            .files
-            .iter()
-            .find(|file| file.damage.is_some() && (file.below >= below || file.below == 0));
+        let damaged = self.damaged_behind(below);
         let incomplete = self
             .files
             .iter()

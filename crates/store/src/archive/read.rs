@@ -64,8 +64,8 @@ pub struct ArchiveFile {
     /// What is damaged, and after how many bytes. What comes before that counts.
     pub damage: Option<(u64, String)>,
     pub(super) end: Until,
-    /// Of commits: a generation of the tree before them.
-    generation: u64,
+    /// Of a state: its time. Of commits: a generation of the tree before them.
+    pub(super) time: u64,
 }
 
 /// A change that the store of an archive has, or a later one in the same page.
@@ -231,7 +231,7 @@ impl ArchiveFile {
     /// The last change that it has, if it has one, and a mark before that.
     pub(super) fn witness(&self) -> Result<Option<Witness>, ArchiveError> {
         let mut reader = self.reader()?;
-        let (mut generation, mut last) = (self.generation, None);
+        let (mut generation, mut last) = (self.time, None);
         while let Next::Frame(kind, mut content) = reader.next()? {
             match kind {
                 Kind::Commits => {
@@ -370,7 +370,7 @@ impl Reader {
             bytes,
             damage: None,
             end: Until::default(),
-            generation: head.time,
+            time: head.time,
         };
         let mut last = [0; FRAME_HEAD + MARK_BYTES + FRAME_END];
         let at = bytes.saturating_sub(last.len() as u64);
@@ -400,33 +400,43 @@ impl Reader {
         if got == 0 {
             return Ok(Next::End);
         }
-        let wrong = match FrameHead::decode(&frame).filter(|_| got == FRAME_HEAD) {
+        let head = FrameHead::decode(&frame);
+        let most = head.map_or(0, |head| (head.len + FRAME_END) as u64);
+        let mut content = std::mem::take(&mut self.content);
+        content.clear();
+        // A false length does not allocate that much memory.
+        let read = self.file.by_ref().take(most).read_to_end(&mut content);
+        self.content = content;
+        read.map_err(ArchiveError::io(&self.path))?;
+        let is_all = self.content.len() as u64 == most;
+        let wrong = match head {
             None => "a frame's head is damaged".to_owned(),
             Some(head) if head.number != self.number => {
                 format!("frame {} is where {} should be", head.number, self.number)
             }
-            Some(head) => {
-                let mut content = std::mem::take(&mut self.content);
-                content.clear();
-                // A false length does not allocate that much memory.
-                let most = (head.len + FRAME_END) as u64;
-                let read = self.file.by_ref().take(most).read_to_end(&mut content);
-                self.content = content;
-                read.map_err(ArchiveError::io(&self.path))?;
-                if self.content.len() as u64 == most && is_whole(&self.uuid, &frame, &self.content)
-                {
-                    self.number += 1;
-                    self.at += FRAME_HEAD as u64 + most;
-                    let content = &self.content[..head.len];
-                    return Ok(Next::Frame(head.kind, content));
-                }
-                "a frame fails its checksum".to_owned()
+            Some(head) if is_all && is_whole(&self.uuid, &frame, &self.content) => {
+                self.number += 1;
+                self.at += FRAME_HEAD as u64 + most;
+                return Ok(Next::Frame(head.kind, &self.content[..head.len]));
             }
+            Some(_) => "a frame fails its checksum".to_owned(),
         };
-        if self.has_frame_behind(self.begun + 1)? {
-            return Ok(Next::Damaged(wrong));
+        let is_short =
+            got < FRAME_HEAD || head.is_some() && !is_all && !self.has_other_length(&frame);
+        if (is_short || frame == [0; FRAME_HEAD]) && !self.has_frame_behind(self.begun + 1)? {
+            return Ok(Next::CutOff);
         }
-        Ok(Next::CutOff)
+        Ok(Next::Damaged(wrong))
+    }
+
+    /// Whether the last frame is whole, but for its length.
+    fn has_other_length(&self, frame: &[u8; FRAME_HEAD]) -> bool {
+        let Some(len) = self.content.len().checked_sub(FRAME_END) else {
+            return false;
+        };
+        let mut other = *frame;
+        other[FRAME_HEAD - 4..].copy_from_slice(&(len as u32).to_le_bytes());
+        is_whole(&self.uuid, &other, &self.content)
     }
 
     /// Reads as much as there is. Returns how many bytes.
