@@ -4,7 +4,7 @@ use bristlecone_index::TreeError;
 use bristlecone_pmem::pool::RootError;
 use bristlecone_pmem::{CommitError, OpenError, SpaceError};
 use bristlecone_store::{
-    BackupError, CloseError, ConflictError, ReadError, StoreError, WriteError,
+    ArchiveError, BackupError, CloseError, ConflictError, ReadError, StoreError, WriteError,
 };
 use std::error::Error as StdError;
 use std::fmt;
@@ -51,6 +51,7 @@ pub(crate) enum Cause {
     Write(WriteError),
     Close(CloseError),
     Backup(BackupError),
+    Archive(ArchiveError),
     Space(SpaceError),
     Damaged(String),
     NotADatabase(String),
@@ -193,6 +194,7 @@ impl Error {
             Cause::Close(CloseError::Vacuum(e)) => kind_of_write(e),
             Cause::Close(_) => ErrorKind::Io,
             Cause::Backup(e) => kind_of_backup(e),
+            Cause::Archive(e) => kind_of_archive(e),
             Cause::Space(e) => kind_of_space(e),
             Cause::NotADatabase(_) => ErrorKind::NotADatabase,
             Cause::NotFound(_) => ErrorKind::NotFound,
@@ -305,6 +307,7 @@ fn kind_of_store(e: &StoreError) -> ErrorKind {
         StoreError::Index(e) => kind_of_tree(e),
         StoreError::Write(e) => kind_of_write(e),
         StoreError::Thread(_) => ErrorKind::Io,
+        StoreError::Archive(e) => kind_of_archive(e),
         _ => ErrorKind::Damaged,
     }
 }
@@ -348,6 +351,23 @@ fn kind_of_backup(e: &BackupError) -> ErrorKind {
     }
 }
 
+fn kind_of_archive(e: &ArchiveError) -> ErrorKind {
+    match e {
+        ArchiveError::Io { source, .. } => kind_of_io(source),
+        ArchiveError::NotAnArchive { .. } | ArchiveError::OtherPool { .. } => {
+            ErrorKind::NotADatabase
+        }
+        ArchiveError::InUse { .. } => ErrorKind::Locked,
+        ArchiveError::Ahead { .. } => ErrorKind::InvalidInput,
+        ArchiveError::NewerVersion { .. } => ErrorKind::NewerVersion,
+        ArchiveError::Unreachable { .. } => ErrorKind::NotFound,
+        ArchiveError::Commit(e) => kind_of_commit(e),
+        ArchiveError::Store(e) => kind_of_store(e),
+        ArchiveError::Write(e) => kind_of_write(e),
+        _ => ErrorKind::Damaged,
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
@@ -357,6 +377,7 @@ impl fmt::Display for Error {
             Cause::Write(e) => write!(f, "{e}"),
             Cause::Close(e) => write!(f, "{e}"),
             Cause::Backup(e) => write!(f, "{e}"),
+            Cause::Archive(e) => write!(f, "{e}"),
             Cause::Space(e) => write!(f, "{e}"),
             Cause::Damaged(what) => write!(f, "the database is damaged: {what}"),
             Cause::NotADatabase(what) | Cause::NotFound(what) | Cause::Invalid(what) => {
@@ -377,6 +398,7 @@ impl StdError for Error {
             Cause::Write(e) => e.source(),
             Cause::Close(e) => e.source(),
             Cause::Backup(e) => e.source(),
+            Cause::Archive(e) => e.source(),
             Cause::Space(e) => e.source(),
             Cause::Io(_, e) => Some(e),
             Cause::Other(e) => e.source(),
@@ -419,5 +441,6 @@ causes!(
     Write(WriteError),
     Close(CloseError),
     Backup(BackupError),
+    Archive(ArchiveError),
     Space(SpaceError),
 );

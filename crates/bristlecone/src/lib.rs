@@ -138,6 +138,54 @@ pub use bristlecone_store::Compression;
 /// ```
 pub use bristlecone_store::BackupReport;
 
+/// Where and how a database is archived: [`Options::archive`].
+///
+/// # Examples
+/// ```
+/// use bristlecone::ArchiveOptions;
+/// use std::time::Duration;
+///
+/// let mut archive = ArchiveOptions::new("/mnt/backup/orders");
+/// // A month can be restored, from a full state that is a day old at most.
+/// archive.keep = Some(Duration::from_secs(30 * 24 * 60 * 60));
+/// archive.full_every = Some(Duration::from_secs(24 * 60 * 60));
+/// ```
+pub use bristlecone_store::ArchiveOptions;
+
+/// Counts of archiving; [`Database::archive_stats`] returns them.
+///
+/// # Examples
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let archive = bristlecone::ArchiveOptions::new(dir.path().join("archive"));
+/// # let db = bristlecone::Database::builder().archive(Some(archive)).open(dir.path().join("db"))?;
+/// let stats = db.archive_stats().expect("it is archived");
+/// assert_eq!(stats.commits, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub use bristlecone_store::ArchiveStats;
+
+/// The report of [`Database::restore_archive`].
+///
+/// # Examples
+/// ```
+/// use bristlecone::RestoredReport;
+///
+/// assert_eq!(RestoredReport::default().commits, 0);
+/// ```
+pub use bristlecone_store::RestoredReport;
+
+/// How far an archive is restored: [`Database::restore_archive`].
+///
+/// # Examples
+/// ```
+/// use bristlecone::Until;
+///
+/// // In ms since 1970.
+/// assert_eq!(Until::Time(1_772_366_400_000).to_string(), "2026-03-01T12:00:00.000Z");
+/// ```
+pub use bristlecone_store::Until;
+
 /// Counts of [`Database::check`].
 ///
 /// # Examples

@@ -5,7 +5,7 @@ use crate::{Database, Durability, Error, Medium, Result};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::memory::available;
 use bristlecone_pmem::{Access, MediaOptions, OpenError, Pool, PoolOptions};
-use bristlecone_store::{Compression, Store, StoreOptions};
+use bristlecone_store::{ArchiveOptions, Compression, Store, StoreOptions};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +39,7 @@ pub struct Options {
     vacuum_every: Option<Duration>,
     memory: Option<u64>,
     scrub: Option<u64>,
+    archive: Option<ArchiveOptions>,
     compression: Compression,
 }
 
@@ -51,6 +52,7 @@ impl Default for Options {
             vacuum_every: StoreOptions::default().vacuum_every,
             memory: available().map(|bytes| bytes / 2),
             scrub: None,
+            archive: None,
             compression: Compression::default(),
         }
     }
@@ -248,6 +250,26 @@ impl Options {
         self
     }
 
+    /// Sets where every commit is archived once it is durable, with states of the database to begin
+    /// with. From the directory, [`Database::restore_archive`] makes the database again as it was
+    /// at any commit. A thread writes to it; no commit waits for that. By default nothing is
+    /// archived.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use bristlecone::{ArchiveOptions, Database};
+    ///
+    /// let archive = ArchiveOptions::new(dir.path().join("archive"));
+    /// let db = Database::builder().archive(Some(archive)).open(dir.path().join("orders.db"))?;
+    /// assert_eq!(db.archive_stats().expect("it is archived").error, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn archive(mut self, archive: Option<ArchiveOptions>) -> Self {
+        self.archive = archive;
+        self
+    }
+
     /// Sets whether long values are compressed from now on; by default they are not. Values of at
     /// least 512 bytes then are, where that saves an eighth or more. Each
     /// value says how it was written, so the choice may change from one opening to the next, but a
@@ -379,6 +401,7 @@ impl Options {
             vacuum_every: self.vacuum_every,
             memory: self.memory,
             scrub: self.scrub,
+            archive: self.archive.clone(),
             compression: self.compression,
             ..StoreOptions::default()
         };

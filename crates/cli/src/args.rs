@@ -1,5 +1,6 @@
 //! The command line: what may be asked, with help and examples.
 
+mod archive;
 mod bench_server;
 mod pools;
 mod repair;
@@ -8,6 +9,7 @@ mod serve;
 mod top;
 mod torture;
 
+pub use archive::{Archive, Look as ArchiveLook, Update as ArchiveUpdate};
 pub use bench_server::{AgainstServer, BenchServer, Mix};
 pub use pools::{Backup, Compact, Export, Import, Inspect, Scan};
 pub use repair::Repair;
@@ -71,9 +73,12 @@ pub enum Command {
     Compact(Compact),
     /// Copy a database to a new file, consistently
     Backup(Backup),
+    /// Keep states and commits of a database, to restore it to any of them
+    #[command(subcommand)]
+    Archive(Archive),
     /// Make a new database of all that is whole in a damaged one
     Repair(Repair),
-    /// Make a database from the backup that a server's SAVE or BGSAVE wrote
+    /// Make a database from an archive, or from the backup that a server's SAVE or BGSAVE wrote
     Restore(Restore),
     /// Serve a database to Redis clients
     Serve(Serve),

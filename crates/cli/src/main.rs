@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         Command::Check(a) => commands::inspect::check(&a),
         Command::Compact(a) => commands::upkeep::compact(&a),
         Command::Backup(a) => commands::upkeep::backup(&a),
+        Command::Archive(a) => commands::archive::run(&a),
         Command::Repair(a) => commands::repair::run(&a),
         Command::Restore(a) => commands::restore::run(&a),
         Command::Serve(a) => commands::serve::run(&a),

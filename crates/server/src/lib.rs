@@ -62,6 +62,7 @@ pub mod session;
 pub mod slowlog;
 pub mod table;
 mod tls;
+mod upkeep;
 pub mod users;
 
 pub use listen::{Running, StartError, raise_open_files};

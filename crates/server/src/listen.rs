@@ -7,12 +7,12 @@ use crate::data::{Data, sweep};
 use crate::server::{PrepareError, Server, stopped};
 use crate::table::add;
 use crate::tls::{Certificate, common_name};
+use crate::upkeep::Told;
 use crate::{commands, http, log, serve};
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{CloseError, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{SockRef, TcpKeepalive};
-use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,8 +30,6 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// again after a second: with a short backlog, many clients that connect at once would wait for
 /// seconds.
 const BACKLOG: u32 = 4096;
-/// Damaged places that are logged at once.
-const MOST_TOLD: usize = 3;
 /// How long to wait after accepting a connection failed, as without file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -411,7 +409,7 @@ async fn look_after(server: Arc<Server>) {
             () = stopped(&mut stopping) => return,
         }
         log::report();
-        tell_of_scrubbing(&server, &mut told);
+        told.tell(&server);
         if server.data.io_error().is_none() && !server.data.takes_writes() {
             let server = Arc::clone(&server);
             // That it works is noted there, and that it does not is known.
@@ -432,43 +430,6 @@ async fn look_after(server: Arc<Server>) {
             }
         }
     }
-}
-
-/// What was told of scrubbing.
-#[derive(Debug, Default)]
-struct Told {
-    rounds: u64,
-    damage: BTreeSet<String>,
-}
-
-/// Logs damage that scrubbing has found since, and rounds that came to their end.
-fn tell_of_scrubbing(server: &Server, told: &mut Told) {
-    let store = server.data.store();
-    let now = store.scrub_stats();
-    if now.damaged > 0 || !told.damage.is_empty() {
-        let found = store.scrub_findings();
-        let found: BTreeSet<String> = found.iter().map(ToString::to_string).collect();
-        let new: Vec<&String> = found.difference(&told.damage).collect();
-        for place in new.iter().take(MOST_TOLD) {
-            tracing::error!(%place, "scrubbing has found damage; nothing was taken away");
-        }
-        if !new.is_empty() {
-            tracing::error!(
-                damaged = now.damaged,
-                "the pool is damaged: stop the server; `bristlecone check` names all of it, `bristlecone repair` makes a \
-                 database of what is whole"
-            );
-        }
-        told.damage = found;
-    }
-    if now.rounds > told.rounds {
-        tracing::debug!(
-            rounds = now.rounds,
-            damaged = now.damaged,
-            "scrubbed all of the pool"
-        );
-    }
-    told.rounds = now.rounds;
 }
 
 async fn serve_metrics(server: Arc<Server>, listener: TcpListener) {

@@ -1,13 +1,15 @@
 //! Upkeep of an open database: backups, checks, statistics, closing.
 
 use super::{Core, Database};
-use crate::error::OrError;
+use crate::error::{Cause, OrError};
 use crate::{Error, Options, Result};
-use bristlecone_pmem::MediumKind;
+use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::media::journal::journal_path;
 use bristlecone_pmem::pool::CompactReport;
+use bristlecone_pmem::{MediumKind, Pool};
 use bristlecone_store::{
-    BackupReport, CheckReport, CloseError, Store, StoreOptions, StoreRecovery, StoreStats,
+    ArchiveStats, BackupReport, CheckReport, CloseError, RestoredReport, Store, StoreOptions,
+    StoreRecovery, StoreStats, Until,
 };
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter};
@@ -77,6 +79,64 @@ impl Database {
         let failed = |e| Error::io(format!("{}: reading the backup", backup.display()), e);
         let mut from = BufReader::new(File::open(backup).map_err(failed)?);
         Options::default().restore(&mut from, path)
+    }
+
+    /// Makes a database at `path`, where there is no file yet, of an [archive](Options::archive): as
+    /// the archived one was at a moment. Returns it, and the commit that it ends with.
+    ///
+    /// All that is read is compared with its checksums before anything is written.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound) if the archive does not lead there, as at its end
+    /// if a file is damaged; [`NotADatabase`](crate::ErrorKind::NotADatabase) if it is none;
+    /// [`AlreadyExists`](crate::ErrorKind::AlreadyExists). No database is left then.
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// use bristlecone::{ArchiveOptions, Database, Until};
+    ///
+    /// let archive = dir.path().join("archive");
+    /// let options = Database::builder().archive(Some(ArchiveOptions::new(&archive)));
+    /// let db = options.open(dir.path().join("orders.db"))?;
+    /// db.keyspace("orders")?.insert("17", "packed")?;
+    /// # while db.archive_stats().is_none_or(|stats| stats.archived.is_none()) {}
+    /// db.close()?;
+    ///
+    /// let copy = dir.path().join("copy.db");
+    /// let (copy, report) = Database::restore_archive(&archive, Until::End, copy)?;
+    /// assert!(copy.keyspace("orders")?.contains_key("17")?);
+    /// assert!(report.timestamp > 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn restore_archive(
+        archive: impl AsRef<Path>,
+        until: Until,
+        path: impl AsRef<Path>,
+    ) -> Result<(Self, RestoredReport)> {
+        let path = path.as_ref();
+        let (pool, root) = Options::default().new_pool(path)?;
+        let from = (archive.as_ref(), until);
+        let options = StoreOptions::default();
+        match Store::restore_archive(&pool, root, &options, from, &mut |_, _| {}) {
+            Ok((store, report)) => Ok((Self::new(store), report)),
+            Err(e) => Err(remove_failed(pool, path, e)),
+        }
+    }
+
+    /// Returns what was archived since the database was opened; `None` without an
+    /// [archive](Options::archive).
+    ///
+    /// # Examples
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = bristlecone::Database::open(dir.path().join("orders.db"))?;
+    /// assert_eq!(db.archive_stats(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn archive_stats(&self) -> Option<ArchiveStats> {
+        self.store().archive_stats()
     }
 
     /// Compares everything with its checksum and every structure with its invariants. Others may
@@ -248,14 +308,19 @@ impl Options {
         let restored = Store::restore(&pool, root, &StoreOptions::default(), from);
         match restored {
             Ok((store, _)) => Ok(Database::new(store)),
-            Err(e) => {
-                drop(pool);
-                // A file without a database is of no use; the first error is the one that is
-                // reported.
-                let _ = std::fs::remove_file(path);
-                let _ = std::fs::remove_file(journal_path(path));
-                Err(Error::of(e))
-            }
+            Err(e) => Err(remove_failed(pool, path, e)),
         }
     }
+}
+
+/// Removes the file of a database that could not be made. The first error is the one that is
+/// reported, and a file without a database is of no use.
+fn remove_failed<E>(pool: Arc<Pool<Auto>>, path: &Path, e: E) -> Error
+where
+    Cause: From<E>,
+{
+    drop(pool);
+    let _ = std::fs::remove_file(path);
+    let _ = std::fs::remove_file(journal_path(path));
+    Error::of(e)
 }

@@ -21,7 +21,7 @@ file (maxclients = 500): listen, tls-listen, tls-cert, tls-key, tls-ca-cert, tls
 tls-auth-clients-user, metrics, status-page, requirepass, users (file only), aclfile,
 protected-mode, maxclients, timeout, tcp-keepalive, proto-max-bulk-len, client-query-buffer-limit,
 client-output-buffer-limit, memory, scrub, maxmemory-clients, slowlog-log-slower-than, slowlog-max-len, backup-file,
-exit-on-io-error, enable-debug-command, log-level, log-format, logfile, threads. A wrong one ends it with status 2.
+archive, archive-every, archive-full-every, archive-keep, archive-queue, exit-on-io-error, enable-debug-command, log-level, log-format, logfile, threads. A wrong one ends it with status 2.
 
 memory limits what of the process is resident, for a pool on a disk (the medium
 journal): bytes (1gb), a share of the memory (50%), or 0 for no limit; 256mb is the default. The pool may be
@@ -66,6 +66,9 @@ pub struct Serve {
     /// Where to answer with the status page, health, and metrics for Prometheus, over HTTP
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<String>,
+    /// The directory to archive every commit to, for `restore` to any of them
+    #[arg(long, value_name = "DIR")]
+    pub archive: Option<String>,
     /// Another setting, as in the file; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,

@@ -1,5 +1,6 @@
 //! One module per command or group of commands.
 
+pub mod archive;
 pub mod bench;
 pub mod demo;
 pub mod export;

@@ -1,4 +1,4 @@
-//! `restore`: a pool made from a server's backup.
+//! `restore`: a pool made from a server's backup. From an archive: `archive`.
 
 use crate::args::Restore;
 use crate::database::{self, ROOT};
@@ -30,13 +30,19 @@ struct Summary {
 /// Makes a pool from a backup.
 pub fn run(args: &Restore) -> Outcome {
     let backup = &args.backup;
+    if backup.is_dir() {
+        return super::archive::restore(args);
+    }
+    if args.until.is_some() || args.until_commit.is_some() {
+        return Err(Failure::Usage(format!(
+            "{}: a backup of one moment; --until and --until-commit are for archives",
+            backup.display()
+        )));
+    }
     let file = File::open(backup).map_err(|e| Failure::io(backup, "opening", &e))?;
     let meta = file
         .metadata()
         .map_err(|e| Failure::io(backup, "looking at it", &e))?;
-    if meta.is_dir() {
-        return Err(about(backup, &"a directory; name the file that SAVE wrote"));
-    }
     let bar = progress::file("restoring", meta.len());
     let started = Instant::now();
     let mut from = BufReader::with_capacity(256 << 10, bar.wrap_read(file));

@@ -104,6 +104,7 @@ fn settings(args: &Serve) -> Outcome<Settings> {
         ("tls-key", &args.tls_key),
         ("metrics", &args.metrics),
         ("memory", &args.memory),
+        ("archive", &args.archive),
     ];
     for (name, value) in flags {
         if let Some(value) = value {
@@ -126,6 +127,7 @@ fn open(args: &Serve, settings: &Settings) -> Outcome<Store<Auto>> {
         .memory(Some(memory as u64).filter(|bytes| *bytes > 0))
         .compression(settings.compression)
         .scrub(Some(settings.scrub).filter(|bytes| *bytes > 0))
+        .archive(settings.archive_options())
         .open(&args.pool);
     let db = opened.map_err(|e| database::unopened(&args.pool, &e))?;
     Ok(db.store().clone())

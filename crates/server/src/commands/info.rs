@@ -152,7 +152,8 @@ fn of_persistence(server: &Server, text: &mut String) {
     // ORDERING: Relaxed; shown only.
     let failed = server.backups.failed.load(Ordering::Relaxed);
     let status = if failed { "err" } else { "ok" };
-    let scrub = server.data.store().scrub_stats();
+    let store = server.data.store();
+    let (scrub, archive) = (store.scrub_stats(), store.archive_stats());
     lines!(
         text,
         "loading" = 0,
@@ -175,9 +176,25 @@ fn of_persistence(server: &Server, text: &mut String) {
         "scrub_bytes" = scrub.bytes,
         "scrub_round_bytes" = scrub.round_bytes,
         "damaged" = server.known_damage(),
+        "archive_enabled" = u8::from(archive.is_some()),
         "applied_timestamp" = server.data.applied(),
         "durable_timestamp" = server.data.store().durable(),
     );
+    if let Some(archive) = archive {
+        lines!(
+            text,
+            "archive_status" = if archive.error.is_none() { "ok" } else { "err" },
+            "archive_error" = archive.error.as_deref().unwrap_or_default(),
+            "archived_timestamp" = archive.archived.unwrap_or(0),
+            "archive_last_time" = archive.at / 1000,
+            "archive_commits" = archive.commits,
+            "archive_bytes" = archive.bytes,
+            "archive_queued_bytes" = archive.queued_bytes,
+            "archive_full_states" = archive.full_states,
+            "archive_incremental_states" = archive.incremental_states,
+            "archive_state_in_progress" = u8::from(archive.writing.is_some()),
+        );
+    }
 }
 
 fn of_stats(server: &Server, text: &mut String) {

@@ -7,9 +7,10 @@
 mod table;
 
 use crate::memory::Share;
-use bristlecone_store::Compression;
+use bristlecone_store::{ArchiveOptions, Compression};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use table::{SETTINGS, find, no_or};
 use toml::Spanned;
 
@@ -97,6 +98,16 @@ pub struct Settings {
     pub memory: Share,
     /// Bytes a second that are compared with their checksums in the background; 0 for none.
     pub scrub: u64,
+    /// The directory of the archive.
+    pub archive: Option<PathBuf>,
+    /// How often commits are written to it.
+    pub archive_every: Duration,
+    /// How often a full state is; zero: once.
+    pub archive_full_every: Duration,
+    /// How long back it leads, at least; zero: to its beginning.
+    pub archive_keep: Duration,
+    /// The most memory of commits that wait to be written to it.
+    pub archive_queue: usize,
     /// How long values are written.
     pub compression: Compression,
     /// The most memory of all clients together; 0 for no limit.
@@ -147,6 +158,11 @@ impl Default for Settings {
             client_output_buffer_limit: 32 << 20,
             memory: Share::Bytes(256 << 20),
             scrub: 4 << 20,
+            archive: None,
+            archive_every: Duration::from_secs(1),
+            archive_full_every: Duration::from_secs(7 * 24 * 60 * 60),
+            archive_keep: Duration::ZERO,
+            archive_queue: 64 << 20,
             compression: Compression::None,
             maxmemory_clients: Share::Percent(25),
             slowlog_log_slower_than: 10_000,
@@ -196,6 +212,18 @@ pub enum ConfigError {
 }
 
 impl Settings {
+    /// Returns how the store is archived, if it is.
+    #[must_use]
+    pub fn archive_options(&self) -> Option<ArchiveOptions> {
+        let mut options = ArchiveOptions::new(self.archive.as_ref()?);
+        let some = |time: Duration| Some(time).filter(|time| !time.is_zero());
+        options.every = self.archive_every;
+        options.full_every = some(self.archive_full_every);
+        options.keep = some(self.archive_keep);
+        options.queue_bytes = self.archive_queue;
+        Some(options)
+    }
+
     /// Sets a setting. `place` is the source of the value, for the error.
     ///
     /// # Errors

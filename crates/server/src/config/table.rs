@@ -4,6 +4,7 @@ use super::{Allowed, ClientCertificates, LogFormat, Settings};
 use crate::memory::{Share, parse_bytes};
 use bristlecone_store::Compression;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A setting: its name, and how its value is read and set.
 pub(super) struct Setting {
@@ -39,6 +40,24 @@ fn path(text: &str) -> Option<PathBuf> {
 
 fn shown(path: Option<&PathBuf>) -> String {
     path.map_or_else(String::new, |path| path.display().to_string())
+}
+
+/// A time: a number of seconds, or as 500ms, 12h, 7d.
+fn time(text: &str) -> Result<Duration, String> {
+    if let Ok(seconds) = text.parse() {
+        return Ok(Duration::from_secs(seconds));
+    }
+    humantime::parse_duration(text).map_err(|e| {
+        format!("argument must be a number of seconds, or a time as 500ms, 12h or 7d: {e}")
+    })
+}
+
+fn shown_time(time: &Duration) -> String {
+    if time.is_zero() {
+        "0".into()
+    } else {
+        humantime::format_duration(*time).to_string()
+    }
 }
 
 fn some(text: &str) -> Option<String> {
@@ -190,6 +209,39 @@ pub(super) const SETTINGS: &[Setting] = &[
     ),
     setting!("memory", false, memory, str::parse, Share::to_string),
     setting!("scrub", false, scrub, parse_bytes, u64::to_string),
+    setting!(
+        "archive",
+        false,
+        archive,
+        |text| Ok::<_, String>(path(text)),
+        |at: &Option<PathBuf>| shown(at.as_ref())
+    ),
+    setting!(
+        "archive-every",
+        false,
+        archive_every,
+        |text| time(text).and_then(|time| {
+            let least = Duration::from_millis(1);
+            let none = || "argument must not be zero".to_owned();
+            (time >= least).then_some(time).ok_or_else(none)
+        }),
+        shown_time
+    ),
+    setting!(
+        "archive-full-every",
+        false,
+        archive_full_every,
+        time,
+        shown_time
+    ),
+    setting!("archive-keep", false, archive_keep, time, shown_time),
+    setting!(
+        "archive-queue",
+        false,
+        archive_queue,
+        parse_bytes,
+        usize::to_string
+    ),
     setting!(
         "compression",
         false,

@@ -136,6 +136,55 @@ fn of_store(server: &Server) -> [Metric; 10] {
     ]
 }
 
+/// Returns the metrics of the archive, if there is one.
+fn of_archive(server: &Server) -> Vec<Metric> {
+    let Some(archive) = server.data.store().archive_stats() else {
+        return Vec::new();
+    };
+    vec![
+        gauge(
+            "archive_failing",
+            "1 if the archive could not be written to at the last attempt, or 0",
+            u64::from(archive.error.is_some()),
+        ),
+        gauge(
+            "archived_timestamp",
+            "The last commit that the archive leads to",
+            archive.archived.unwrap_or(0),
+        ),
+        gauge(
+            "archive_time_seconds",
+            "When the archive was last up to date, in seconds since 1970",
+            archive.at / 1000,
+        ),
+        counter(
+            "archived_commits_total",
+            "Commits that were written to the archive",
+            archive.commits,
+        ),
+        counter(
+            "archived_bytes_total",
+            "Bytes that were written to the archive",
+            archive.bytes,
+        ),
+        gauge(
+            "archive_queued_bytes",
+            "Bytes of commits that wait to be written to the archive",
+            archive.queued_bytes,
+        ),
+        counter(
+            "archive_full_states_total",
+            "Full states that were written to the archive",
+            archive.full_states,
+        ),
+        counter(
+            "archive_incremental_states_total",
+            "Incremental states that were written to the archive, because commits were not",
+            archive.incremental_states,
+        ),
+    ]
+}
+
 /// Returns the metrics of the store once its keys are counted.
 fn of_keys(server: &Server) -> Vec<Metric> {
     if !server.data.store().is_counted() {
@@ -202,6 +251,7 @@ pub(super) fn text(server: &Server) -> String {
         ),
     );
     let all = of_connections(server).into_iter().chain(of_store(server));
+    let all = all.chain(of_archive(server));
     for (name, kind, help, number) in all.chain(of_keys(server)) {
         begin(&mut text, name, kind, help);
         line(&mut text, format_args!("bristlecone_{name} {number}"));

@@ -63,6 +63,13 @@ pub(super) fn of(server: &Server) -> Value {
             "durable": store.durable(),
             "settled_commands": value(&counts.settled_commands),
             "syncs": durations(server.committer.syncs()),
+            "archive": store.archive_stats().map(|archive| json!({
+                "archived": archive.archived,
+                "at_ms": archive.at,
+                "error": archive.error,
+                "queued_bytes": archive.queued_bytes,
+                "writing_state": archive.writing.is_some(),
+            })),
         },
         "memory": {
             "resident_bytes": resident(),
