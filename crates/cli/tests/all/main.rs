@@ -4,6 +4,7 @@
 
 mod common;
 
+mod archive;
 mod bad_input;
 mod bench;
 mod damage;
