@@ -84,6 +84,16 @@ pub fn durability(text: &str) -> Result<Durability, String> {
     }
 }
 
+/// Returns the text that [`durability`] parses.
+#[must_use]
+pub fn durability_text(level: Durability) -> String {
+    match level {
+        Durability::Immediate => "immediate".into(),
+        Durability::Interval(every) => format!("interval={}", every.as_millis()),
+        Durability::None => "none".into(),
+    }
+}
+
 /// Parses a count with an optional decimal suffix: `500`, `20K`, `10M`, `1G`.
 ///
 /// # Errors

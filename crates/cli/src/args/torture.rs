@@ -1,6 +1,7 @@
 //! The command line of `torture`.
 
-use bristlecone_command::args::TortureArgs;
+use bristlecone_command::args::{TortureArgs, durability};
+use bristlecone_pmem::media::Durability;
 use clap::Args;
 
 /// `torture`
@@ -17,11 +18,26 @@ be there, each wholly.
 
 Examples:
   bristlecone torture --medium journal --kills 300 --dir /var/tmp
-  bristlecone torture --server --medium journal --kills 100 --dir /var/tmp")]
+  bristlecone torture --server --medium journal --kills 100 --dir /var/tmp
+  bristlecone torture --server --archive --medium journal --durability none --kills 30")]
 pub struct Torture {
     /// Torture a server
     #[arg(long)]
     pub server: bool,
+    /// With --server, on the journal medium: when a write counts as done. With another than
+    /// immediate, a kill may take the last ones of those that were answered, in their order
+    #[arg(
+        long,
+        value_name = "immediate|interval=MS|none",
+        value_parser = durability,
+        default_value = "immediate",
+        requires = "server"
+    )]
+    pub durability: Durability,
+    /// With --server: archive every commit. At the end a database is restored from the archive,
+    /// which must have what the tortured one has
+    #[arg(long, requires = "server")]
+    pub archive: bool,
     /// How.
     #[command(flatten)]
     pub torture: TortureArgs,

@@ -53,6 +53,22 @@ fn nothing_is_lost_on_the_journal_medium() {
 }
 
 #[test]
+fn nothing_but_the_last_is_lost_at_any_durability() {
+    for durability in ["interval=20", "none"] {
+        torture("journal", &["--server", "--durability", durability]);
+    }
+}
+
+#[test]
+fn an_archive_of_a_killed_server_has_all_of_it() {
+    torture("mapped", &["--server", "--archive"]);
+    torture(
+        "journal",
+        &["--server", "--archive", "--durability", "none"],
+    );
+}
+
+#[test]
 fn nothing_is_lost_with_two_threads() {
     torture("mapped", &["--threads", "2", "--seed", "7"]);
 }

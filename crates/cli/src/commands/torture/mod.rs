@@ -24,7 +24,7 @@ fn open(path: &Path, how: How) -> Outcome<Box<dyn Victim>> {
 pub fn run(args: &Torture) -> Outcome {
     torture::run(&args.torture, |pool| {
         if args.server {
-            served::rounds(&args.torture, pool)
+            served::rounds(args, pool)
         } else {
             torture::rounds(&args.torture, pool, &create, &open)
         }

@@ -8,18 +8,22 @@
 
 mod plan;
 
+use crate::args::Torture;
 use crate::client::{Client, Reply};
 use crate::database;
 use crate::server::Server;
-use bristlecone_command::args::TortureArgs;
+use bristlecone::{Database, Durability, Until};
+use bristlecone_command::args::{TortureArgs, durability_text};
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::pool::How;
 use bristlecone_command::process::kill;
 use bristlecone_command::torture::{Findings, Report, Tally, in_round};
 use plan::{Plan, SHARED, State, Unit};
 use rand::RngExt;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Display;
 use std::io;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -31,6 +35,8 @@ const MAX_BEGIN: Duration = Duration::from_secs(120);
 #[derive(Default)]
 struct Work {
     acknowledged: u64,
+    /// The commands that were answered, in their order.
+    done: Vec<Unit>,
     /// The commands that were on their way, in their order.
     open: VecDeque<Unit>,
     /// Replies that are wrong.
@@ -38,18 +44,44 @@ struct Work {
 }
 
 /// Runs the rounds.
-pub fn rounds(args: &TortureArgs, pool: &Path) -> Outcome<Report> {
+pub fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
+    let archive = args.archive.then(|| pool.with_extension("archive"));
+    let durability = args.durability;
+    let args = &args.torture;
     let started = Instant::now();
     let seed = args.seed.unwrap_or_else(rand::random);
     let clients = args.threads.unwrap_or(16);
-    let arguments = ["--medium", args.medium.name()];
+    let mut arguments = [
+        "--medium".to_owned(),
+        args.medium.name().to_owned(),
+        "--durability".to_owned(),
+        durability_text(durability),
+    ]
+    .to_vec();
+    if let Some(archive) = &archive {
+        let dir = archive.display().to_string();
+        arguments.extend(["--archive".to_owned(), dir]);
+        // A full state now and then, and many rounds.
+        for set in ["archive-every=7ms", "archive-full-every=300ms"] {
+            arguments.extend(["--set".to_owned(), set.to_owned()]);
+        }
+    }
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut states = vec![State::default(); usize::from(clients)];
     let mut tally = Tally::new(args.kills);
     let mut server = Server::start(pool, &arguments)?;
     for round in 1..=args.kills {
         let named = |e: &Failure| in_round(round, e);
         let mut findings = Findings::default();
-        let work = write_and_kill(server, &mut states, seed, round).map_err(|e| named(&e))?;
+        let before = states.clone();
+        let mut work = write_and_kill(server, &mut states, seed, round).map_err(|e| named(&e))?;
+        if durability != Durability::Immediate {
+            // What was answered is as what was on its way: the first of it are there.
+            for work in &mut work {
+                work.open = work.done.drain(..).chain(work.open.drain(..)).collect();
+            }
+            states = before;
+        }
         if rand::rng().random_ratio(1, 8) {
             // It may be starting, recovering, or serving.
             let mut child = Server::spawn(pool, &arguments)?;
@@ -70,6 +102,9 @@ pub fn rounds(args: &TortureArgs, pool: &Path) -> Outcome<Report> {
     server.stop()?;
     let mut findings = Findings::default();
     let entries = check_pool(args, pool, &mut findings)?;
+    if let Some(archive) = &archive {
+        check_archive(args, pool, archive, &mut findings)?;
+    }
     tally.add_findings(args.kills, &findings);
     Ok(tally.report(args, clients, seed, started.elapsed(), entries, true))
 }
@@ -84,6 +119,56 @@ fn check_pool(args: &TortureArgs, path: &Path, findings: &mut Findings) -> Outco
             Ok(0)
         }
     }
+}
+
+/// Compares what the archive leads to with the database.
+fn check_archive(
+    args: &TortureArgs,
+    path: &Path,
+    archive: &Path,
+    findings: &mut Findings,
+) -> Outcome {
+    let failed = |e: &dyn Display| Failure::new(format!("restoring the archive: {e}"));
+    let db = database::open(path, How::durable(Some(args.medium.kind())))?;
+    let new = path.with_extension("restored");
+    let restored = Database::restore_archive(archive, Until::End, &new);
+    let (restored, report) = restored.map_err(|e| failed(&e))?;
+    if let Err(e) = restored.check() {
+        findings.phantom(format!("what was restored is broken: {e}"));
+    }
+    let [there, again] = [&db, &restored].map(content);
+    let (there, again) = (
+        there.map_err(|e| failed(&e))?,
+        again.map_err(|e| failed(&e))?,
+    );
+    if there != again {
+        findings.lost(format!(
+            "the archive leads to {} entries of {}, after {} commits",
+            again.len(),
+            there.len(),
+            report.commits
+        ));
+    }
+    Ok(())
+}
+
+/// Keyspaces and keys, with values and their expiries.
+type Content = BTreeMap<(String, Vec<u8>), (Vec<u8>, Option<u64>)>;
+
+/// Everything that a database has.
+fn content(db: &Database) -> bristlecone::Result<Content> {
+    let snapshot = db.store().snapshot();
+    let mut all = BTreeMap::new();
+    for keyspace in snapshot.keyspaces().map_err(bristlecone::Error::other)? {
+        let visit = |key: &[u8], entry: bristlecone_store::Entry<'_>| {
+            let value = (entry.value.to_vec(), entry.expires_at);
+            all.insert((keyspace.name().to_owned(), key.to_vec()), value);
+            ControlFlow::Continue(())
+        };
+        let scanned = snapshot.scan::<Vec<u8>>(&keyspace, .., visit);
+        scanned.map_err(bristlecone::Error::other)?;
+    }
+    Ok(all)
 }
 
 /// Has all clients write, and kills the server at a random moment.
@@ -160,7 +245,7 @@ fn write(
                 let text = format!("client {number}: {unit:?} was answered {replies:?}");
                 work.wrong.push(text);
             }
-            work.open.pop_front();
+            work.done.extend(work.open.pop_front());
             work.acknowledged += 1;
             if work.acknowledged == 1 {
                 // ORDERING: Relaxed; only the number matters.
