@@ -16,7 +16,7 @@ pub mod writer;
 
 pub use model::Findings;
 
-use crate::args::{TortureArgs, TortureMedium};
+use crate::args::{TortureArgs, TortureMedium, durability_text};
 use crate::failure::{Failure, Outcome};
 use crate::pool::How;
 use crate::process::{kill, spawn_self};
@@ -25,6 +25,7 @@ use crate::scratch::{Purpose, Scratch};
 use crate::signals::remove_temporary_files_on_signals;
 use crate::text::{duration, grouped};
 use crate::{print_report, progress};
+use bristlecone_pmem::media::Durability;
 use indicatif::ProgressBar;
 use model::Model;
 use plan::{ACK, Ack, READY};
@@ -56,6 +57,16 @@ pub struct Report {
     seed: u64,
     seconds: f64,
     server: bool,
+    durability: String,
+}
+
+impl Report {
+    /// Says with which durability level that was.
+    #[must_use]
+    pub fn at(mut self, durability: Durability) -> Self {
+        self.durability = durability_text(durability);
+        self
+    }
 }
 
 /// Records that torture can write to and check.
@@ -160,6 +171,7 @@ impl Tally {
             seed,
             seconds: took.as_secs_f64(),
             server,
+            durability: durability_text(Durability::Immediate),
         }
     }
 }
@@ -346,7 +358,10 @@ fn garbled(round: u32) -> Failure {
 
 fn summarize(args: &TortureArgs, report: &Report) -> Outcome {
     let verdict = if report.lost + report.phantom == 0 {
-        "every acknowledged write was there after every kill"
+        match report.durability.as_str() {
+            "immediate" => "every acknowledged write was there after every kill",
+            _ => "after every kill there were the first of all acknowledged writes, in their order",
+        }
     } else {
         "WRITES WERE LOST OR MADE UP"
     };

@@ -106,7 +106,8 @@ pub fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
         check_archive(args, pool, archive, &mut findings)?;
     }
     tally.add_findings(args.kills, &findings);
-    Ok(tally.report(args, clients, seed, started.elapsed(), entries, true))
+    let report = tally.report(args, clients, seed, started.elapsed(), entries, true);
+    Ok(report.at(durability))
 }
 
 /// Checks the database itself, with no server on it. Returns how many entries it has.
