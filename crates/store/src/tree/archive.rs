@@ -456,9 +456,10 @@ impl<M: Media> Core<M> {
         let since = reached.and_then(|end| end.mark);
         let wall = self.wall.now();
         let time = self.tree.begin(true);
-        let begun = work
-            .directory
-            .begin_state(since.map(|mark| mark.stamp), (time, wall));
+        // Where commits do not wait, that is the present.
+        let settled = self.settle(time);
+        let (directory, from) = (&mut work.directory, since.map(|mark| mark.stamp));
+        let begun = settled.and_then(|()| directory.begin_state(from, (time, wall)));
         let file = match begun {
             Ok(file) if time >= mark.stamp => file,
             begun => {

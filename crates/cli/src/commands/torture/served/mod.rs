@@ -112,7 +112,10 @@ pub fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
 
 /// Checks the database itself, with no server on it. Returns how many entries it has.
 fn check_pool(args: &TortureArgs, path: &Path, findings: &mut Findings) -> Outcome<u64> {
-    let db = database::open(path, How::durable(Some(args.medium.kind())))?;
+    let how = How::durable(Some(args.medium.kind()));
+    // Where nothing waits for it, a kill may have taken the making of the database too.
+    let opened = database::options(path, how).create(true).open(path);
+    let db = opened.map_err(|e| database::unopened(path, &e))?;
     match db.check() {
         Ok(report) => Ok(report.entries),
         Err(violation) => {
