@@ -392,6 +392,37 @@ mod tests {
         assert!(missing.unwrap_err().to_string().contains("none: reading"));
     }
 
+    /// The file that operators begin with says what is so without it.
+    #[test]
+    fn the_annotated_file_has_every_setting_with_its_default() {
+        let annotated = include_str!("../../../../packaging/serve.toml");
+        let is_setting = |line: &&str| {
+            let name = line
+                .strip_prefix('#')
+                .and_then(|line| line.split_once(" = "));
+            name.is_some_and(|(name, _)| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'))
+        };
+        let lines: Vec<&str> = annotated.lines().filter(is_setting).collect();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("serve.toml");
+        let text: Vec<&str> = lines.iter().map(|line| &line[1..]).collect();
+        std::fs::write(&file, text.join("\n")).unwrap();
+        let (mut read, usual) = (Settings::default(), Settings::default());
+        read.read_file(&file).unwrap();
+        assert_eq!(read.matching(&[b"*"]), usual.matching(&[b"*"]));
+        assert!(read.users.is_empty());
+        for setting in SETTINGS {
+            let begins = format!("#{} = ", setting.name);
+            let there = lines
+                .iter()
+                .filter(|line| line.starts_with(&begins))
+                .count();
+            let is_fixed =
+                (setting.set)(&mut read, "1").is_err_and(|e| e == "can't set immutable config");
+            assert_eq!(there, usize::from(!is_fixed), "{}", setting.name);
+        }
+    }
+
     #[test]
     fn changes_are_made_together_or_not_at_all() {
         let mut settings = Settings::default();
