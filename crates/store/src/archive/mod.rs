@@ -24,8 +24,8 @@
 //! 3. A state counts only with the mark at its end. An incremental state together with any state
 //!    between its own mark and its time makes the whole state at its time.
 //! 4. A file is written by one process and never changed afterwards. After a crash another file is
-//!    begun. So a file that ends in the midst of a frame was being written; but if a whole frame
-//!    comes after that, it is damaged.
+//!    begun, and a state that is not complete is removed. So a file that ends in the midst of a
+//!    frame was being written; but if a whole frame comes after that, it is damaged.
 
 pub(crate) mod format;
 mod plan;

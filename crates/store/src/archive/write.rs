@@ -65,6 +65,14 @@ impl Directory {
         if !there.files.is_empty() && there.uuid != uuid {
             return Err(ArchiveError::OtherPool { dir: dir.into() });
         }
+        // States that a crash cut off lead nowhere.
+        let cut_off = there
+            .files
+            .iter()
+            .filter(|file| file.is_state() && !file.counts() && file.damage.is_none());
+        for file in cut_off {
+            std::fs::remove_file(&file.path).map_err(ArchiveError::io(&file.path))?;
+        }
         let last = there.files.iter().map(|file| file.below).max();
         if let Some(below) = last.filter(|below| *below > next) {
             return Err(ArchiveError::Ahead {
