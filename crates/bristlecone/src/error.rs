@@ -358,7 +358,7 @@ fn kind_of_archive(e: &ArchiveError) -> ErrorKind {
             ErrorKind::NotADatabase
         }
         ArchiveError::InUse { .. } => ErrorKind::Locked,
-        ArchiveError::Ahead { .. } => ErrorKind::InvalidInput,
+        ArchiveError::Parted { .. } => ErrorKind::InvalidInput,
         ArchiveError::NewerVersion { .. } => ErrorKind::NewerVersion,
         ArchiveError::Unreachable { .. } => ErrorKind::NotFound,
         ArchiveError::Commit(e) => kind_of_commit(e),

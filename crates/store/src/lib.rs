@@ -78,7 +78,8 @@ mod wall;
 mod write;
 
 pub use archive::{
-    Archive, ArchiveFile, ArchiveOptions, ArchiveStats, FileKind, Plan, Step as PlanStep, Until,
+    Archive, ArchiveFile, ArchiveOptions, ArchiveStats, FileKind, Plan, Step as PlanStep,
+    UnreadableFile, Until,
 };
 pub use backup::{BackupReport, is_backup};
 pub use batch::Batch;

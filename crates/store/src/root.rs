@@ -20,6 +20,46 @@ pub(crate) const WORD_UNFINISHED: usize = 2;
 /// Root word: whether the store is open, for formats that keep count of it; 0 in one that is new.
 pub const WORD_OPEN: usize = 3;
 
+/// Root words of archives: for each of [`ARCHIVES`], its number, the token of its next mark or its
+/// last one, and that of the one before.
+const WORD_ARCHIVES: usize = 8;
+/// Archives that a store can be written to in turns.
+const ARCHIVES: usize = 8;
+
+/// Returns the two tokens that a store has of the archive with that number; 0 where it has none.
+pub(crate) fn tokens<M: Media>(root: &Root<M>, archive: u64) -> [u64; 2] {
+    let pm = root.pool().pm();
+    match slot_of(root, archive) {
+        Some(at) if archive != 0 => [1, 2].map(|i| word(pm, root.word(at + i))),
+        _ => [0; 2],
+    }
+}
+
+/// Where the root has an archive.
+fn slot_of<M: Media>(root: &Root<M>, archive: u64) -> Option<usize> {
+    let slots = (0..ARCHIVES).map(|i| WORD_ARCHIVES + i * 3);
+    let mut there = slots.filter(|at| word(root.pool().pm(), root.word(*at)) == archive);
+    there.next()
+}
+
+/// Stores the two tokens of an archive, the earlier one first. They are durable once the caller has
+/// committed.
+pub(crate) fn put_tokens<M: Media>(root: &Root<M>, archive: u64, [next, last]: [u64; 2]) {
+    let pm = root.pool().pm();
+    let there = slot_of(root, archive);
+    // An archive that is not used any more makes room.
+    let usual = WORD_ARCHIVES + (archive % ARCHIVES as u64) as usize * 3;
+    let at = there.or_else(|| slot_of(root, 0)).unwrap_or(usual);
+    for (i, value) in [(2, last), (1, next), (0, archive)] {
+        let cell = root.word(at + i);
+        if word(pm, cell) != value {
+            // PERSIST: (in `publish`) each before the next: a crash leaves the archive's last token
+            // in one of the two words.
+            cell.publish(pm, value);
+        }
+    }
+}
+
 /// A store's root, opened.
 pub struct StoreRoot<M: Media> {
     /// The root.

@@ -173,11 +173,12 @@ fn look(args: &ArchiveLook, all: bool) -> Outcome {
         error,
         files: files.collect(),
         unreadable: unreadable
-            .map(|(path, what)| format!("{}: {what}", name(path)))
+            .map(|file| format!("{}: {}", name(&file.path), file.what))
             .collect(),
     };
     print_report(&shown(&listed), &listed, args.json)?;
     let whole = listed.files.iter().all(|file| file.damage.is_none());
+    let whole = whole && archive.unreadable.iter().all(|file| file.is_empty);
     match (&listed.error, whole) {
         (None, true) => Ok(()),
         // The report says why.

@@ -3,8 +3,8 @@
 //! A removal takes a record for each key. Where a whole range goes that no reader can ask for, its
 //! pages are merged without its keys instead: of two neighbours the left one stays, empty, and
 //! takes the next one in. So it costs what a [merge](super::merge) does for each page, whatever the
-//! page has, and has no crash state that merging has not. It takes no time stamp, keeps no old
-//! values, and meets no conflict.
+//! page has, and has no crash state that merging has not. All keys of a page go with one time stamp.
+//! It keeps no old values, and meets no conflict.
 
 use super::merge::{Gone, Joins};
 use super::{Handle, HostedTree, KeyRange, ReadError};
@@ -21,8 +21,7 @@ impl<M: Media> HostedTree<M> {
     /// pages that have no others. What is in pages that cannot be read or merged is left, to be
     /// [removed](Self::remove_all). Looks before each page whether to stop.
     ///
-    /// The removals have no time stamp. A caller that recognises changes by stamps makes one change
-    /// with a stamp before.
+    /// The removals of a page have one time stamp. Nobody is told before they are durable.
     ///
     /// Persist cost: that of a merge for each page.
     pub fn clear(&self, range: KeyRange<'_>, most: u64, stops: &dyn Fn() -> bool) -> Gone {

@@ -199,9 +199,14 @@ where
             left_part.writer.unlock_unchanged();
             return Ok(None);
         };
-        let merged = self.merge_locked(left_part, (right_slot, right_part), boundary, joins);
+        let mut stamp = None;
+        let right = (right_slot, right_part);
+        let merged = self.merge_locked(left_part, right, boundary, (joins, &mut stamp));
         right_part.writer.unlock();
         left_part.writer.unlock();
+        if let Some(stamp) = stamp {
+            self.shown.show(stamp);
+        }
         if let Ok(Some(_)) = merged {
             self.free_part(right_slot);
         }
@@ -230,12 +235,14 @@ where
         }
     }
 
+    /// `stamp` becomes that of the removal of the keys that are left out, if there are any. The
+    /// caller shows it once the locks are free.
     fn merge_locked(
         &self,
         left_part: &Part,
         (right_slot, right_part): (u32, &Part),
         boundary: &K,
-        joins: Joins<'_>,
+        (joins, stamp): (Joins<'_>, &mut Option<u64>),
     ) -> Result<Option<Gone>, ReadError> {
         if !joins.allows(self, [left_part, right_part]) {
             return Ok(None);
@@ -256,6 +263,10 @@ where
         if !self.unpost(&mut upper, 1, &separator)? {
             return Ok(None);
         }
+        if joined.gone.len() > 0 {
+            // Before the page's generation (`since`).
+            *stamp = Some(self.next_stamp());
+        }
         let new = match self.join(&joined) {
             Ok(new) => new,
             Err(e) => {
@@ -265,7 +276,7 @@ where
             }
         };
         drop(upper);
-        let gone = self.tell_of_gone(&joined.gone);
+        let gone = self.tell_of_gone(&joined.gone, stamp.unwrap_or(0));
         let mut kept = self.keep_superseded(left_part, &[], 0);
         kept.extend(self.keep_superseded(right_part, &[], 0));
         let guard = epoch::pin();
@@ -284,8 +295,8 @@ where
         Ok(Some(gone))
     }
 
-    /// Tells the observer of keys that are removed without a time stamp, and counts them.
-    fn tell_of_gone(&self, entries: &Entries<'_>) -> Gone {
+    /// Tells the observer of keys that are left out, with that stamp, and counts them.
+    fn tell_of_gone(&self, entries: &Entries<'_>, stamp: u64) -> Gone {
         let mut gone = Gone::default();
         for i in 0..entries.len() {
             let (key, room) = (entries.key(i), Room::new());
@@ -293,7 +304,7 @@ where
             gone.keys += 1;
             gone.bytes += (key.len() + value.len) as u64;
             let was = self.observer.as_ref().map(|one| one.weigh(value));
-            self.tell((key, 0), was, None);
+            self.tell((key, stamp), was, None);
         }
         gone
     }

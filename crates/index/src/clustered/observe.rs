@@ -25,7 +25,7 @@ pub struct Glimpse<'v> {
 pub struct Observed<'o> {
     /// The key.
     pub key: &'o [u8],
-    /// The change's time stamp; 0 for a key that was [cleared](super::HostedTree::clear).
+    /// The change's time stamp.
     pub stamp: u64,
     /// The weight of the value that it had, if it had one.
     pub was: Option<u64>,

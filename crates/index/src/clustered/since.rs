@@ -59,7 +59,9 @@ impl<M: Media> HostedTree<M> {
     /// sees them.
     pub fn mark(&self) -> Mark {
         // In this order (module head).
-        let generation = self.0.generations.coming();
+        // What is above the ceiling may be given again after a crash.
+        let generations = &self.0.generations;
+        let generation = generations.coming().min(generations.ceiling());
         Mark {
             generation,
             stamp: self.0.stamps.coming(),

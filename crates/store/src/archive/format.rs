@@ -5,8 +5,8 @@
 //!   1      | what the file is: the first frame                                                         head
 //!   2      | low: length (32), bytes | 1, high: length (32), bytes; or 0 | entries: change, change ... range
 //!   3      | change, change ...                                                                        commits
-//!   4      | below (64) | mark: generation (64) stamp (64) | wall (64) | session (64) | count (64)     mark
-//! head     | format (32) | whether a state (8) 0 (24) | UUID (128) | from (64) | time, or generation (64) | wall (64)
+//!   4      | below, generation, stamp, wall, session, count, sequence, token (64 each)                  mark
+//! head     | format (32) | whether a state (8) 0 (24) | UUID (128) | from, time, wall, archive (64 each)
 //! change   | stamp (64) | wall (64) | key length (32) | value length, or 2^32 - 1: removed (32) | key | value
 //! ```
 //!
@@ -23,9 +23,9 @@ pub(super) const FRAME_HEAD: usize = 16;
 /// Bytes behind its content.
 pub(super) const FRAME_END: usize = 4;
 /// Bytes of the content of a mark.
-pub(super) const MARK_BYTES: usize = 48;
+pub(super) const MARK_BYTES: usize = 64;
 /// Bytes of the content of a head.
-pub(super) const HEAD_BYTES: usize = 48;
+pub(super) const HEAD_BYTES: usize = 56;
 /// Most bytes of a frame's content: more than any that is written, whose longest has a value.
 pub(super) const MOST_BYTES: usize = 1 << 30;
 /// A removed key has no value of this length.
@@ -60,10 +60,12 @@ pub(super) struct Head {
     /// Of commits: all with this stamp or a later one. Of a state: what it has to be put on, which
     /// has all commits below; 0 if it is full.
     pub(super) from: u64,
-    /// Of a state: it has all commits below. Of commits: a generation of the tree before them.
+    /// Of a state: it has all commits below.
     pub(super) time: u64,
-    /// When the file was begun.
+    /// When the file was begun; of a state, after its time.
     pub(super) wall: u64,
+    /// A number of the archive's own.
+    pub(super) archive: u64,
 }
 
 /// Up to where a file is complete.
@@ -73,11 +75,24 @@ pub(crate) struct Until {
     pub(crate) below: u64,
     /// What has changed since has pages that changed since this mark.
     pub(crate) mark: Option<Mark>,
+    /// All commits that are not there are later; in ms since 1970.
     pub(crate) wall: u64,
     /// The first stamp of the next session, if the store was closed then; else 0.
     pub(crate) session: u64,
     /// Entries or commits before it in the file.
     pub(crate) count: u64,
+    /// The pool had this token before the mark was written.
+    pub(crate) token: Token,
+}
+
+/// What tells a pool that has all marks of an archive from one that was put back to an earlier
+/// copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Token {
+    /// One up with each mark.
+    pub(crate) sequence: u64,
+    /// Random.
+    pub(crate) token: u64,
 }
 
 fn sum(uuid: &Uuid, head: &[u8], content: &[u8]) -> u32 {
@@ -145,7 +160,7 @@ impl Head {
         out.extend(self.format.to_le_bytes());
         out.extend([u8::from(self.is_state), 0, 0, 0]);
         out.extend(self.uuid);
-        for word in [self.from, self.time, self.wall] {
+        for word in [self.from, self.time, self.wall, self.archive] {
             out.extend(word.to_le_bytes());
         }
     }
@@ -158,6 +173,7 @@ impl Head {
             from: u64_at(content, 24)?,
             time: u64_at(content, 32)?,
             wall: u64_at(content, 40)?,
+            archive: u64_at(content, 48)?,
         })
     }
 }
@@ -172,14 +188,25 @@ impl Until {
             self.wall,
             self.session,
             self.count,
+            self.token.sequence,
+            self.token.token,
         ] {
             out.extend(word.to_le_bytes());
         }
     }
 
-    pub(super) fn decode(content: &[u8]) -> Option<Self> {
-        let words = [0, 8, 16, 24, 32, 40].map(|at| u64_at(content, at));
-        let [below, generation, stamp, wall, session, count] = words;
+    pub(crate) fn decode(content: &[u8]) -> Option<Self> {
+        let words = [0, 8, 16, 24, 32, 40, 48, 56].map(|at| u64_at(content, at));
+        let [
+            below,
+            generation,
+            stamp,
+            wall,
+            session,
+            count,
+            sequence,
+            token,
+        ] = words;
         let mark = Mark {
             generation: generation?,
             stamp: stamp?,
@@ -190,6 +217,10 @@ impl Until {
             wall: wall?,
             session: session?,
             count: count?,
+            token: Token {
+                sequence: sequence?,
+                token: token?,
+            },
         })
     }
 }
@@ -297,6 +328,7 @@ mod tests {
             from: 5,
             time: 1 << 40,
             wall: 99,
+            archive: 77,
         };
         let mut bytes = Vec::new();
         head.encode(&mut bytes);
@@ -311,6 +343,10 @@ mod tests {
             wall: 4,
             session: 0,
             count: 1,
+            token: Token {
+                sequence: 6,
+                token: u64::MAX,
+            },
         };
         bytes.clear();
         until.encode(&mut bytes);

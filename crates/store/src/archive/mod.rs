@@ -23,8 +23,10 @@
 //! 2. A file of commits has all commits from where it begins up to its last mark.
 //! 3. A state counts only with the mark at its end. An incremental state together with any state
 //!    between its own mark and its time makes the whole state at its time.
-//! 4. A file is written by one process and never changed afterwards. After a crash another file is
-//!    begun, and a state that is not complete is removed. So a file that ends in the midst of a
+//! 4. Before a mark is written, the pool has a token of it, and that of the mark before, durably. So
+//!    a store that is opened tells whether the archive's last mark is one of its own.
+//! 5. A file is written by one process and never changed afterwards. After a crash another file is
+//!    begun, and a state that is not complete gets another name. So a file that ends in the midst of a
 //!    frame was being written; but if a whole frame comes after that, it is damaged.
 
 pub(crate) mod format;
@@ -33,10 +35,10 @@ mod read;
 pub(crate) mod write;
 
 pub use plan::{Plan, Step};
-pub use read::{Archive, ArchiveFile, FileKind};
+pub use read::{Archive, ArchiveFile, FileKind, UnreadableFile};
 
 pub(crate) use format::{Change, KeysBetween};
-pub(crate) use read::{Next, Witness};
+pub(crate) use read::Next;
 pub(crate) use write::Directory;
 
 use std::path::PathBuf;

@@ -65,10 +65,10 @@ impl Archive {
         let mut plan = Plan {
             steps: Vec::new(),
             below: 0,
-            at: first.begun,
+            at: first.until,
             bytes: 0,
         };
-        plan.add(first, 0, first.below, first.begun);
+        plan.add(first, 0, first.below, first.until);
         let mut later = 0;
         while plan.below < below && later < LATER {
             let at = plan.below;
@@ -82,12 +82,7 @@ impl Archive {
             let Some(next) = next.or(states.max_by_key(|file| file.below)) else {
                 break;
             };
-            let when = if next.is_state() {
-                next.begun
-            } else {
-                next.until
-            };
-            plan.add(next, at, next.below.min(below), when);
+            plan.add(next, at, next.below.min(below), next.until);
             later += usize::from(next.begun > wall);
         }
         if later == LATER || plan.below >= below {
@@ -101,8 +96,14 @@ impl Archive {
             file.from < below && (goes_on || begins_later)
         });
         let ends = !matches!(until, Until::Timestamp(_)) && beyond.is_none();
-        let is_before = plan.at >= wall;
-        if !ends && !is_before || self.damaged_behind(plan.below).is_some() {
+        // All later commits are later than that.
+        let is_before = plan.at > wall;
+        let last = plan.steps.iter().map(|step| step.file.number).max();
+        let hidden = self
+            .unreadable
+            .iter()
+            .any(|file| !file.is_empty && Some(file.number) > last);
+        if !is_before && (!ends || hidden || self.damaged_behind(plan.below).is_some()) {
             return Err(self.unreachable(until, beyond, plan.below));
         }
         Ok(plan)
@@ -161,12 +162,12 @@ impl Archive {
             .files
             .iter()
             .find(|file| file.is_state() && !file.counts());
-        let why = match (damaged, self.unreadable.first()) {
+        let why = match (damaged, self.unreadable.iter().find(|file| !file.is_empty)) {
             (Some(file), _) => {
                 let (at, what) = file.damage.clone().unwrap_or_default();
                 format!("{} is damaged, {at} bytes in ({what})", file.path.display())
             }
-            (None, Some((path, what))) => format!("{}: {what}", path.display()),
+            (None, Some(file)) => format!("{}: {}", file.path.display(), file.what),
             (None, None) if incomplete.is_some_and(|file| file.from <= below) => {
                 let path = incomplete.map(|file| file.path.display().to_string());
                 format!("{} is not complete", path.unwrap_or_default())

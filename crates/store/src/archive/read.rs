@@ -5,7 +5,6 @@ use super::format::{
     MARK_BYTES, Until, Uuid, is_whole,
 };
 use crate::error::ArchiveError;
-use bristlecone_index::clustered::Mark;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
@@ -15,6 +14,8 @@ pub(super) const STATE: &str = "state";
 pub(super) const COMMITS: &str = "commits";
 /// Bytes that are looked through at once for a frame.
 const PIECE: usize = 1 << 20;
+/// Most bytes of the content of a head, of any version.
+const MOST_HEAD: usize = 4096;
 
 /// What a file of an archive has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,16 +65,22 @@ pub struct ArchiveFile {
     /// What is damaged, and after how many bytes. What comes before that counts.
     pub damage: Option<(u64, String)>,
     pub(super) end: Until,
-    /// Of a state: its time. Of commits: a generation of the tree before them.
+    /// Of a state: its time.
     pub(super) time: u64,
 }
 
-/// A change that the store of an archive has, or a later one in the same page.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Witness {
-    /// A mark that the change is not before.
-    pub(crate) mark: Mark,
-    pub(crate) key: Vec<u8>,
+/// A file of an archive whose head cannot be read.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct UnreadableFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its number.
+    pub number: u32,
+    /// What is wrong.
+    pub what: String,
+    /// It is shorter than a head: a crash came when it was begun, and it had nothing.
+    pub is_empty: bool,
 }
 
 /// The files of an archive.
@@ -84,11 +91,12 @@ pub struct Archive {
     pub dir: PathBuf,
     /// Its files, in the order of their numbers.
     pub files: Vec<ArchiveFile>,
-    /// Files whose heads cannot be read, and what is wrong. A crash may have come when they were
-    /// begun.
-    pub unreadable: Vec<(PathBuf, String)>,
-    /// Identity of the pool that it is of.
+    /// Files whose heads cannot be read.
+    pub unreadable: Vec<UnreadableFile>,
+    /// Identity of the store that it is of.
     pub(super) uuid: Uuid,
+    /// Its own number.
+    pub(super) number: u64,
     /// The highest number that a file has.
     pub(super) last_number: u32,
 }
@@ -119,30 +127,39 @@ impl Archive {
             files: Vec::new(),
             unreadable: Vec::new(),
             uuid: Uuid::default(),
+            number: 0,
             last_number: *last_number,
         };
         for (number, path) in numbered {
-            match Reader::open(&path)? {
-                Ok((mut reader, head)) => {
-                    if head.format > FORMAT {
-                        return Err(ArchiveError::NewerVersion {
-                            path,
-                            found: head.format,
-                            supported: FORMAT,
-                        });
-                    }
-                    if found.files.is_empty() {
-                        found.uuid = head.uuid;
-                    } else if head.uuid != found.uuid {
-                        found
-                            .unreadable
-                            .push((path, "it is of another pool".into()));
-                        continue;
-                    }
-                    found.files.push(reader.look(number, &head)?);
+            let unreadable = |what: String, is_empty| UnreadableFile {
+                path: path.clone(),
+                number,
+                what,
+                is_empty,
+            };
+            let (mut reader, head) = match Reader::open(&path)? {
+                Ok(opened) => opened,
+                Err(Unopened { what, is_empty }) => {
+                    found.unreadable.push(unreadable(what, is_empty));
+                    continue;
                 }
-                Err(what) => found.unreadable.push((path, what)),
+            };
+            if head.format > FORMAT {
+                return Err(ArchiveError::NewerVersion {
+                    path,
+                    found: head.format,
+                    supported: FORMAT,
+                });
             }
+            if found.files.is_empty() {
+                (found.uuid, found.number) = (head.uuid, head.archive);
+            } else if (head.uuid, head.archive) != (found.uuid, found.number) {
+                found
+                    .unreadable
+                    .push(unreadable("it is of another archive".into(), false));
+                continue;
+            }
+            found.files.push(reader.look(number, &head)?);
         }
         Ok(Some(found))
     }
@@ -228,35 +245,11 @@ impl ArchiveFile {
         Ok(())
     }
 
-    /// The last change that it has, if it has one, and a mark before that.
-    pub(super) fn witness(&self) -> Result<Option<Witness>, ArchiveError> {
-        let mut reader = self.reader()?;
-        let (mut generation, mut last) = (self.time, None);
-        while let Next::Frame(kind, mut content) = reader.next()? {
-            match kind {
-                Kind::Commits => {
-                    while let Some(change) = Change::decode(&mut content) {
-                        last = Some((generation, change.stamp, change.key.to_vec()));
-                    }
-                }
-                Kind::Mark => {
-                    let mark = Until::decode(content).and_then(|until| until.mark);
-                    generation = mark.map_or(generation, |mark| mark.generation);
-                }
-                Kind::Range | Kind::Head => {}
-            }
-        }
-        Ok(last.map(|(generation, stamp, key)| Witness {
-            mark: Mark { generation, stamp },
-            key,
-        }))
-    }
-
     /// Its frames, after the first.
     pub(crate) fn reader(&self) -> Result<Reader, ArchiveError> {
         match Reader::open(&self.path)? {
             Ok((reader, _)) => Ok(reader),
-            Err(what) => Err(ArchiveError::Damaged {
+            Err(Unopened { what, .. }) => Err(ArchiveError::Damaged {
                 path: self.path.clone(),
                 at: 0,
                 what,
@@ -297,6 +290,13 @@ pub(crate) enum Next<'r> {
     Damaged(String),
 }
 
+/// Why a file's head could not be read.
+struct Unopened {
+    what: String,
+    /// The file is shorter than a head.
+    is_empty: bool,
+}
+
 /// The frames of a file.
 pub(crate) struct Reader {
     file: BufReader<File>,
@@ -312,7 +312,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Opens a file and reads its head; or what is wrong with that.
-    fn open(path: &Path) -> Result<Result<(Self, Head), String>, ArchiveError> {
+    fn open(path: &Path) -> Result<Result<(Self, Head), Unopened>, ArchiveError> {
         let file = File::open(path).map_err(ArchiveError::io(path))?;
         let mut reader = Self {
             file: BufReader::with_capacity(PIECE, file),
@@ -323,26 +323,30 @@ impl Reader {
             at: 0,
             content: Vec::new(),
         };
-        let mut first = [0; FRAME_HEAD + HEAD_BYTES + FRAME_END];
-        match reader.file.read_exact(&mut first) {
-            Ok(()) => {}
-            Err(e) if e.kind() == ErrorKind::UnexpectedEof => {
-                return Ok(Err("it ends in its head".into()));
-            }
-            Err(e) => return Err(ArchiveError::io(path)(e)),
-        }
-        let read = || {
-            let (frame, rest) = first.split_first_chunk::<FRAME_HEAD>()?;
-            let of_head = FrameHead::decode(frame).filter(|frame| frame.kind == Kind::Head)?;
-            let head = Head::decode(rest)?;
-            let whole = of_head.len == HEAD_BYTES && is_whole(&head.uuid, frame, rest);
-            // A later version may have a head of another form.
-            (whole || head.format > FORMAT && of_head.number == 0).then_some(head)
+        let mut first = [0; FRAME_HEAD];
+        let got = reader.fill(&mut first)?;
+        let frame = FrameHead::decode(&first).filter(|frame| frame.len <= MOST_HEAD);
+        let mut content = vec![0; frame.map_or(HEAD_BYTES, |frame| frame.len) + FRAME_END];
+        let got = got + reader.fill(&mut content)?;
+        let bytes = FRAME_HEAD + content.len();
+        let is_empty = got < FRAME_HEAD + HEAD_BYTES + FRAME_END;
+        let whole = || {
+            let is_head = frame.is_some_and(|frame| frame.kind == Kind::Head && frame.number == 0);
+            let head = Head::decode(&content)?;
+            (is_head && is_whole(&head.uuid, &first, &content)).then_some(head)
         };
-        let Some(head) = read() else {
-            return Ok(Err("its head is damaged".into()));
+        let Some(head) = whole() else {
+            let what = if is_empty {
+                "it ends in its head"
+            } else {
+                "its head is damaged"
+            };
+            return Ok(Err(Unopened {
+                what: what.into(),
+                is_empty,
+            }));
         };
-        (reader.uuid, reader.number, reader.at) = (head.uuid, 1, first.len() as u64);
+        (reader.uuid, reader.number, reader.at) = (head.uuid, 1, bytes as u64);
         Ok(Ok((reader, head)))
     }
 

@@ -1,12 +1,15 @@
 //! Writing the files of an archive.
 
-use super::format::{Change, FORMAT, Head, KeysBetween, Kind, Until, Uuid, frame};
-use super::read::{Archive, COMMITS, FileKind, STATE, Witness};
+use super::format::{Change, FORMAT, Head, KeysBetween, Kind, Token, Until, Uuid, frame};
+use super::read::{Archive, COMMITS, FileKind, STATE};
 use crate::error::ArchiveError;
 use std::fs::{File, OpenOptions, TryLockError};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+/// What states are called that a crash cut off.
+const INCOMPLETE: &str = "incomplete";
 /// Bytes of a file of commits, about, after which another one is begun.
 const FILE_BYTES: u64 = 64 << 20;
 /// Bytes that are gathered before they are written.
@@ -17,24 +20,35 @@ const GATHER: usize = 1 << 20;
 pub(crate) struct Directory {
     dir: PathBuf,
     uuid: Uuid,
-    next_number: u32,
+    /// The archive's own number.
+    pub(crate) number: u64,
+    next_file: u32,
     /// Where the archive ended when it was opened.
     pub(crate) reached: Option<Until>,
-    /// A change that the store has to have then.
-    pub(crate) witness: Option<Witness>,
+    /// The token of its last mark, whichever file that is in.
+    pub(crate) token: Token,
     /// When the last full state was begun.
     pub(crate) full_at: Option<u64>,
     /// Held for as long as this exists.
     _lock: File,
 }
 
+/// A number that nobody can foresee, and that is not 0.
+pub(crate) fn random() -> u64 {
+    RandomState::new().build_hasher().finish().max(1)
+}
+
 impl Directory {
-    /// Opens the archive of the pool `uuid`, or begins one. The store gives time stamps from
-    /// `next` on.
+    /// Opens the archive of the store `uuid`, or begins one. `tokens` tells which ones the pool has
+    /// of the archive with a number.
     ///
     /// # Errors
     /// [`ArchiveError`]
-    pub(crate) fn open(dir: &Path, uuid: Uuid, next: u64) -> Result<Self, ArchiveError> {
+    pub(crate) fn open(
+        dir: &Path,
+        uuid: Uuid,
+        tokens: &dyn Fn(u64) -> [u64; 2],
+    ) -> Result<Self, ArchiveError> {
         std::fs::create_dir_all(dir).map_err(ArchiveError::io(dir))?;
         let path = dir.join("lock");
         let lock = OpenOptions::new()
@@ -53,69 +67,55 @@ impl Directory {
         let mut directory = Self {
             dir: dir.into(),
             uuid,
-            next_number: 1,
+            number: random(),
+            next_file: 1,
             reached: None,
-            witness: None,
+            token: Token::default(),
             full_at: None,
             _lock: lock,
         };
         let Some(there) = Archive::find(dir)? else {
             return Ok(directory);
         };
-        if !there.files.is_empty() && there.uuid != uuid {
+        directory.next_file = there.last_number + 1;
+        if there.files.is_empty() {
+            return Ok(directory);
+        }
+        if there.uuid != uuid {
             return Err(ArchiveError::OtherPool { dir: dir.into() });
         }
-        // States that a crash cut off lead nowhere.
-        let cut_off = there
-            .files
-            .iter()
-            .filter(|file| file.is_state() && !file.counts() && file.damage.is_none());
-        for file in cut_off {
-            std::fs::remove_file(&file.path).map_err(ArchiveError::io(&file.path))?;
+        directory.number = there.number;
+        let last = there.files.iter().map(|file| file.end.token);
+        directory.token = last.max_by_key(|token| token.sequence).unwrap_or_default();
+        // One that was begun, and has no mark, is new to the pool.
+        let is_known = tokens(there.number).contains(&directory.token.token);
+        if directory.token != Token::default() && !is_known {
+            return Err(ArchiveError::Parted { dir: dir.into() });
         }
-        let last = there.files.iter().map(|file| file.below).max();
-        if let Some(below) = last.filter(|below| *below > next) {
-            return Err(ArchiveError::Ahead {
-                dir: dir.into(),
-                archived: below - 1,
-            });
-        }
-        directory.next_number = there.last_number + 1;
         directory.reached = there.reached();
-        if directory.reached.is_some_and(|end| end.session != next) {
-            let commits = there
-                .files
-                .iter()
-                .filter(|file| !file.is_state() && file.counts());
-            if let Some(last) = commits.max_by_key(|file| file.below) {
-                directory.witness = last.witness()?;
-            }
-        }
         let full = there
             .files
             .iter()
-            .filter(|file| file.kind == FileKind::FullState);
-        directory.full_at = full
-            .filter(|file| file.counts())
-            .map(|file| file.begun)
-            .max();
-        Ok(directory)
-    }
-
-    /// The archive has a commit that the store has not.
-    pub(crate) fn ahead(&self, archived: u64) -> ArchiveError {
-        ArchiveError::Ahead {
-            dir: self.dir.clone(),
-            archived,
+            .filter(|file| file.kind == FileKind::FullState && file.counts());
+        directory.full_at = full.map(|file| file.begun).max();
+        // States that a crash cut off lead nowhere, and are not to be read again each time.
+        let cut_off = there
+            .files
+            .iter()
+            .filter(|file| file.is_state() && file.below == 0 && file.damage.is_none());
+        for file in cut_off {
+            let to = file.path.with_extension(INCOMPLETE);
+            std::fs::rename(&file.path, to).map_err(ArchiveError::io(&file.path))?;
         }
+        Ok(directory)
     }
 
     fn begin(&mut self, head: &Head) -> Result<ArchiveWriter, ArchiveError> {
         let kind = if head.is_state { STATE } else { COMMITS };
-        let path = self.dir.join(format!("{:08}.{kind}", self.next_number));
+        let path = self.dir.join(format!("{:08}.{kind}", self.next_file));
         let made = OpenOptions::new().write(true).create_new(true).open(&path);
         let file = made.map_err(ArchiveError::io(&path))?;
-        self.next_number += 1;
+        self.next_file += 1;
         let mut writer = ArchiveWriter {
             file,
             path,
@@ -127,17 +127,23 @@ impl Directory {
             begun: head.wall,
         };
         writer.frame(Kind::Head, |out| head.encode(out));
-        writer.sync()?;
-        let dir = File::open(&self.dir).and_then(|dir| dir.sync_all());
-        dir.map_err(ArchiveError::io(&self.dir))?;
-        Ok(writer)
+        let synced = writer.sync().and_then(|()| {
+            let dir = File::open(&self.dir).and_then(|dir| dir.sync_all());
+            dir.map_err(ArchiveError::io(&self.dir))
+        });
+        match synced {
+            Ok(()) => Ok(writer),
+            Err(e) => {
+                writer.remove();
+                Err(e)
+            }
+        }
     }
 
-    /// Begins a file of the commits with this stamp and later ones. Their pages are of that
-    /// generation or a later one, where they were written anew.
+    /// Begins a file of the commits with this stamp and later ones.
     pub(crate) fn begin_commits(
         &mut self,
-        (from, generation): (u64, u64),
+        from: u64,
         wall: u64,
     ) -> Result<ArchiveWriter, ArchiveError> {
         self.begin(&Head {
@@ -145,8 +151,9 @@ impl Directory {
             is_state: false,
             uuid: self.uuid,
             from,
-            time: generation,
+            time: 0,
             wall,
+            archive: self.number,
         })
     }
 
@@ -164,6 +171,7 @@ impl Directory {
             from: from.map_or(0, |from| from.max(1)),
             time,
             wall,
+            archive: self.number,
         })
     }
 
@@ -206,6 +214,12 @@ pub(crate) struct ArchiveWriter {
 }
 
 impl ArchiveWriter {
+    /// Removes the file, which is of no use. What cannot be removed is found when the archive is
+    /// opened again.
+    pub(crate) fn remove(self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+
     fn frame(&mut self, kind: Kind, write: impl FnOnce(&mut Vec<u8>)) {
         frame(&mut self.gathered, (&self.uuid, self.number), kind, write);
         self.number += 1;

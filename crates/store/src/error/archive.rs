@@ -32,13 +32,11 @@ pub enum ArchiveError {
         /// The directory.
         dir: PathBuf,
     },
-    /// The archive has commits that the store does not have: the pool was put back to an earlier
-    /// state.
-    Ahead {
+    /// The archive and the pool do not follow from each other: the pool was put back to an earlier
+    /// state, or the last files of the archive are gone.
+    Parted {
         /// The directory.
         dir: PathBuf,
-        /// A time stamp up to which the archive has commits, and the pool has not.
-        archived: u64,
     },
     /// A file was written by a newer version of this software.
     NewerVersion {
@@ -99,10 +97,10 @@ impl fmt::Display for ArchiveError {
                 "the archive {} is of another pool: give this one a directory of its own",
                 dir.display()
             ),
-            Self::Ahead { dir, archived } => write!(
+            Self::Parted { dir } => write!(
                 f,
-                "the archive {} has commits up to time stamp {archived} that the pool does not have: it was put back to an earlier \
-                 state. Give it another directory, in which a new archive begins",
+                "the archive {} does not lead to what the pool has: the pool was put back to an earlier state, or files of the archive \
+                 are missing. Give it another directory, in which a new archive begins",
                 dir.display()
             ),
             Self::NewerVersion {

@@ -1,7 +1,7 @@
 //! Making a store from an archive.
 
 use super::Store;
-use crate::archive::format::Kind;
+use crate::archive::format::{Kind, Until as EndOf};
 use crate::archive::{Archive, Change, FileKind, KeysBetween, Next, Plan, Until};
 use crate::error::ArchiveError;
 use crate::options::StoreOptions;
@@ -65,8 +65,9 @@ impl<M: Media> Store<M> {
         let report = replay.report;
         let finished = done.and_then(|()| Ok(engine.finish_replay()?));
         drop(engine);
-        match finished {
-            Ok(()) => Ok((Self::open(pool, name, options)?, report)),
+        let opened = finished.and_then(|()| Ok(Self::open(pool, name, options)?));
+        match opened {
+            Ok(store) => Ok((store, report)),
             Err(e) => {
                 // The first error is reported. If removing fails too, the rest is an unfinished
                 // store.
@@ -97,16 +98,13 @@ impl<M: Media> Replay<'_, M> {
             // A later step has what comes behind that.
             let below = plan.steps.get(i + 1).map_or(plan.below, |next| next.from);
             let is_state = step.file.kind != FileKind::Commits;
+            let mut marked = 0;
             while !self.is_done {
                 let begun = reader.at;
                 let frame = match reader.next()? {
                     Next::Frame(kind, content) => (kind, content),
-                    // Commits are read up to the last mark.
-                    Next::End | Next::CutOff if !is_state => break,
-                    Next::End => break,
-                    Next::CutOff => return Err(changed(&step.file.path, begun)),
-                    Next::Damaged(_) if !is_state => break,
-                    Next::Damaged(_) => return Err(changed(&step.file.path, begun)),
+                    // Behind the last mark there may be something that is not whole.
+                    Next::End | Next::CutOff | Next::Damaged(_) => break,
                 };
                 match frame {
                     (Kind::Range, content) => {
@@ -117,14 +115,22 @@ impl<M: Media> Replay<'_, M> {
                         let done = self.commits(content, step.from..below)?;
                         let goes_on = done.ok_or_else(|| changed(&step.file.path, begun))?;
                         if !goes_on {
+                            marked = below;
                             break;
                         }
                     }
-                    (Kind::Mark | Kind::Head, _) => {}
+                    (Kind::Mark, content) => {
+                        let end = EndOf::decode(content);
+                        marked = end.map_or(0, |end| end.below);
+                    }
+                    (Kind::Head, _) => {}
                 }
                 // The file may be longer now.
                 let read = (self.report.bytes + reader.at).min(plan.bytes);
                 progress(plan.bytes + read, plan.bytes * 2);
+            }
+            if marked < below && !self.is_done {
+                return Err(changed(&step.file.path, reader.at));
             }
             self.report.bytes += step.file.bytes;
             if is_state {
@@ -142,11 +148,15 @@ impl<M: Media> Replay<'_, M> {
             return Ok(None);
         };
         let high = keys.high.map_or(Bound::Unbounded, Bound::Excluded);
-        let there = self
-            .engine
-            .keys_of_tree((Bound::Included(keys.low), high))?;
-        for key in there {
-            self.changes.insert(key, None);
+        loop {
+            let range = (Bound::Included(keys.low), high);
+            let there = self.engine.keys_of_tree(range, KEYS_TOGETHER)?;
+            if there.is_empty() {
+                break;
+            }
+            self.changes
+                .extend(there.into_iter().map(|key| (key, None)));
+            self.write()?;
         }
         while !content.is_empty() {
             let Some(entry) = Change::decode(&mut content) else {

@@ -23,16 +23,14 @@
 //!    below had been given, and what has that stamp or a later one finds the recorder ready.
 //! 2. Every change below the durable time has been shown, so the recorder has been told of it, or
 //!    knows that it was lost. The round asks for that time first, and then whether something was.
-//! 3. Keys that are cleared have no stamp. They take the latest that the recorder knows, or that of
-//!    the round that finds them: not below any earlier change of the key, and below any later one,
-//!    whose stamp is still to be given.
 
 use super::Core;
-use crate::archive::format::{Change, KeysBetween, Until};
-use crate::archive::write::{ArchiveWriter, Directory, entry};
+use crate::archive::format::{Change, KeysBetween, Token, Until};
+use crate::archive::write::{ArchiveWriter, Directory, entry, random};
 use crate::archive::{ArchiveOptions, ArchiveStats};
 use crate::error::ArchiveError;
 use crate::key::CATALOGUE;
+use crate::root;
 use crate::wall::WallClock;
 use bristlecone_index::Direction;
 use bristlecone_index::clustered::{Mark, Observed, PageRange, Visits};
@@ -41,10 +39,10 @@ use bristlecone_pmem::sync::{lock, worker};
 use bristlecone_pmem::{Media, MediumKind};
 use crossbeam_utils::CachePadded;
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SHARDS: usize = 16;
 /// Bytes of entries or commits in a frame, about.
@@ -55,9 +53,10 @@ const STATE_AT_ONCE: usize = 8 << 20;
 const QUEUE: std::ops::RangeInclusive<usize> = 64 << 10..=512 << 20;
 /// How long the thread rests while a state is being written.
 const BUSY: Duration = Duration::from_millis(1);
+/// Waiting after states that failed is doubled so often, and takes no longer than that.
+const MOST_DOUBLED: u32 = 16;
+const MOST_WAIT: Duration = Duration::from_secs(600);
 
-/// Stands for the time of a key that was cleared.
-const CLEARED: u64 = 0;
 /// The index key of the ledger, which no other store can use.
 const LEDGER: [u8; 4] = CATALOGUE.to_be_bytes();
 
@@ -69,18 +68,9 @@ pub(super) struct Recorder {
     most: usize,
     /// Bytes of changes that were taken and not [given back](Self::release).
     queued: AtomicUsize,
-    /// A stamp that all changes of the stream have or come after.
-    floor: AtomicU64,
-    shards: [CachePadded<Mutex<Shard>>; SHARDS],
-    wall: WallClock,
-}
-
-#[derive(Debug, Default)]
-struct Shard {
     /// Encoded changes.
-    bytes: Vec<u8>,
-    /// The latest stamp.
-    latest: u64,
+    shards: [CachePadded<Mutex<Vec<u8>>>; SHARDS],
+    wall: WallClock,
 }
 
 impl Recorder {
@@ -91,7 +81,6 @@ impl Recorder {
             lost: AtomicBool::new(false),
             most: most.clamp(*QUEUE.start(), *QUEUE.end()),
             queued: AtomicUsize::new(0),
-            floor: AtomicU64::new(0),
             shards: std::array::from_fn(|_| CachePadded::default()),
             wall,
         }
@@ -115,7 +104,7 @@ impl Recorder {
         }
         let value = change.is.map(|is| is.bytes);
         let is_whole = change.is.is_none_or(|is| is.bytes.len() == is.len);
-        let mut noted = Change {
+        let noted = Change {
             stamp: change.stamp,
             wall: self.wall.now(),
             key: change.key,
@@ -127,19 +116,11 @@ impl Recorder {
         if !is_whole || queued > self.most {
             return self.lose();
         }
-        if change.stamp == 0 {
-            // ORDERING: Acquire; pairs with the Release of `begin`.
-            let floor = self.floor.load(Ordering::Acquire);
-            let latest = self.shards.iter().map(|shard| lock(shard).latest).max();
-            noted.stamp = floor.max(latest.unwrap_or(0));
-            noted.wall = CLEARED;
-        }
         let shard = &mut *lock(&self.shards[worker() % SHARDS]);
-        if shard.bytes.try_reserve(bytes).is_err() {
+        if shard.try_reserve(bytes).is_err() {
             return self.lose();
         }
-        noted.encode(&mut shard.bytes);
-        shard.latest = shard.latest.max(noted.stamp);
+        noted.encode(shard);
     }
 
     fn lose(&self) {
@@ -157,7 +138,7 @@ impl Recorder {
     /// Forgets all changes, and takes those that come.
     fn begin(&self) {
         for shard in &self.shards {
-            lock(shard).bytes = Vec::new();
+            *lock(shard) = Vec::new();
         }
         // ORDERING: Relaxed; a count, which is a little high while changes are being lost.
         self.queued.store(0, Ordering::Relaxed);
@@ -166,26 +147,17 @@ impl Recorder {
         self.takes.store(true, Ordering::SeqCst);
     }
 
-    /// The stream has changes with this stamp or later ones.
-    fn set_floor(&self, stamp: u64) {
-        // ORDERING: Release; pairs with the Acquire of `take_in`.
-        self.floor.fetch_max(stamp, Ordering::Release);
-    }
-
     /// Moves the changes with stamps in `from..below` to the end of `out`, by their stamps, those
     /// of one commit with one time. Returns how many commits they are of.
     fn drain(&self, (from, below): (u64, u64), out: &mut Vec<u8>) -> u64 {
         let mut taken = Vec::with_capacity(SHARDS);
         for shard in &self.shards {
-            taken.push(std::mem::take(&mut lock(shard).bytes));
+            taken.push(std::mem::take(&mut *lock(shard)));
         }
         let mut due = Vec::new();
         for (shard, bytes) in self.shards.iter().zip(&taken) {
             let (mut rest, mut early, mut passed) = (bytes.as_slice(), Vec::new(), 0);
-            while let Some(mut change) = Change::decode(&mut rest) {
-                if change.wall == CLEARED {
-                    change.stamp = change.stamp.max(from);
-                }
+            while let Some(change) = Change::decode(&mut rest) {
                 if change.stamp >= below {
                     change.encode(&mut early);
                 } else if change.stamp >= from {
@@ -196,18 +168,15 @@ impl Recorder {
             }
             self.release(passed);
             if !early.is_empty() {
-                lock(shard).bytes.append(&mut early);
+                lock(shard).append(&mut early);
             }
         }
-        due.sort_by_key(|change| (change.stamp, change.wall == CLEARED));
+        due.sort_by_key(|change| change.stamp);
         let (mut commits, mut stamp, mut wall) = (0, None, 0);
         for mut change in due {
             if stamp != Some(change.stamp) {
-                stamp = Some(change.stamp);
+                (stamp, wall) = (Some(change.stamp), change.wall);
                 commits += 1;
-                if change.wall != CLEARED {
-                    wall = change.wall;
-                }
             }
             change.wall = wall;
             change.encode(out);
@@ -247,6 +216,21 @@ struct Work {
     stream: Option<Stream>,
     state: Option<State>,
     full_at: Option<u64>,
+    tokens: Tokens,
+    /// States that failed one after the other, and when another one is tried.
+    failures: u32,
+    again: Option<Instant>,
+}
+
+/// The tokens of marks.
+#[derive(Debug)]
+struct Tokens {
+    /// The archive's number.
+    archive: u64,
+    /// That of the archive's last mark.
+    last: Token,
+    /// That of the next one, from when the pool may have it.
+    next: Option<Token>,
 }
 
 /// Commits from a time on.
@@ -256,8 +240,6 @@ struct Stream {
     below: u64,
     /// Stamps had been given up to this one when it was last written.
     seen: u64,
-    /// A generation before all changes that are not in files.
-    generation: u64,
     /// The archive leads to it.
     counts: bool,
     /// Changes with later stamps that were taken from the recorder, and of how many commits.
@@ -273,6 +255,8 @@ struct State {
     known_bytes: u64,
     /// A reading that has begun, and a mark before it.
     time: u64,
+    /// When that was, or just before, in ms since 1970.
+    before: u64,
     mark: Mark,
     /// What changed since is written.
     since: Option<Mark>,
@@ -291,16 +275,21 @@ impl Archiving {
     pub fn new(options: ArchiveOptions, directory: Directory, next: u64) -> Self {
         let reached = directory.reached;
         // Nothing was missed: the last session was closed in order, and its archive too.
-        let stream = reached.filter(|end| end.session == next).map(|end| Stream {
+        let last = reached.filter(|end| end.session == next && end.token == directory.token);
+        let stream = last.map(|end| Stream {
             below: end.below,
             seen: end.below,
-            generation: end.mark.map_or(0, |mark| mark.generation),
             counts: true,
             pending: Vec::new(),
             commits: 0,
             file: None,
         });
         let full_at = directory.full_at;
+        let tokens = Tokens {
+            archive: directory.number,
+            last: directory.token,
+            next: None,
+        };
         let stats = ArchiveStats {
             archived: stream.as_ref().map(|stream| stream.below - 1),
             ..ArchiveStats::default()
@@ -313,6 +302,9 @@ impl Archiving {
                 stream,
                 state: None,
                 full_at,
+                tokens,
+                failures: 0,
+                again: None,
             }),
             stats: Mutex::new(stats),
         }
@@ -333,13 +325,14 @@ impl<M: Media> Core<M> {
     fn archive_round(&self, archiving: &Archiving) -> Result<bool, ArchiveError> {
         let work = &mut *lock(&archiving.work);
         self.archive_commits(archiving, work, 0)?;
-        if work.stream.is_none() && work.state.is_none() {
+        let may_begin = work.again.is_none_or(|again| Instant::now() >= again);
+        if work.stream.is_none() && work.state.is_none() && may_begin {
             self.begin_state(work, false)?;
         }
         let now = self.wall.now();
-        let full_every = archiving.options.full_every;
-        let is_due = |at: u64| full_every.is_some_and(|every| now >= at + every.as_millis() as u64);
-        if work.state.is_none() && work.full_at.is_none_or(is_due) {
+        let full_every = archiving.options.full_every.map(as_ms);
+        let is_due = |at: u64| full_every.is_some_and(|every| now >= at.saturating_add(every));
+        if work.state.is_none() && work.full_at.is_none_or(is_due) && may_begin {
             self.begin_state(work, true)?;
         }
         if work.state.is_none() {
@@ -364,6 +357,8 @@ impl<M: Media> Core<M> {
             return Ok(());
         };
         let recorder = &self.counts.recorder;
+        // In this order: commits that the mark is before are later than that.
+        let now = self.wall.now();
         let mark = self.tree.mark();
         if mark.stamp > stream.seen {
             self.settle(mark.stamp)?;
@@ -378,7 +373,6 @@ impl<M: Media> Core<M> {
             work.stream = None;
             return Ok(());
         }
-        let now = self.wall.now();
         let from = stream.below;
         // Not again what is pending after an error.
         let taken = last_stamp(&stream.pending).map_or(from, |last| last + 1);
@@ -395,11 +389,7 @@ impl<M: Media> Core<M> {
         let file = stream.file.take().filter(|(file, _)| !file.is_full());
         let (mut file, mut known) = match file {
             Some(there) => there,
-            None => (
-                work.directory
-                    .begin_commits((from, stream.generation), now)?,
-                0,
-            ),
+            None => (work.directory.begin_commits(from, now)?, 0),
         };
         for (frame, commits) in frames(&stream.pending) {
             file.commits(frame, commits)?;
@@ -410,14 +400,14 @@ impl<M: Media> Core<M> {
             wall: now,
             session,
             count: file.entries,
+            token: Token::default(),
         };
-        file.mark(&until)?;
+        let until = self.mark(&mut work.tokens, &mut file, until)?;
         let bytes = file.take_bytes(&mut known);
         stream.file = Some((file, known));
         recorder.release(stream.pending.len());
         stream.pending = Vec::new();
         (stream.below, stream.seen) = (until.below, mark.stamp);
-        stream.generation = mark.generation;
         let stats = &mut *lock(&archiving.stats);
         stats.commits += std::mem::take(&mut stream.commits);
         stats.bytes += bytes;
@@ -429,6 +419,27 @@ impl<M: Media> Core<M> {
         Ok(())
     }
 
+    /// Writes a mark to a file, whose token the pool has before.
+    fn mark(
+        &self,
+        tokens: &mut Tokens,
+        file: &mut ArchiveWriter,
+        mut until: Until,
+    ) -> Result<Until, ArchiveError> {
+        // The same one again after an error: it may have come to the file.
+        let next = *tokens.next.get_or_insert_with(|| Token {
+            sequence: tokens.last.sequence + 1,
+            token: random(),
+        });
+        root::put_tokens(&self.root, tokens.archive, [next.token, tokens.last.token]);
+        self.pm().commit()?;
+        self.sync_if_nobody_does()?;
+        until.token = next;
+        file.mark(&until)?;
+        (tokens.last, tokens.next) = (next, None);
+        Ok(until)
+    }
+
     /// Makes all changes with stamps below this one durable, whatever the durability level.
     fn settle(&self, stamp: u64) -> Result<(), ArchiveError> {
         let Some(last) = stamp.checked_sub(1) else {
@@ -436,6 +447,11 @@ impl<M: Media> Core<M> {
         };
         self.tree.wait_shown(last);
         self.make_durable(last)?;
+        self.sync_if_nobody_does()
+    }
+
+    /// Where commits do not wait for the disk, this does.
+    fn sync_if_nobody_does(&self) -> Result<(), ArchiveError> {
         let pm = self.pm();
         if pm.kind() == MediumKind::Journal && pm.durability() != Durability::Immediate {
             self.tree.pool().sync()?;
@@ -454,8 +470,9 @@ impl<M: Media> Core<M> {
         self.settle(mark.stamp)?;
         let reached = work.reached.filter(|_| !full);
         let since = reached.and_then(|end| end.mark);
-        let wall = self.wall.now();
+        let before = self.wall.now();
         let time = self.tree.begin(true);
+        let wall = self.wall.now();
         // Where commits do not wait, that is the present.
         let settled = self.settle(time);
         let (directory, from) = (&mut work.directory, since.map(|mark| mark.stamp));
@@ -471,6 +488,7 @@ impl<M: Media> Core<M> {
             file,
             known_bytes: 0,
             time,
+            before,
             mark,
             since,
             from: Vec::new(),
@@ -481,11 +499,9 @@ impl<M: Media> Core<M> {
             gathers: false,
         });
         if begins_stream {
-            self.counts.recorder.set_floor(time);
             work.stream = Some(Stream {
                 below: time,
                 seen: time,
-                generation: mark.generation,
                 counts: false,
                 pending: Vec::new(),
                 commits: 0,
@@ -522,11 +538,12 @@ impl<M: Media> Core<M> {
             let until = Until {
                 below: state.time,
                 mark: Some(state.mark),
-                wall: self.wall.now(),
+                wall: state.before,
                 session: 0,
                 count: state.file.entries,
+                token: Token::default(),
             };
-            state.file.mark(&until)?;
+            self.mark(&mut work.tokens, &mut state.file, until)?;
         }
         let stats = &mut *lock(&archiving.stats);
         stats.writing = Some(state.file.entries);
@@ -587,12 +604,18 @@ impl<M: Media> Core<M> {
         stats.writing = None;
         let leads_there = work.stream.as_ref().is_some_and(|stream| stream.counts);
         if done.is_err() {
+            state.file.remove();
             if !leads_there {
                 // What it has goes on from nowhere.
                 work.stream = None;
             }
+            // Reading all of the store again and again would help nobody.
+            work.failures = (work.failures + 1).min(MOST_DOUBLED);
+            let wait = archiving.options.every.saturating_mul(1 << work.failures);
+            work.again = Instant::now().checked_add(wait.min(MOST_WAIT));
             return Ok(());
         }
+        (work.failures, work.again) = (0, None);
         if state.since.is_none() {
             work.full_at = Some(state.file.begun);
             stats.full_states += 1;
@@ -603,9 +626,10 @@ impl<M: Media> Core<M> {
             let mut end = Until {
                 below: state.time,
                 mark: Some(state.mark),
-                wall: state.file.begun,
+                wall: state.before,
                 session: 0,
                 count: 0,
+                token: Token::default(),
             };
             if let Some(stream) = &mut work.stream {
                 stream.counts = true;
@@ -616,7 +640,11 @@ impl<M: Media> Core<M> {
         }
         if let Some(keep) = archiving.options.keep.filter(|_| state.since.is_none()) {
             let now = self.wall.now();
-            let oldest = now.saturating_sub(keep.as_millis() as u64);
+            let oldest = now.saturating_sub(as_ms(keep));
+            if let Some(stream) = &mut work.stream {
+                // Its file may be among those that go.
+                stream.file = None;
+            }
             work.directory.forget_before(oldest)?;
         }
         Ok(())
@@ -685,6 +713,10 @@ fn frames(changes: &[u8]) -> impl Iterator<Item = (&[u8], u64)> {
             rest = after;
         }
     })
+}
+
+fn as_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn note(archiving: &Archiving, e: Option<ArchiveError>) {

@@ -25,7 +25,7 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
     }
 
     fn root(&self) -> &Root<M> {
-        &self.root
+        &self.core.root
     }
 
     fn design(&self) -> (&str, u32) {

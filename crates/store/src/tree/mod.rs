@@ -86,8 +86,6 @@ pub(crate) struct TreeEngine<M: Media> {
     threads: Vec<JoinHandle<()>>,
     recovery: StoreRecovery,
     page_bytes: u32,
-    // Dropped after the tree.
-    root: Root<M>,
 }
 
 /// What the engine shares with its thread.
@@ -109,6 +107,8 @@ pub(crate) struct Core<M: Media> {
     /// The latest time in ms that a snapshot was given. It never goes back, even if the wall clock
     /// does.
     now: AtomicU64,
+    // Dropped after the tree.
+    root: Root<M>,
 }
 
 impl<M: Media> Deref for TreeEngine<M> {

@@ -10,7 +10,7 @@ use super::salvage::salvage;
 use super::scrub::{self, Scrub};
 use super::sweep::{self, Sweep};
 use super::{Core, TreeEngine};
-use crate::archive::{Directory, Witness};
+use crate::archive::Directory;
 use crate::control::Control;
 use crate::engine::{Shares, StorageEngine};
 use crate::error::StoreError;
@@ -89,26 +89,25 @@ fn ready<M: Media>(root: &Root<M>, options: &StoreOptions, shares: &Shares) -> A
     Arc::new(Counts::new::<M>(feed, recorder, options.clock.clone()))
 }
 
-/// Opens the archive of the store over that index, if it is to have one. The store gives time stamps from
-/// `next` on.
+/// Opens the archive of the store over that index, if it is to have one. `tokens`: those that the
+/// store has of the archive with a number.
 fn directory<M: Media>(
     pool: &Pool<M>,
     index_name: &str,
     options: &StoreOptions,
-    next: u64,
+    tokens: &dyn Fn(u64) -> [u64; 2],
 ) -> Result<Option<Directory>, StoreError> {
-    let Some(archive) = options.archive.as_ref().filter(|_| !pool.pm().read_only()) else {
+    let writable = !pool.pm().read_only();
+    let Some(archive) = options.archive.as_ref().filter(|_| writable) else {
         return Ok(None);
     };
     // Of all stores in the pool, this one.
     let mut identity = *pool.uuid().as_bytes();
-    for (byte, by) in identity
-        .iter_mut()
-        .zip(crc32c::crc32c(index_name.as_bytes()).to_le_bytes())
-    {
+    let name = crc32c::crc32c(index_name.as_bytes()).to_le_bytes();
+    for (byte, by) in identity.iter_mut().zip(name) {
         *byte ^= by;
     }
-    let opened = Directory::open(&archive.dir, identity, next);
+    let opened = Directory::open(&archive.dir, identity, tokens);
     opened
         .map(Some)
         .map_err(|e| StoreError::Archive(Box::new(e)))
@@ -174,7 +173,7 @@ impl<M: Media> TreeEngine<M> {
         if pool.roots().iter().all(|root| root.name != name) {
             clear_remains(pool, index_name)?;
         }
-        let directory = directory(pool, index_name, options, u64::MAX)?;
+        let directory = directory(pool, index_name, options, &|_| [0; 2])?;
         let root = root::create(pool, name)?;
         let counts = ready(&root, options, &shares);
         let observer = Arc::clone(&counts);
@@ -206,16 +205,8 @@ impl<M: Media> TreeEngine<M> {
         let observer = Arc::clone(&counts);
         let tree_options = ClusteredOptions { page_bytes };
         let tree = HostedTree::open(pool, &index_name, &tree_options, observer)?;
-        let directory = directory(pool, &index_name, options, tree.first_stamp())?;
-        if let Some(directory) = &directory
-            && let Some(Witness { mark, key }) = &directory.witness
-            && tree
-                .changed_since(*mark, key)
-                .is_none_or(|page| page.low != *key)
-        {
-            let ahead = directory.ahead(mark.stamp);
-            return Err(StoreError::Archive(Box::new(ahead)));
-        }
+        let tokens = |archive| root::tokens(&root, archive);
+        let directory = directory(pool, &index_name, options, &tokens)?;
         Self::over(
             (tree, counts),
             (root, page_bytes),
@@ -255,6 +246,7 @@ impl<M: Media> TreeEngine<M> {
             wall: options.clock.clone(),
             compression: options.compression,
             now: AtomicU64::new(0),
+            root,
         });
         core.load_names(&mut recovery)?;
         core.load_counts();
@@ -266,7 +258,6 @@ impl<M: Media> TreeEngine<M> {
             threads: Vec::new(),
             recovery,
             page_bytes,
-            root,
         };
         let core = &engine.core;
         if let Some(every) = options.vacuum_every.filter(|_| writable) {

@@ -44,15 +44,23 @@ impl<M: Media> TreeEngine<M> {
         written.map_err(|e| super::write_error(None, e)).map(drop)
     }
 
-    /// Returns the keys of the tree in a range.
+    /// Returns the first keys of the tree in a range, up to `most`.
     ///
     /// # Errors
     /// [`ReadError`]
-    pub(crate) fn keys_of_tree(&self, range: Range<'_>) -> Result<Vec<Vec<u8>>, ReadError> {
+    pub(crate) fn keys_of_tree(
+        &self,
+        range: Range<'_>,
+        most: usize,
+    ) -> Result<Vec<Vec<u8>>, ReadError> {
         let mut keys = Vec::new();
         let scanned = self.core.tree.scan_present(range, |key, _| {
             keys.push(key.to_vec());
-            Ok(ControlFlow::Continue(()))
+            Ok(if keys.len() < most {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            })
         });
         scanned.map_err(|e| super::read_error(None, e))?;
         Ok(keys)
@@ -66,7 +74,7 @@ impl<M: Media> TreeEngine<M> {
         let pm = self.core.pm();
         self.core.make_durable(self.core.applied())?;
         // PERSIST: (in `publish`) the store is complete from here on; all its content is durable.
-        self.root.word(WORD_UNFINISHED).publish(pm, 0);
+        self.core.root.word(WORD_UNFINISHED).publish(pm, 0);
         Ok(pm.commit()?)
     }
 }

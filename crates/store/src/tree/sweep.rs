@@ -177,12 +177,9 @@ impl<M: Media> Core<M> {
         let bounds = Bounds::new(number, Bound::Unbounded, Bound::Unbounded);
         let mut unread = None;
         let stops = || self.control.is_stopped();
-        // First one change with a time stamp: the counts of the last session hold only for as long
-        // as there is none.
-        let mut together = 1;
         for range in [spaces, parts, bounds.range()] {
             loop {
-                let most = together.min(*left);
+                let most = TOGETHER.min(*left);
                 let (keys, bytes) = self.some_keys(range, most, &mut unread);
                 if keys.is_empty() {
                     if *left > 0 {
@@ -191,7 +188,6 @@ impl<M: Media> Core<M> {
                     }
                     break;
                 }
-                together = TOGETHER;
                 let removed = self.tree.remove_all(keys.iter().map(Vec::as_slice));
                 removed.map_err(|e| super::write_error(None, e))?;
                 *left -= keys.len();

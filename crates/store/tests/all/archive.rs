@@ -87,10 +87,15 @@ impl Archived {
 
     /// Leaves the store as a kill would, and opens it again.
     fn kill(&mut self) {
+        let archive = self.archive();
+        self.kill_in(&archive);
+    }
+
+    fn kill_in(&mut self, archive: &Path) {
         let copy = self.dir.path().join("killed");
         std::fs::create_dir_all(copy.join("archive")).unwrap();
         // The pool last: it has all that the archive has.
-        copy_files(&self.archive(), &copy.join("archive"));
+        copy_files(archive, &copy.join("archive"));
         for name in ["pool", "pool.journal"] {
             let from = self.dir.path().join(name);
             if from.exists() {
@@ -98,8 +103,9 @@ impl Archived {
             }
         }
         drop(self.store.take());
-        std::fs::remove_dir_all(self.archive()).unwrap();
-        for name in ["pool", "pool.journal", "archive"] {
+        std::fs::remove_dir_all(archive).unwrap();
+        std::fs::rename(copy.join("archive"), archive).unwrap();
+        for name in ["pool", "pool.journal"] {
             if copy.join(name).exists() {
                 std::fs::rename(copy.join(name), self.dir.path().join(name)).unwrap();
             }
@@ -508,6 +514,8 @@ fn damage_is_an_error() {
         a.kill();
         a.wait();
     }
+    let keyspace = some_keyspace(a.store(), &mut rng);
+    a.store().put(&keyspace, b"the last", b"one").unwrap();
     a.close();
     let last = a.restored(Until::End).unwrap();
     let archive = Archive::open(a.archive()).unwrap();
@@ -576,26 +584,58 @@ fn an_archive_belongs_to_one_store() {
         a.wait();
     }
     // As after a kill, and it has lost commits.
-    let archive = a.dir.path().join("copied");
-    std::fs::create_dir(&archive).unwrap();
-    copy_files(&a.archive(), &archive);
-    let put_back = Pool::<Auto>::open(&before, &PoolOptions::default()).unwrap();
+    let copied = a.dir.path().join("copied");
+    std::fs::create_dir(&copied).unwrap();
+    copy_files(&a.archive(), &copied);
     let of_copy = StoreOptions {
-        archive: Some(ArchiveOptions::new(archive)),
+        archive: Some(ArchiveOptions::new(&copied)),
         ..options.clone()
     };
-    let ahead = Store::open(&put_back, "s", &of_copy);
-    let Err(StoreError::Archive(e)) = ahead else {
-        panic!("{ahead:?}");
+    let parted = |pool: &Path| {
+        let pool = Pool::<Auto>::open(pool, &PoolOptions::default()).unwrap();
+        let opened = Store::open(&pool, "s", &of_copy);
+        let Err(StoreError::Archive(e)) = opened else {
+            panic!("{opened:?}");
+        };
+        assert!(matches!(*e, ArchiveError::Parted { .. }), "{e}");
     };
-    assert!(matches!(*e, ArchiveError::Ahead { .. }), "{e}");
+    parted(&before);
+    // The same after it was closed in order, which gives it as high time stamps.
     a.close();
-    let e = refused(&other);
-    assert!(matches!(e, ArchiveError::OtherPool { .. }), "{e}");
-    // Of another store in the same pool it is none either.
+    std::fs::remove_dir_all(&copied).unwrap();
+    std::fs::create_dir(&copied).unwrap();
+    copy_files(&a.archive(), &copied);
+    parted(&before);
+    // Closed, and a session of the original further.
+    std::fs::copy(a.dir.path().join("pool"), &before).unwrap();
+    a.open();
+    a.wait();
+    a.close();
+    // It has changed nothing, so nothing is missing.
+    let closed = Pool::<Auto>::open(&before, &PoolOptions::default()).unwrap();
+    let store = Store::open(&closed, "s", &of_copy).unwrap();
+    store.close().map_err(|(_, e)| e).unwrap();
+    drop(closed);
+    a.open();
+    let keyspace = a.store().keyspace("k").unwrap();
+    a.store().put(&keyspace, b"more", b"").unwrap();
+    a.close();
+    std::fs::remove_dir_all(&copied).unwrap();
+    std::fs::create_dir(&copied).unwrap();
+    copy_files(&a.archive(), &copied);
+    parted(&before);
+    // Another store of the same name, in the same pool.
     a.open();
     let same = Arc::clone(a.store().pool());
     a.close();
+    Store::<Auto>::remove(&same, "s").unwrap();
+    let e = refused(&same);
+    assert!(matches!(e, ArchiveError::Parted { .. }), "{e}");
+    drop(same);
+    let e = refused(&other);
+    assert!(matches!(e, ArchiveError::OtherPool { .. }), "{e}");
+    // Of another store in the same pool it is none either.
+    let same = Pool::<Auto>::open(&a.dir.path().join("pool"), &PoolOptions::default()).unwrap();
     let second = Store::create(&same, "second", &a.options);
     let Err(StoreError::Archive(e)) = second else {
         panic!("{second:?}");
@@ -645,6 +685,32 @@ fn an_archive_that_cannot_be_written_goes_on_later() {
     assert_eq!(a.restored(Until::End).unwrap(), content(a.store()));
 }
 
+/// Two archives of one store, in turns.
+#[test]
+fn a_store_has_several_archives() {
+    let mut a = Archived::new(MediumKind::Mapped, |_| {});
+    let dirs = ["archive", "second", "third"].map(|name| a.dir.path().join(name));
+    for i in 0..9_usize {
+        let keyspace = a.store().keyspace("k").unwrap();
+        a.store().put(&keyspace, &i.to_le_bytes(), b"").unwrap();
+        a.wait();
+        if i % 2 == 0 {
+            a.kill_in(&dirs[i % 3]);
+        }
+        let expected = content(a.store());
+        a.wait();
+        a.close();
+        assert_eq!(
+            restored(&dirs[i % 3], Until::End, &a.options).unwrap(),
+            expected
+        );
+        let mut archive = a.options.archive.clone().unwrap();
+        archive.dir.clone_from(&dirs[(i + 1) % 3]);
+        a.options.archive = Some(archive);
+        a.open();
+    }
+}
+
 /// Files that nobody can ask for any more are removed, and no others.
 #[test]
 fn old_files_are_removed() {
@@ -664,6 +730,8 @@ fn old_files_are_removed() {
     a.close();
     let archive = Archive::open(a.archive()).unwrap();
     assert!(archive.files.len() < 20, "{}", archive.files.len());
+    // Nothing is written to a file that is gone.
+    assert_eq!(a.restored(Until::End).unwrap(), there.last().unwrap().1);
     for (at, expected) in &there[15..] {
         assert_eq!(a.restored(Until::Time(*at)).unwrap(), *expected);
     }
