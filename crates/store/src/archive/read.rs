@@ -324,12 +324,13 @@ impl Reader {
             content: Vec::new(),
         };
         let mut first = [0; FRAME_HEAD];
-        let got = reader.fill(&mut first)?;
+        reader.fill(&mut first)?;
         let frame = FrameHead::decode(&first).filter(|frame| frame.len <= MOST_HEAD);
         let mut content = vec![0; frame.map_or(HEAD_BYTES, |frame| frame.len) + FRAME_END];
-        let got = got + reader.fill(&mut content)?;
+        reader.fill(&mut content)?;
         let bytes = FRAME_HEAD + content.len();
-        let is_empty = got < FRAME_HEAD + HEAD_BYTES + FRAME_END;
+        let least = FRAME_HEAD + HEAD_BYTES + FRAME_END;
+        let is_empty = reader.len()? < least as u64;
         let whole = || {
             let is_head = frame.is_some_and(|frame| frame.kind == Kind::Head && frame.number == 0);
             let head = Head::decode(&content)?;

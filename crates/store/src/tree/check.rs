@@ -7,7 +7,7 @@ use super::names::Names;
 use super::value::{Found, Marker};
 use super::{ALL, Core};
 use crate::error::DamagedRecord;
-use crate::key::CATALOGUE;
+use crate::key::{CATALOGUE, split};
 use crate::report::{CheckReport, StoreStats};
 use bristlecone_index::Violation;
 use bristlecone_index::clustered::When;
@@ -133,6 +133,9 @@ impl<M: Media> Core<M> {
     fn find_damage_now(&self) -> Vec<DamagedRecord> {
         let mut pages = Vec::new();
         let mut values = Vec::new();
+        // Parts of their values are removed first.
+        let swept = self.sweep.numbers();
+        let is_swept = |key: &[u8]| split(key).is_some_and(|(number, _)| swept.contains(&number));
         let scanned = self.tree.salvage(
             ALL,
             |key, current| {
@@ -143,6 +146,7 @@ impl<M: Media> Core<M> {
                     Ok(stored) => match Found::of(&stored) {
                         Ok(Found::Here(..)) => Ok(()),
                         Ok(Found::Packed(packed)) => packed.unpack().map(|_| ()).map_err(|e| e.0),
+                        Ok(Found::Apart(_)) if is_swept(key) => Ok(()),
                         Ok(Found::Apart(head)) => {
                             let parts = self.assemble(When::Now, key, &head);
                             parts.map(|_| ()).map_err(|e| e.to_string())

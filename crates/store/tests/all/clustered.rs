@@ -370,3 +370,23 @@ fn what_was_seen_is_below_the_applied_timestamp() {
         ended.store(true, Ordering::Relaxed);
     });
 }
+
+/// While a dropped keyspace is swept, values that have lost their parts are no damage.
+#[test]
+fn what_is_being_swept_is_not_damaged() {
+    let f = Fixture::new(TREE);
+    let gone = f.store.keyspace("gone").unwrap();
+    let long = vec![7; 17 << 20];
+    for key in [b"a", b"b", b"c"] {
+        f.store.put_from(&gone, key, &mut &long[..], None).unwrap();
+        f.store.put(&gone, &[key[0], 0], b"short").unwrap();
+    }
+    f.store.drop_keyspace(gone).unwrap();
+    let mut steps = 0;
+    while !f.store.vacuum(1).unwrap().complete {
+        f.store.check().unwrap();
+        assert!(f.killed().check().is_ok(), "step {steps}");
+        steps += 1;
+    }
+    assert!(steps > 3, "{steps}");
+}
