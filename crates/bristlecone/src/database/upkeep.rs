@@ -81,8 +81,8 @@ impl Database {
         Options::default().restore(&mut from, path)
     }
 
-    /// Makes a database at `path`, where there is no file yet, of an [archive](Options::archive): as
-    /// the archived one was at a moment. Returns it, and the commit that it ends with.
+    /// Makes a database at `path`, where there is no file yet, of an [archive](Options::archive):
+    /// as the archived one was at a moment. Returns it, and the commit that it ends with.
     ///
     /// All that is read is compared with its checksums before anything is written.
     ///

@@ -3,8 +3,8 @@
 //! A removal takes a record for each key. Where a whole range goes that no reader can ask for, its
 //! pages are merged without its keys instead: of two neighbours the left one stays, empty, and
 //! takes the next one in. So it costs what a [merge](super::merge) does for each page, whatever the
-//! page has, and has no crash state that merging has not. All keys of a page go with one time stamp.
-//! It keeps no old values, and meets no conflict.
+//! page has, and has no crash state that merging has not. All keys of a page go with one time
+//! stamp. It keeps no old values, and meets no conflict.
 
 use super::merge::{Gone, Joins};
 use super::{Handle, HostedTree, KeyRange, ReadError};

@@ -23,11 +23,11 @@
 //! 2. A file of commits has all commits from where it begins up to its last mark.
 //! 3. A state counts only with the mark at its end. An incremental state together with any state
 //!    between its own mark and its time makes the whole state at its time.
-//! 4. Before a mark is written, the pool has a token of it, and that of the mark before, durably. So
-//!    a store that is opened tells whether the archive's last mark is one of its own.
+//! 4. Before a mark is written, the pool has a token of it, and that of the mark before, durably.
+//!    So a store that is opened tells whether the archive's last mark is one of its own.
 //! 5. A file is written by one process and never changed afterwards. After a crash another file is
-//!    begun, and a state that is not complete gets another name. So a file that ends in the midst of a
-//!    frame was being written; but if a whole frame comes after that, it is damaged.
+//!    begun, and a state that is not complete gets another name. So a file that ends in the midst
+//!    of a frame was being written; but if a whole frame comes after that, it is damaged.
 
 pub(crate) mod format;
 mod plan;

@@ -356,7 +356,8 @@ impl Reader {
         Ok(metadata.map_err(ArchiveError::io(&self.path))?.len())
     }
 
-    /// What the file is, by its head and its last mark. Reads all of it if it does not end with one.
+    /// What the file is, by its head and its last mark. Reads all of it if it does not end with
+    /// one.
     fn look(&mut self, number: u32, head: &Head) -> Result<ArchiveFile, ArchiveError> {
         let bytes = self.len()?;
         let mut file = ArchiveFile {

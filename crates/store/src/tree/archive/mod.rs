@@ -24,6 +24,10 @@
 //! 2. Every change below the durable time has been shown, so the recorder has been told of it, or
 //!    knows that it was lost. The round asks for that time first, and then whether something was.
 
+mod recorder;
+
+pub(super) use recorder::Recorder;
+
 use super::Core;
 use crate::archive::format::{Change, KeysBetween, Token, Until};
 use crate::archive::write::{ArchiveWriter, Directory, entry, random};
@@ -31,26 +35,20 @@ use crate::archive::{ArchiveOptions, ArchiveStats};
 use crate::error::ArchiveError;
 use crate::key::CATALOGUE;
 use crate::root;
-use crate::wall::WallClock;
 use bristlecone_index::Direction;
-use bristlecone_index::clustered::{Mark, Observed, PageRange, Visits};
+use bristlecone_index::clustered::{Mark, PageRange, Visits};
 use bristlecone_pmem::media::Durability;
-use bristlecone_pmem::sync::{lock, worker};
+use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Media, MediumKind};
-use crossbeam_utils::CachePadded;
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const SHARDS: usize = 16;
 /// Bytes of entries or commits in a frame, about.
 const FRAME: usize = 1 << 20;
 /// Bytes of a state that are written between two rounds, about.
 const STATE_AT_ONCE: usize = 8 << 20;
-/// Least and most bytes of the recorder.
-const QUEUE: std::ops::RangeInclusive<usize> = 64 << 10..=512 << 20;
 /// How long the thread rests while a state is being written.
 const BUSY: Duration = Duration::from_millis(1);
 /// Waiting after states that failed is doubled so often, and takes no longer than that.
@@ -59,146 +57,6 @@ const MOST_WAIT: Duration = Duration::from_secs(600);
 
 /// The index key of the ledger, which no other store can use.
 const LEDGER: [u8; 4] = CATALOGUE.to_be_bytes();
-
-/// Changes that have been made and not written yet. See the module's head.
-#[derive(Debug)]
-pub(super) struct Recorder {
-    takes: AtomicBool,
-    lost: AtomicBool,
-    most: usize,
-    /// Bytes of changes that were taken and not [given back](Self::release).
-    queued: AtomicUsize,
-    /// Encoded changes.
-    shards: [CachePadded<Mutex<Vec<u8>>>; SHARDS],
-    wall: WallClock,
-}
-
-impl Recorder {
-    pub fn new(options: Option<&ArchiveOptions>, wall: WallClock) -> Self {
-        let most = options.map_or(0, |options| options.queue_bytes);
-        Self {
-            takes: AtomicBool::new(options.is_some()),
-            lost: AtomicBool::new(false),
-            most: most.clamp(*QUEUE.start(), *QUEUE.end()),
-            queued: AtomicUsize::new(0),
-            shards: std::array::from_fn(|_| CachePadded::default()),
-            wall,
-        }
-    }
-
-    /// Takes a change that is being made, unless nobody wants it.
-    #[inline]
-    pub fn note(&self, change: &Observed<'_>) {
-        // ORDERING: SeqCst; pairs with the store of `begin`, and the stamp's, which was taken
-        // before (module head, 1).
-        if self.takes.load(Ordering::SeqCst) {
-            self.take_in(change);
-        }
-    }
-
-    #[cold]
-    fn take_in(&self, change: &Observed<'_>) {
-        // ORDERING: SeqCst; as in `note`.
-        if change.key == LEDGER || self.lost.load(Ordering::SeqCst) {
-            return;
-        }
-        let value = change.is.map(|is| is.bytes);
-        let is_whole = change.is.is_none_or(|is| is.bytes.len() == is.len);
-        let noted = Change {
-            stamp: change.stamp,
-            wall: self.wall.now(),
-            key: change.key,
-            value,
-        };
-        let bytes = noted.bytes();
-        // ORDERING: Relaxed; a count.
-        let queued = self.queued.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if !is_whole || queued > self.most {
-            return self.lose();
-        }
-        let shard = &mut *lock(&self.shards[worker() % SHARDS]);
-        if shard.try_reserve(bytes).is_err() {
-            return self.lose();
-        }
-        noted.encode(shard);
-    }
-
-    fn lose(&self) {
-        // ORDERING: SeqCst; before the change is shown (module head, 2).
-        self.lost.store(true, Ordering::SeqCst);
-    }
-
-    /// Whether a change was lost since [`begin`](Self::begin).
-    fn has_lost(&self) -> bool {
-        // ORDERING: SeqCst; pairs with that of `lose`, whose change is below the durable time that
-        // the caller has asked for before.
-        self.lost.load(Ordering::SeqCst)
-    }
-
-    /// Forgets all changes, and takes those that come.
-    fn begin(&self) {
-        for shard in &self.shards {
-            *lock(shard) = Vec::new();
-        }
-        // ORDERING: Relaxed; a count, which is a little high while changes are being lost.
-        self.queued.store(0, Ordering::Relaxed);
-        // ORDERING: SeqCst (both); pair with those of `note` and `take_in` (module head, 1).
-        self.lost.store(false, Ordering::SeqCst);
-        self.takes.store(true, Ordering::SeqCst);
-    }
-
-    /// Moves the changes with stamps in `from..below` to the end of `out`, by their stamps, those
-    /// of one commit with one time. Returns how many commits they are of.
-    fn drain(&self, (from, below): (u64, u64), out: &mut Vec<u8>) -> u64 {
-        let mut taken = Vec::with_capacity(SHARDS);
-        for shard in &self.shards {
-            taken.push(std::mem::take(&mut *lock(shard)));
-        }
-        let mut due = Vec::new();
-        for (shard, bytes) in self.shards.iter().zip(&taken) {
-            let (mut rest, mut early, mut passed) = (bytes.as_slice(), Vec::new(), 0);
-            while let Some(change) = Change::decode(&mut rest) {
-                if change.stamp >= below {
-                    change.encode(&mut early);
-                } else if change.stamp >= from {
-                    due.push(change);
-                } else {
-                    passed += change.bytes();
-                }
-            }
-            self.release(passed);
-            if !early.is_empty() {
-                lock(shard).append(&mut early);
-            }
-        }
-        due.sort_by_key(|change| change.stamp);
-        let (mut commits, mut stamp, mut wall) = (0, None, 0);
-        for mut change in due {
-            if stamp != Some(change.stamp) {
-                (stamp, wall) = (Some(change.stamp), change.wall);
-                commits += 1;
-            }
-            change.wall = wall;
-            change.encode(out);
-        }
-        commits
-    }
-
-    /// Changes of so many bytes are gone.
-    fn release(&self, bytes: usize) {
-        // ORDERING: Relaxed; a count.
-        let _ = self
-            .queued
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |queued| {
-                Some(queued.saturating_sub(bytes))
-            });
-    }
-
-    fn queued(&self) -> u64 {
-        // ORDERING: Relaxed; a count.
-        self.queued.load(Ordering::Relaxed) as u64
-    }
-}
 
 /// What is archived where, and how far.
 #[derive(Debug)]
