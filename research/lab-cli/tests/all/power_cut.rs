@@ -42,7 +42,7 @@ fn a_planted_error_is_found_and_reproduced() {
         let bench = Bench::new();
         let arguments =
             format!("power-cut --images 60 --commits 40 --plant {plant} --json --dir .");
-        let ran = run(&bench, arguments).ends(1, &["WRONG IMAGES", "lost: line"]);
+        let ran = run(&bench, &arguments).ends(1, &["WRONG IMAGES", "lost: line"]);
         let report = ran.json();
         let (kept, found) = (&report["kept"], &report["found"][0]);
         let cut = found["cut"].as_str().unwrap();

@@ -278,8 +278,7 @@ impl<'t> Cutter<'t> {
         let mut lost = Vec::new();
         // Parts of files whose blocks changed with a change that was lost.
         let mut missing: HashMap<usize, Vec<Range<u64>>> = HashMap::new();
-        for i in self.done..begun {
-            let event = &events[i];
+        for (i, event) in events.iter().enumerate().take(begun).skip(self.done) {
             match &event.op {
                 Op::Write {
                     file, at, bytes, ..

@@ -14,11 +14,14 @@ const LONG_KEYS: u64 = 12;
 /// What a database holds: keyspace and key, value.
 pub type Content = BTreeMap<(usize, Vec<u8>), Arc<[u8]>>;
 
+/// An entry that a commit changes: its keyspace, its key, its new value or `None`.
+pub type Entry = (usize, Vec<u8>, Option<Arc<[u8]>>);
+
 /// A commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Entries that change together: keyspace, key, and the new value or `None`.
-    Write(Vec<(usize, Vec<u8>, Option<Arc<[u8]>>)>),
+    /// Entries that change together.
+    Write(Vec<Entry>),
     /// All entries of a keyspace are removed.
     Clear(usize),
     /// The file gives back space.
@@ -73,7 +76,7 @@ pub fn step(seed: u64, n: u64) -> Step {
 
 /// Bytes of which every eight are others, so that nothing torn passes for whole.
 fn value(draw: &mut Draw, length: u64) -> Arc<[u8]> {
-    let words = (0..length.div_ceil(8)).flat_map(|_| draw.next().to_le_bytes());
+    let words = (0..length.div_ceil(8)).flat_map(|_| draw.word().to_le_bytes());
     words.take(length as usize).collect()
 }
 
@@ -98,6 +101,12 @@ pub fn contents(seed: u64, commits: u64) -> Vec<Content> {
         all.push(content.clone());
     }
     all
+}
+
+/// Returns true if commit `n` writes a backup.
+#[must_use]
+pub fn is_backup(seed: u64, n: u64) -> bool {
+    n > 0 && step(seed, n) == Step::Backup
 }
 
 /// Returns the name of the backup that commit `n` writes.

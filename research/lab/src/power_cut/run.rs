@@ -222,11 +222,7 @@ impl Traced {
         for said in self.said(moment) {
             match said {
                 Said::Begin(n) => begun = Some(n),
-                Said::Ack(n) if begun == Some(n) && n > 0 => {
-                    if plan::step(seed, n) == plan::Step::Backup {
-                        backups.push(n);
-                    }
-                }
+                Said::Ack(n) if begun == Some(n) && plan::is_backup(seed, n) => backups.push(n),
                 _ => {}
             }
         }
@@ -377,10 +373,9 @@ impl Run<'_> {
         cut.image.save(&dir)?;
         let commits = traced.commits(moment);
         let backups = traced.backups(moment, self.seed);
+        let number = token.nested.unwrap_or(token.image);
         let expected = Expected {
-            goes_on: commits.is_some()
-                && token.nested.unwrap_or(token.image) % GOES_ON_EVERY == 0
-                && self.spec.only.is_none(),
+            goes_on: commits.is_some() && number.is_multiple_of(GOES_ON_EVERY),
             commits,
             contents: &self.contents,
             backups: &backups,

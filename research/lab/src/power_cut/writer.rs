@@ -2,7 +2,7 @@
 //! acknowledged.
 
 use super::PowerCutError;
-use super::plan::{self, Content, SPACES, Step};
+use super::plan::{self, Content, Entry, SPACES, Step};
 use bristlecone::{Batch, Database, Durability, Medium, Options};
 use std::io::Write;
 use std::ops::RangeInclusive;
@@ -90,8 +90,6 @@ fn go_on(
     }
     Ok(db.close()?)
 }
-
-type Entry = (usize, Vec<u8>, Option<Arc<[u8]>>);
 
 fn write_entries(db: &Database, entries: &[Entry]) -> Result<(), PowerCutError> {
     if let [(space, key, value)] = entries {
