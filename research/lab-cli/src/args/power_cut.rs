@@ -79,13 +79,17 @@ impl Names {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Planted {
     /// The journal's last sync before the cut did nothing
-    SkipSync,
+    #[value(name = "skip-sync")]
+    Sync,
     /// No sync of the journal did anything
-    SkipJournal,
+    #[value(name = "skip-journal")]
+    Journal,
     /// No sync of the database's file did anything
-    SkipPool,
+    #[value(name = "skip-pool")]
+    Pool,
     /// No sync of a directory did anything (seen with --names directory)
-    SkipNames,
+    #[value(name = "skip-names")]
+    Names,
 }
 
 impl Planted {
@@ -93,10 +97,10 @@ impl Planted {
     #[must_use]
     pub fn model(self) -> Plant {
         match self {
-            Self::SkipSync => Plant::SkipSync,
-            Self::SkipJournal => Plant::SkipJournal,
-            Self::SkipPool => Plant::SkipPool,
-            Self::SkipNames => Plant::SkipNames,
+            Self::Sync => Plant::SkipSync,
+            Self::Journal => Plant::SkipJournal,
+            Self::Pool => Plant::SkipPool,
+            Self::Names => Plant::SkipNames,
         }
     }
 }

@@ -22,8 +22,8 @@
 //! began after the call's end, and ended before the cut. Of everything else, any combination is
 //! possible within these rules:
 //!
-//! 1. *Contents.* Each sector (512 or 4096 bytes) of a file has one of the states that it had in the
-//!    page cache since it was last durable: writes are dropped, kept, torn at sectors, and
+//! 1. *Contents.* Each sector (512 or 4096 bytes) of a file has one of the states that it had in
+//!    the page cache since it was last durable: writes are dropped, kept, torn at sectors, and
 //!    reordered. `fdatasync` and `fsync` make all of the file durable, a write with `O_DSYNC` or
 //!    `RWF_DSYNC` its own sectors. `sync_file_range` and `close` promise nothing.
 //! 2. *Lengths and holes.* The changes of one file (`ftruncate`, `fallocate`) become durable in
