@@ -1,8 +1,10 @@
 //! The command line: arguments, help and examples.
 
 mod bench;
+mod power_cut;
 
 pub use bench::{Bench, Limits, Micro, Peers, Redb};
+pub use power_cut::{Planted, PowerCut, PowerCutWriter};
 
 use bristlecone_command::args::{
     BackupArgs, CompactArgs, ExportArgs, ImportArgs, InspectArgs, MediumArgs, ScanArgs,
@@ -38,6 +40,7 @@ Examples:
   bristlecone-lab bench micro --keys 1M --against btreemap
   bristlecone-lab model --index lbtree --device optane --workload insert --threads 4
   bristlecone-lab torture --index bztree --medium journal --kills 3
+  bristlecone-lab power-cut --images 300
 
 Exit status: 0 done, 1 failed (or something was found, or no such key), 2 wrong usage.";
 
@@ -58,6 +61,11 @@ pub enum Command {
     /// The writer that `torture` kills.
     #[command(hide = true)]
     TortureWriter(WriterArgs),
+    /// Cut the power at any system call of a database, and check every acknowledged commit
+    PowerCut(PowerCut),
+    /// The process that `power-cut` traces.
+    #[command(hide = true)]
+    PowerCutWriter(PowerCutWriter),
     /// Make a pool with an empty index of a chosen design
     Create(Create),
     /// Store VALUE under KEY in an index, replacing what was there

@@ -17,6 +17,8 @@ fn main() -> ExitCode {
         Command::Bench(a) => commands::bench::run(&a),
         Command::Torture(a) => commands::torture::run(&a),
         Command::TortureWriter(a) => commands::torture::writer(&a),
+        Command::PowerCut(a) => commands::power_cut::run(&a),
+        Command::PowerCutWriter(a) => commands::power_cut::writer(&a),
         Command::Create(a) => commands::pools::create(&a),
         Command::Put(a) => commands::pools::put(&a),
         Command::Get(a) => commands::pools::get(&a),

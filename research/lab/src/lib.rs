@@ -7,6 +7,7 @@
 //! | [`model`] | the cost of a run on a described memory device |
 //! | [`micro`] | single operations on one index, beside its peers in the same run |
 //! | [`peers`] | the product beside embedded databases, in turns |
+//! | [`power_cut`] | power cuts over the system calls of a database on the journal |
 //! | [`workload`] | the keys of an experiment, and their order |
 //!
 //! The speed of a machine drifts, so nothing here compares two runs. Contenders run in slices that
@@ -19,6 +20,7 @@ pub mod limits;
 pub mod micro;
 pub mod model;
 pub mod peers;
+pub mod power_cut;
 pub mod workload;
 
 pub use count::parse_count;

@@ -6,4 +6,5 @@ pub mod export;
 pub mod figure;
 pub mod model;
 pub mod pools;
+pub mod power_cut;
 pub mod torture;

@@ -11,3 +11,4 @@ mod designs;
 mod figure;
 mod leftovers;
 mod model;
+mod power_cut;
