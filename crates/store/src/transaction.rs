@@ -128,17 +128,33 @@ impl<M: Media> Transaction<M> {
         key: &[u8],
         f: impl FnOnce(Entry<'_>) -> R,
     ) -> Result<Option<R>, ReadError> {
+        let found = self.get_within(keyspace, key, u64::MAX, f)?;
+        Ok(found.and_then(Result::ok))
+    }
+
+    /// As [`get_with`](Self::get_with), if the value is its own or has at most `most` bytes. Returns
+    /// the length of a longer one as the error inside, mostly without reading it.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn get_within<R>(
+        &mut self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        most: u64,
+        f: impl FnOnce(Entry<'_>) -> R,
+    ) -> Result<Option<Result<R, u64>>, ReadError> {
         if check_key(key).is_err() {
             return Ok(None);
         }
         let key = self.snapshot.shared.catalogue.index_key(keyspace, key)?;
         if let Some(write) = self.writes.get(&*key) {
-            return Ok(own(write, self.snapshot.ticket.now).map(f));
+            return Ok(own(write, self.snapshot.ticket.now).map(f).map(Ok));
         }
         if self.serializable() {
             self.reads.key(&key);
         }
-        self.snapshot.get_index_key(&key, f)
+        self.snapshot.get_index_key_within(&key, most, f)
     }
 
     /// Returns the approximate bytes of memory that its changes take, including those that can

@@ -88,31 +88,47 @@ impl<M: Media> Core<M> {
         moment.now.unwrap_or_else(|| self.wall.now())
     }
 
-    pub(super) fn get(
+    /// Calls `f` with the value of a key, if it has one of at most `most` bytes. Returns the length
+    /// of a longer one, which is neither unpacked nor assembled.
+    pub(super) fn get_within(
         &self,
         at: At,
         key: &[u8],
+        most: u64,
         f: &mut dyn FnMut(Entry<'_>),
-    ) -> Result<(), ReadError> {
+    ) -> Result<Option<u64>, ReadError> {
         let moment = Moment::of(at);
         if !self.is_visible(key, moment) {
-            return Ok(());
+            return Ok(None);
         }
         let Some(place) = self.place_of(key)? else {
-            return Ok(());
+            return Ok(None);
+        };
+        let mut longer = None;
+        let mut is_longer = |len: u64, expiry: u64| {
+            let is = len > most && is_live(expiry, || self.now_of(moment));
+            longer = is.then_some(len);
+            is
         };
         let found = self.tree.get(moment.when, &place, |stored| {
             let unpacked;
             let (value, expiry) = match Found::of(stored)? {
-                Found::Here(value, expiry) => (value, expiry),
+                Found::Here(value, expiry) => {
+                    if is_longer(value.len() as u64, expiry) {
+                        return Ok(false);
+                    }
+                    (value, expiry)
+                }
                 Found::Packed(packed) => {
-                    if !is_live(packed.expiry, || self.now_of(moment)) {
+                    if is_longer(packed.len, packed.expiry)
+                        || !is_live(packed.expiry, || self.now_of(moment))
+                    {
                         return Ok(false);
                     }
                     unpacked = packed.unpack()?;
                     (&unpacked[..], packed.expiry)
                 }
-                Found::Apart(_) => return Ok(true),
+                Found::Apart(head) => return Ok(!is_longer(head.len, head.expiry)),
             };
             if is_live(expiry, || self.now_of(moment)) {
                 f(Entry {
@@ -132,7 +148,7 @@ impl<M: Media> Core<M> {
                 expires_at,
             });
         }
-        Ok(())
+        Ok(longer)
     }
 
     /// Returns a value that has parts, if it is still there, and its expiry.
@@ -219,6 +235,7 @@ impl<M: Media> Core<M> {
         &self,
         wait: Wait,
         keys: &[&[u8]],
+        most: u64,
         f: &mut dyn FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         self.prefetch(keys);
@@ -226,10 +243,13 @@ impl<M: Media> Core<M> {
         let ticket = reading.ticket;
         let read = keys.iter().try_for_each(|key| {
             let mut flow = None;
-            let got = self.get(At::Snapshot(ticket), key, &mut |entry| {
+            let got = self.get_within(At::Snapshot(ticket), key, most, &mut |entry| {
                 flow = Some(f(Some(entry)));
             });
-            match got.map(|()| flow.unwrap_or_else(|| f(None))) {
+            match got.map(|longer| match longer {
+                Some(_) => ControlFlow::Break(()),
+                None => flow.unwrap_or_else(|| f(None)),
+            }) {
                 Ok(ControlFlow::Continue(())) => ControlFlow::Continue(()),
                 Ok(ControlFlow::Break(())) => ControlFlow::Break(Ok(())),
                 Err(e) => ControlFlow::Break(Err(e)),
