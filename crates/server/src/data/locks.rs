@@ -1,9 +1,21 @@
 //! Locks of keys: a fixed number of stripes.
 
 use ahash::RandomState;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-const STRIPES: usize = 256;
+const STRIPES: usize = 1024;
+/// How often a lock is tried before a patience of [`Patience::Short`] ends.
+const SPINS: usize = 200;
+const YIELDS: usize = 10;
+
+/// How long a command waits for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Some microseconds: other connections wait for its thread.
+    Short,
+    /// Until the lock is free.
+    Any,
+}
 
 /// The stripes. A secret of this process spreads the keys over them, so that no client can aim at
 /// one.
@@ -32,11 +44,22 @@ impl Locks {
         }
     }
 
-    fn lock(&self, stripe: usize) -> MutexGuard<'_, ()> {
+    /// Returns `None` only if a patience of [`Patience::Short`] ends.
+    fn lock(&self, stripe: usize, patience: Patience) -> Option<MutexGuard<'_, ()>> {
         // They guard no data of their own: what a panicking command wrote is not committed.
-        self.stripes[stripe]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        let stripe = &self.stripes[stripe];
+        if patience == Patience::Any {
+            return Some(stripe.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        for attempt in 0..SPINS + YIELDS {
+            match stripe.try_lock() {
+                Ok(held) => return Some(held),
+                Err(TryLockError::Poisoned(held)) => return Some(held.into_inner()),
+                Err(TryLockError::WouldBlock) if attempt < SPINS => std::hint::spin_loop(),
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            }
+        }
+        None
     }
 
     /// Returns the stripe of a name, which is the same in all databases: a command that moves a key
@@ -45,11 +68,16 @@ impl Locks {
         self.secret.hash_one(name) as usize % STRIPES
     }
 
-    /// Locks the stripes of these keys, in ascending order.
-    pub fn keys<'k>(&self, mut keys: impl Iterator<Item = (usize, &'k [u8])>) -> Held<'_> {
+    /// Locks the stripes of these keys, in ascending order. Returns `None` only if a patience of
+    /// [`Patience::Short`] ends.
+    pub fn keys<'k>(
+        &self,
+        mut keys: impl Iterator<Item = (usize, &'k [u8])>,
+        patience: Patience,
+    ) -> Option<Held<'_>> {
         let (first, second) = (keys.next(), keys.next());
         match (first, second) {
-            (Some(only), None) => Held::One(self.lock(self.stripe(only))),
+            (Some(only), None) => Some(Held::One(self.lock(self.stripe(only), patience)?)),
             (first, second) => {
                 let (mut wanted, mut most) = ([0u64; STRIPES / 64], 0);
                 for key in first.into_iter().chain(second).chain(keys) {
@@ -60,18 +88,19 @@ impl Locks {
                 let mut held = Vec::with_capacity(most.min(STRIPES));
                 for (i, mut word) in wanted.into_iter().enumerate() {
                     while word != 0 {
-                        held.push(self.lock(i * 64 + word.trailing_zeros() as usize));
+                        held.push(self.lock(i * 64 + word.trailing_zeros() as usize, patience)?);
                         word &= word - 1;
                     }
                 }
-                Held::Many(held)
+                Some(Held::Many(held))
             }
         }
     }
 
     /// Locks all stripes.
     pub fn all(&self) -> Held<'_> {
-        Held::Many((0..STRIPES).map(|stripe| self.lock(stripe)).collect())
+        let all = (0..STRIPES).filter_map(|stripe| self.lock(stripe, Patience::Any));
+        Held::Many(all.collect())
     }
 }
 
