@@ -240,6 +240,30 @@ pub trait StorageEngine<M: Media>: Send + Sync {
         visit: &mut Visit<'_>,
     ) -> Result<(), ReadError>;
 
+    /// As [`scan`](Self::scan), up to the first value of more than `most` bytes. Returns false if
+    /// there is one; an engine that can finds that out without reading the value.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    fn scan_within(
+        &self,
+        at: Ticket,
+        range: Range<'_>,
+        direction: Direction,
+        most: u64,
+        visit: &mut Visit<'_>,
+    ) -> Result<bool, ReadError> {
+        let mut all = true;
+        self.scan(at, range, direction, &mut |key, entry| {
+            if entry.value.len() as u64 > most {
+                all = false;
+                return ControlFlow::Break(());
+            }
+            visit(key, entry)
+        })?;
+        Ok(all)
+    }
+
     /// Adds the entries of a range of one keyspace, as [`scan`](Self::scan) visits them, until
     /// there is no room for more: keys without the keyspace's number.
     ///

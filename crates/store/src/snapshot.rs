@@ -289,6 +289,18 @@ impl<M: Media> Snapshot<M> {
             .scan(self.ticket, range, direction, visit)
     }
 
+    /// Visits index keys up to the first value of more than `most` bytes. Returns false if there is
+    /// one.
+    pub(crate) fn visit_within(
+        &self,
+        range: Range<'_>,
+        (direction, most): (Direction, u64),
+        visit: &mut Visit<'_>,
+    ) -> Result<bool, ReadError> {
+        let engine = &self.shared.engine;
+        engine.scan_within(self.ticket, range, direction, most, visit)
+    }
+
     /// Visits the keys of `range` without their values, in ascending order, until `visit` breaks.
     ///
     /// # Errors

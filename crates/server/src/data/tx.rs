@@ -13,7 +13,8 @@ use crate::error::{CommandError, Outcome};
 use crate::reply::Out;
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{
-    Entry, MAX_KEY_BYTES, ReadError, Savepoint, Store, Transaction, TransactionOptions, WriteError,
+    Direction, Entry, MAX_KEY_BYTES, ReadError, Savepoint, Store, Transaction, TransactionOptions,
+    WriteError,
 };
 use std::fmt::Debug;
 use std::ops::{Bound, ControlFlow};
@@ -467,8 +468,8 @@ impl<'d> Tx<'d> {
     ) -> Outcome {
         let keyspace = self.data.keyspace(space, self.order);
         let range = cut(range);
-        self.visiting(visit, |many, visit| {
-            many.scan::<&[u8]>(keyspace, range, visit)
+        self.visiting(visit, |many, most, visit| {
+            many.scan_within::<&[u8]>(keyspace, range, (Direction::Up, most), visit)
         })
     }
 
@@ -476,13 +477,14 @@ impl<'d> Tx<'d> {
     fn visiting(
         &mut self,
         mut visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
-        scan: impl FnOnce(&mut Transaction<Auto>, &mut Visit<'_>) -> Result<(), ReadError>,
+        scan: impl FnOnce(&mut Transaction<Auto>, u64, &mut Visit<'_>) -> Result<bool, ReadError>,
     ) -> Outcome {
         let Some(mut left) = self.short else {
-            return Ok(scan(self.snapshot(), &mut visit)?);
+            scan(self.snapshot(), u64::MAX, &mut visit)?;
+            return Ok(());
         };
         let mut long = false;
-        scan(self.snapshot(), &mut |key, entry| {
+        let all = scan(self.snapshot(), left as u64, &mut |key, entry| {
             match left.checked_sub(WORK_OF_RECORD + entry.value.len()) {
                 Some(less) => left = less,
                 None => {
@@ -493,7 +495,7 @@ impl<'d> Tx<'d> {
             visit(key, entry)
         })?;
         self.short = Some(left);
-        if long {
+        if long || !all {
             return Err(CommandError::Long);
         }
         Ok(())
@@ -510,8 +512,8 @@ impl<'d> Tx<'d> {
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Outcome {
         let keyspace = self.data.keyspace(space, self.order);
-        self.visiting(visit, |many, visit| {
-            many.scan_reverse::<&[u8]>(keyspace, cut(range), visit)
+        self.visiting(visit, |many, most, visit| {
+            many.scan_within::<&[u8]>(keyspace, cut(range), (Direction::Down, most), visit)
         })
     }
 
@@ -529,7 +531,9 @@ impl<'d> Tx<'d> {
             return Ok(());
         }
         let keyspace = self.data.keyspace(space, self.order);
-        self.visiting(visit, |many, visit| many.prefix(keyspace, prefix, visit))
+        self.visiting(visit, |many, _, visit| {
+            many.prefix(keyspace, prefix, visit).map(|()| true)
+        })
     }
 
     /// Returns a point that [`rollback`](Self::rollback) returns to.

@@ -113,7 +113,20 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
         direction: Direction,
         visit: &mut Visit<'_>,
     ) -> Result<(), ReadError> {
-        self.core.scan(at, range, direction, visit)
+        self.core
+            .scan(at, range, direction, u64::MAX, visit)
+            .map(drop)
+    }
+
+    fn scan_within(
+        &self,
+        at: Ticket,
+        range: Range<'_>,
+        direction: Direction,
+        most: u64,
+        visit: &mut Visit<'_>,
+    ) -> Result<bool, ReadError> {
+        self.core.scan(at, range, direction, most, visit)
     }
 
     fn read(
