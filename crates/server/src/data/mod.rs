@@ -13,7 +13,7 @@
 //! | `mend` | collections that have lost elements |
 //!
 //! # Concurrency
-//! A writer holds the lock stripe of its key. Commands on one key are therefore executed one after
+//! A writer holds the lock of its key. Commands on one key are therefore executed one after
 //! the other, and a writer reads the current record without a snapshot. Readers hold no locks.
 //! Elements belong to the key whose head has their id. The changes of a command are one commit.
 
