@@ -28,7 +28,7 @@ enum Item {
 /// The items between two stars.
 #[derive(Debug)]
 enum Part {
-    Literal(Finder<'static>),
+    Literal(Box<Finder<'static>>),
     /// The items of these columns of the table.
     Items {
         start: usize,
@@ -147,7 +147,8 @@ impl Compiled {
             let last = rest.is_empty();
             if let Some(literal) = literal {
                 items.truncate(start);
-                parts.push(Part::Literal(Finder::new(&literal).into_owned()));
+                let finder = Finder::new(&literal).into_owned();
+                parts.push(Part::Literal(Box::new(finder)));
             } else if !part.is_empty() || parts.is_empty() || last {
                 // Nothing between two stars is no part.
                 let len = part.len();
