@@ -7,7 +7,6 @@
 //! the locks in each: their holders need nothing more of that shard, or of one before it.
 
 use ahash::RandomState;
-use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 const SHARD_BITS: u32 = 8;
@@ -42,7 +41,8 @@ struct Shard {
 
 #[derive(Debug)]
 struct State {
-    held: HashSet<u64, RandomState>,
+    /// In no order: there are hardly ever more than a few.
+    held: Vec<u64>,
     /// All keys are locked, or about to be.
     closed: bool,
     /// The number of threads that wait for `freed`.
@@ -81,13 +81,15 @@ impl Shard {
         state
     }
 
-    /// Takes locks together. Returns false only if a patience of [`Patience::Short`] ends.
+    /// Takes locks together; they are in ascending order. Returns false only if a patience of
+    /// [`Patience::Short`] ends.
     fn take(&self, hashes: &[u64], patience: Patience) -> bool {
         let mut attempts = 0;
         let mut state = self.state();
         loop {
-            if !state.closed && !hashes.iter().any(|hash| state.held.contains(hash)) {
-                state.held.extend(hashes);
+            let is_wanted = |held: &u64| hashes.binary_search(held).is_ok();
+            if !state.closed && !state.held.iter().any(is_wanted) {
+                state.held.extend_from_slice(hashes);
                 return true;
             }
             if patience == Patience::Any {
@@ -109,9 +111,9 @@ impl Shard {
 
     fn release(&self, hashes: &[u64]) {
         let mut state = self.state();
-        for hash in hashes {
-            state.held.remove(hash);
-        }
+        state
+            .held
+            .retain(|held| hashes.binary_search(held).is_err());
         if state.held.is_empty() && state.held.capacity() > KEPT {
             state.held.shrink_to(KEPT);
         }
@@ -152,7 +154,7 @@ impl Locks {
         let secret = RandomState::new();
         let shard = |_| Shard {
             state: Mutex::new(State {
-                held: HashSet::with_hasher(secret.clone()),
+                held: Vec::new(),
                 closed: false,
                 waiting: 0,
             }),
