@@ -132,8 +132,8 @@ impl<M: Media> Transaction<M> {
         Ok(found.and_then(Result::ok))
     }
 
-    /// As [`get_with`](Self::get_with), if the value is its own or has at most `most` bytes. Returns
-    /// the length of a longer one as the error inside, mostly without reading it.
+    /// As [`get_with`](Self::get_with), if the value is its own or has at most `most` bytes.
+    /// Returns the length of a longer one as the error inside, mostly without reading it.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -296,9 +296,9 @@ impl<M: Media> Transaction<M> {
             .map(drop)
     }
 
-    /// Visits the keys of `range` like [`scan`](Self::scan), or [`scan_reverse`](Self::scan_reverse),
-    /// up to the first value of more than `most` bytes. Returns false if there is one, mostly
-    /// without reading it.
+    /// Visits the keys of `range` like [`scan`](Self::scan), or
+    /// [`scan_reverse`](Self::scan_reverse), up to the first value of more than `most` bytes.
+    /// Returns false if there is one, mostly without reading it.
     ///
     /// # Errors
     /// [`ReadError`]

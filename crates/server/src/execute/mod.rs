@@ -71,8 +71,8 @@ impl Data {
             .unsettled
     }
 
-    /// Executes one command like [`run`](Self::run), for a client that can wait. A command that takes
-    /// longer than `haste` allows does nothing.
+    /// Executes one command like [`run`](Self::run), for a client that can wait. A command that
+    /// takes longer than `haste` allows does nothing.
     pub fn run_or_wait(
         &self,
         command: &Command,

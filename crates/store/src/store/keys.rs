@@ -45,8 +45,8 @@ impl<M: Media> Store<M> {
         Ok(answer)
     }
 
-    /// As [`get_with`](Self::get_with), if the value has at most `most` bytes. Returns the length of
-    /// a longer one as the error inside, mostly without reading it.
+    /// As [`get_with`](Self::get_with), if the value has at most `most` bytes. Returns the length
+    /// of a longer one as the error inside, mostly without reading it.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -128,8 +128,8 @@ impl<M: Media> Store<M> {
         self.multi_get_within(keyspace, keys, u64::MAX, f)
     }
 
-    /// As [`multi_get`](Self::multi_get), up to the first value of more than `most` bytes, which `f`
-    /// is not called with.
+    /// As [`multi_get`](Self::multi_get), up to the first value of more than `most` bytes, which
+    /// `f` is not called with.
     ///
     /// # Errors
     /// [`ReadError`]

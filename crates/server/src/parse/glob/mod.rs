@@ -183,8 +183,8 @@ mod tests {
             return matches!(pattern, b"" | b"*");
         }
         let (mut rest, mut left) = (pattern, text);
-        // Where the last star continues if what follows it does not match: the pattern after it, and
-        // the text.
+        // Where the last star continues if what follows it does not match: the pattern after it,
+        // and the text.
         let mut star: Option<(&[u8], &[u8])> = None;
         loop {
             let Some((byte, after)) = left.split_first() else {
