@@ -98,7 +98,8 @@ impl PubSub {
     #[must_use]
     pub fn channels(&self, pattern: &[u8]) -> Vec<Arc<[u8]>> {
         let mut names: Vec<Arc<[u8]>> = self.read().channels.keys().cloned().collect();
-        names.retain(|name| glob::matches(pattern, name));
+        let pattern = glob::Pattern::new(pattern);
+        names.retain(|name| pattern.matches(name));
         names
     }
 

@@ -14,6 +14,10 @@ pub enum CommandError {
     /// The store refused a write.
     #[error("ERR {0}")]
     Write(#[from] WriteError),
+    /// It takes long, and has stopped: it has to be executed again where no connection waits for
+    /// its thread. No client sees this.
+    #[error("ERR the command takes long")]
+    Long,
 }
 
 /// The result of a command that has written its reply.

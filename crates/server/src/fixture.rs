@@ -1,5 +1,6 @@
 //! Shared by unit tests: a pool in its own directory, a clock set by hand, commands as text.
 
+use crate::data::locks::Patience;
 use crate::data::record::{Kind, Value};
 use crate::data::spaces::Space;
 use crate::data::{Data, Reads};
@@ -125,7 +126,7 @@ pub(crate) fn put_large(
     elements: u32,
     expires_at: Option<u64>,
 ) -> u64 {
-    let _held = data.locks.keys(std::iter::once((db, key)));
+    let _held = data.locks.keys(std::iter::once((db, key)), Patience::Any);
     let mut tx = data.begin(db);
     let id = data.new_id();
     for element in 0..elements {

@@ -8,7 +8,8 @@
 //!
 //! The worker thread of a connection executes all commands that have come, one after the other, and
 //! replies to them together once everything they wrote and read is durable. Commands that write
-//! hold the lock stripes of their keys meanwhile; commands that read take a snapshot and no lock.
+//! hold the locks of their keys meanwhile; commands that read take a snapshot and no lock. A
+//! command that takes long is executed where no other connection waits for its thread.
 //!
 //! Each module uses only those below it:
 //!

@@ -162,6 +162,30 @@ pub trait StorageEngine<M: Media>: Send + Sync {
     /// [`ReadError`]
     fn get(&self, at: At, key: &[u8], f: &mut dyn FnMut(Entry<'_>)) -> Result<(), ReadError>;
 
+    /// As [`get`](Self::get), if the value has at most `most` bytes. Returns the length of a longer
+    /// one; an engine that can tells it without reading the value.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    fn get_within(
+        &self,
+        at: At,
+        key: &[u8],
+        most: u64,
+        f: &mut dyn FnMut(Entry<'_>),
+    ) -> Result<Option<u64>, ReadError> {
+        let mut longer = None;
+        self.get(at, key, &mut |entry| {
+            let len = entry.value.len() as u64;
+            if len > most {
+                longer = Some(len);
+            } else {
+                f(entry);
+            }
+        })?;
+        Ok(longer)
+    }
+
     /// Adds the bytes of a range of a value to `into`, as far as it has them. Returns the value's
     /// length, if there is one.
     ///
@@ -181,8 +205,8 @@ pub trait StorageEngine<M: Media>: Send + Sync {
     /// [`ReadError`]
     fn get_pinned(&self, at: At, key: &[u8]) -> Result<Option<PinnedValue<'_>>, ReadError>;
 
-    /// Calls `f` with the value of each key in order, until it breaks. See
-    /// [`Store::multi_get`](crate::Store::multi_get).
+    /// Calls `f` with the value of each key in order, until it breaks, or one is longer than `most`
+    /// bytes. See [`Store::multi_get`](crate::Store::multi_get).
     ///
     /// # Errors
     /// [`ReadError`]
@@ -190,6 +214,7 @@ pub trait StorageEngine<M: Media>: Send + Sync {
         &self,
         wait: Wait,
         keys: &[&[u8]],
+        most: u64,
         f: &mut dyn FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
     ) -> Result<(), ReadError>;
 
@@ -214,6 +239,30 @@ pub trait StorageEngine<M: Media>: Send + Sync {
         direction: Direction,
         visit: &mut Visit<'_>,
     ) -> Result<(), ReadError>;
+
+    /// As [`scan`](Self::scan), up to the first value of more than `most` bytes. Returns false if
+    /// there is one; an engine that can finds that out without reading the value.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    fn scan_within(
+        &self,
+        at: Ticket,
+        range: Range<'_>,
+        direction: Direction,
+        most: u64,
+        visit: &mut Visit<'_>,
+    ) -> Result<bool, ReadError> {
+        let mut all = true;
+        self.scan(at, range, direction, &mut |key, entry| {
+            if entry.value.len() as u64 > most {
+                all = false;
+                return ControlFlow::Break(());
+            }
+            visit(key, entry)
+        })?;
+        Ok(all)
+    }
 
     /// Adds the entries of a range of one keyspace, as [`scan`](Self::scan) visits them, until
     /// there is no room for more: keys without the keyspace's number.

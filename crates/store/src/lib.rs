@@ -83,6 +83,7 @@ pub use archive::{
 };
 pub use backup::{BackupReport, is_backup};
 pub use batch::Batch;
+pub use bristlecone_index::Direction;
 pub use catalogue::Keyspace;
 pub use entries::{Entries, Place};
 pub use entry::{Entry, Update};

@@ -192,12 +192,23 @@ impl<M: Media> Snapshot<M> {
         key: &[u8],
         f: impl FnOnce(Entry<'_>) -> R,
     ) -> Result<Option<R>, ReadError> {
+        let found = self.get_index_key_within(key, u64::MAX, f)?;
+        Ok(found.and_then(Result::ok))
+    }
+
+    /// Returns the length of a value of more than `most` bytes as the error inside.
+    pub(crate) fn get_index_key_within<R>(
+        &self,
+        key: &[u8],
+        most: u64,
+        f: impl FnOnce(Entry<'_>) -> R,
+    ) -> Result<Option<Result<R, u64>>, ReadError> {
         let (mut f, mut answer) = (Some(f), None);
         let at = At::Snapshot(self.ticket);
-        self.shared.engine.get(at, key, &mut |entry| {
-            answer = f.take().map(|f| f(entry));
+        let longer = self.shared.engine.get_within(at, key, most, &mut |entry| {
+            answer = f.take().map(|f| Ok(f(entry)));
         })?;
-        Ok(answer)
+        Ok(longer.map(Err).or(answer))
     }
 
     /// Visits the keys of `range` with their values in ascending order, until `visit` breaks.
@@ -276,6 +287,18 @@ impl<M: Media> Snapshot<M> {
         self.shared
             .engine
             .scan(self.ticket, range, direction, visit)
+    }
+
+    /// Visits index keys up to the first value of more than `most` bytes. Returns false if there is
+    /// one.
+    pub(crate) fn visit_within(
+        &self,
+        range: Range<'_>,
+        (direction, most): (Direction, u64),
+        visit: &mut Visit<'_>,
+    ) -> Result<bool, ReadError> {
+        let engine = &self.shared.engine;
+        engine.scan_within(self.ticket, range, direction, most, visit)
     }
 
     /// Visits the keys of `range` without their values, in ascending order, until `visit` breaks.

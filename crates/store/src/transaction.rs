@@ -128,17 +128,33 @@ impl<M: Media> Transaction<M> {
         key: &[u8],
         f: impl FnOnce(Entry<'_>) -> R,
     ) -> Result<Option<R>, ReadError> {
+        let found = self.get_within(keyspace, key, u64::MAX, f)?;
+        Ok(found.and_then(Result::ok))
+    }
+
+    /// As [`get_with`](Self::get_with), if the value is its own or has at most `most` bytes.
+    /// Returns the length of a longer one as the error inside, mostly without reading it.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn get_within<R>(
+        &mut self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        most: u64,
+        f: impl FnOnce(Entry<'_>) -> R,
+    ) -> Result<Option<Result<R, u64>>, ReadError> {
         if check_key(key).is_err() {
             return Ok(None);
         }
         let key = self.snapshot.shared.catalogue.index_key(keyspace, key)?;
         if let Some(write) = self.writes.get(&*key) {
-            return Ok(own(write, self.snapshot.ticket.now).map(f));
+            return Ok(own(write, self.snapshot.ticket.now).map(f).map(Ok));
         }
         if self.serializable() {
             self.reads.key(&key);
         }
-        self.snapshot.get_index_key(&key, f)
+        self.snapshot.get_index_key_within(&key, most, f)
     }
 
     /// Returns the approximate bytes of memory that its changes take, including those that can
@@ -246,7 +262,8 @@ impl<M: Media> Transaction<M> {
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         let bounds = self.snapshot.bounds_of(keyspace, &range)?;
-        self.visit(&bounds, Direction::Up, visit)
+        self.visit(&bounds, (Direction::Up, u64::MAX), visit)
+            .map(drop)
     }
 
     /// As [`scan`](Self::scan), in descending order.
@@ -260,7 +277,8 @@ impl<M: Media> Transaction<M> {
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         let bounds = self.snapshot.bounds_of(keyspace, &range)?;
-        self.visit(&bounds, Direction::Down, visit)
+        self.visit(&bounds, (Direction::Down, u64::MAX), visit)
+            .map(drop)
     }
 
     /// As [`scan`](Self::scan), for the keys that begin with `prefix`.
@@ -274,18 +292,36 @@ impl<M: Media> Transaction<M> {
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         let bounds = self.snapshot.prefix_of(keyspace, prefix)?;
-        self.visit(&bounds, Direction::Up, visit)
+        self.visit(&bounds, (Direction::Up, u64::MAX), visit)
+            .map(drop)
+    }
+
+    /// Visits the keys of `range` like [`scan`](Self::scan), or
+    /// [`scan_reverse`](Self::scan_reverse), up to the first value of more than `most` bytes.
+    /// Returns false if there is one, mostly without reading it.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn scan_within<K: Borrow<[u8]>>(
+        &mut self,
+        keyspace: &Keyspace,
+        range: impl RangeBounds<K>,
+        (direction, most): (Direction, u64),
+        visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+    ) -> Result<bool, ReadError> {
+        let bounds = self.snapshot.bounds_of(keyspace, &range)?;
+        self.visit(&bounds, (direction, most), visit)
     }
 
     fn visit(
         &mut self,
         bounds: &Bounds,
-        direction: Direction,
+        (direction, most): (Direction, u64),
         mut visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
-    ) -> Result<(), ReadError> {
+    ) -> Result<bool, ReadError> {
         let range = bounds.range();
         if is_empty(&range) {
-            return Ok(());
+            return Ok(true);
         }
         let now = self.snapshot.ticket.now;
         let mut last: Option<Vec<u8>> = None;
@@ -304,11 +340,12 @@ impl<M: Media> Transaction<M> {
         };
         let mut own = own.peekable();
         let mut flow = ControlFlow::Continue(());
-        let read = self.snapshot.visit(range, direction, &mut |key, entry| {
+        let way = (direction, most);
+        let read = self.snapshot.visit_within(range, way, &mut |key, entry| {
             flow = merged(&mut own, Some((key, entry)), direction, now, &mut each);
             flow
         });
-        if read.is_ok() && flow.is_continue() {
+        if matches!(read, Ok(true)) && flow.is_continue() {
             let _ = merged(&mut own, None, direction, now, &mut each);
         }
         if noted {

@@ -182,11 +182,17 @@ impl<M: Media> StorageEngine<M> for Records<M> {
         &self,
         wait: Wait,
         keys: &[&[u8]],
+        most: u64,
         f: &mut dyn FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         self.committer
             .multi_get(wait, keys, |key, found| match found {
-                Some(found) => with_found(key, found, |entry| f(Some(entry))),
+                Some(found) => with_found(key, found, |entry| {
+                    if entry.value.len() as u64 > most {
+                        return ControlFlow::Break(());
+                    }
+                    f(Some(entry))
+                }),
                 None => Ok(f(None)),
             })
     }

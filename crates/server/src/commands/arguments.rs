@@ -6,7 +6,7 @@ use crate::data::fields::{Fields, Pair, is_expensive, sample};
 use crate::data::record::Kind;
 use crate::data::tx::Tx;
 use crate::error::{CommandError, Outcome};
-use crate::parse::glob::matches;
+use crate::parse::glob::Pattern;
 use crate::parse::{Arg, glob, integer, is};
 use crate::reply::Out;
 use rand::seq::IndexedRandom;
@@ -173,7 +173,8 @@ impl<'a> ScanOptions<'a> {
     /// Replies with the next cursor, and the names that match; with their values if `with_values`
     /// is set.
     pub fn reply(&self, out: &mut Out<'_>, next: u64, found: &[Pair], with_values: bool) {
-        let wanted = |pair: &&Pair| self.pattern.is_none_or(|pattern| matches(pattern, &pair.0));
+        let pattern = self.pattern.map(Pattern::new);
+        let wanted = |pair: &&Pair| (pattern.as_ref()).is_none_or(|it| it.matches(&pair.0));
         let found: Vec<&Pair> = found.iter().filter(wanted).collect();
         out.array(2);
         out.bulk(next.to_string().as_bytes());
@@ -216,6 +217,9 @@ pub(crate) fn scan_fields(
 /// The longest reply, in bytes, to a command that may repeat elements.
 const MAX_REPLY: usize = 64 << 20;
 
+/// The work of choosing an element, in bytes.
+const RANDOM_WORK: usize = 64;
+
 /// Replies with random elements. A positive `count` asks for up to `count` different ones of `len`;
 /// a negative one asks for exactly that many, and elements may repeat. `random` returns one, `all`
 /// returns all, and `reply` writes one.
@@ -251,6 +255,7 @@ pub(crate) fn random_elements<V>(
     if count > MAX_REPLY / 6 {
         return Err(too_long());
     }
+    tx.work(count.saturating_mul(RANDOM_WORK))?;
     head(out, count);
     let mark = out.mark();
     let all = if is_expensive(count as u64, len) {

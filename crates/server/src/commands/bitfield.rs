@@ -230,6 +230,7 @@ fn bitfield(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let (mut record, expires_at) = found.unwrap_or_else(|| (string_record(&[]), None));
     // The tag comes first. The string is extended for all writes, even those that fail.
     let len = record.len().max(1 + bits.div_ceil(8));
+    tx.work(len)?;
     record.resize(len, 0);
     out.array(steps.len());
     for one in steps {

@@ -124,9 +124,11 @@ fn listed(entries: &[Entry], filter: &[Arg<'_>]) -> Result<Vec<&'static str>, Co
                 category.is_some_and(|category| entry.categories & 1 << category != 0)
             }))
         }
-        [by, how, what] if is(by, "filterby") && is(how, "pattern") => Ok(names(&|entry| {
-            glob::matches(&what.to_ascii_lowercase(), entry.name().as_bytes())
-        })),
+        [by, how, what] if is(by, "filterby") && is(how, "pattern") => {
+            let lower = what.to_ascii_lowercase();
+            let pattern = glob::Pattern::new(&lower);
+            Ok(names(&|entry| pattern.matches(entry.name().as_bytes())))
+        }
         [by, how, _] if is(by, "filterby") && is(how, "module") => Ok(Vec::new()),
         _ => Err(CommandError::syntax()),
     }

@@ -9,7 +9,7 @@ use crate::data::record::{Kind, Value};
 use crate::data::spaces::Space;
 use crate::data::tx::{Range, Tx};
 use crate::error::{CommandError, Outcome};
-use crate::parse::glob::{literal_prefix, matches};
+use crate::parse::glob::Pattern;
 use crate::parse::{Arg, glob, is};
 use crate::reply::Out;
 use rand::RngExt;
@@ -81,12 +81,12 @@ fn answer(found: &[Vec<u8>], out: &mut Out<'_>) {
 }
 
 fn keys(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let pattern = args[1];
-    glob::check(pattern)?;
+    glob::check(args[1])?;
+    let pattern = Pattern::new(args[1]);
     let mut found = Vec::new();
     tx.counting(|tx, scratch| {
-        visit_prefix(tx, literal_prefix(pattern), None, |key, _| {
-            if matches(pattern, key) {
+        visit_prefix(tx, pattern.literal_prefix(), None, |key, _| {
+            if pattern.matches(key) {
                 scratch.add(key)?;
                 found.push(key.to_vec());
             }
@@ -100,7 +100,7 @@ fn keys(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 fn scan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let number = cursor(args[1])?;
     let options = ScanOptions::parse(&args[2..], true)?;
-    let (pattern, mut left) = (options.pattern.unwrap_or(b"*"), options.count);
+    let (pattern, mut left) = (Pattern::new(options.pattern.unwrap_or(b"*")), options.count);
     let db = tx.db;
     let after = if number == 0 {
         None
@@ -110,9 +110,9 @@ fn scan(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     };
     let (mut found, mut last) = (Vec::new(), None);
     tx.counting(|tx, scratch| {
-        let prefix = literal_prefix(pattern);
+        let prefix = pattern.literal_prefix();
         visit_prefix(tx, prefix, after.as_deref(), |key, kind| {
-            if options.of.is_none_or(|name| is(name, kind.name())) && matches(pattern, key) {
+            if options.of.is_none_or(|name| is(name, kind.name())) && pattern.matches(key) {
                 scratch.add(key)?;
                 found.push(key.to_vec());
             }

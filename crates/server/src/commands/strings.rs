@@ -390,6 +390,7 @@ fn setrange(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         return Ok(());
     }
     check_length(offset, part.len())?;
+    tx.work(offset)?;
     let (mut record, expires_at) = found.unwrap_or_else(|| (string_record(&[]), None));
     let end = 1 + offset + part.len();
     if record.len() < end {

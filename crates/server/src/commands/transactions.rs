@@ -2,7 +2,9 @@
 
 use crate::budget::Part;
 use crate::command::{ALL, Access, Command, InMulti, Keys};
+use crate::data::watch::Watch;
 use crate::error::CommandError;
+use crate::execute::Haste;
 use crate::parse::Arg;
 use crate::reply::{MAX_REPLY_BYTES, Out};
 use crate::resp::reply_length;
@@ -108,7 +110,13 @@ fn watch(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done
     // has not seen.
     session.unsettled = true;
     for key in args.iter().skip(1) {
-        server.data.watch(&mut session.watch, session.db, key)?;
+        let (name, watch) = ((session.db, *key), &mut session.watch);
+        match server.data.watch_within(Haste::Short, watch, name) {
+            Err(CommandError::Long) => {
+                tokio::task::block_in_place(|| server.data.watch_within(Haste::None, watch, name))?
+            }
+            done => done?,
+        }
         let held = session.watch.held();
         session.client.hold(Part::Watched, held);
     }
@@ -150,17 +158,23 @@ fn exec(context: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
 
 fn run(context: &mut Context<'_>, transaction: &Transaction, out: &mut Out<'_>) -> Done {
     let Context { server, session } = context;
+    let exec = |watch: &mut Watch, out: &mut Out<'_>| {
+        let (data, queued) = (&server.data, &transaction.data);
+        if transaction.long {
+            return data.exec(queued, watch, out);
+        }
+        let done = data.exec_within(Haste::Short, queued, watch, out);
+        done.unwrap_or_else(|| tokio::task::block_in_place(|| data.exec(queued, watch, out)))
+    };
     if transaction.steps.len() == transaction.data.len() {
-        session.unsettled |= server.data.exec(&transaction.data, &mut session.watch, out);
+        session.unsettled |= exec(&mut session.watch, out);
         return Ok(Flow::Go);
     }
     // The commands on data reply together; the replies of the session's commands are inserted
     // between theirs.
     let mut replies = Vec::new();
     let mut gathered = out.beside(&mut replies);
-    let waits = server
-        .data
-        .exec(&transaction.data, &mut session.watch, &mut gathered);
+    let waits = exec(&mut session.watch, &mut gathered);
     session.unsettled |= waits;
     let header = format!("*{}\r\n", transaction.data.len());
     let Some(mut rest) = replies.strip_prefix(header.as_bytes()) else {

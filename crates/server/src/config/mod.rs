@@ -7,6 +7,7 @@
 mod table;
 
 use crate::memory::Share;
+use crate::parse::glob::Pattern;
 use bristlecone_store::{ArchiveOptions, Compression};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -308,11 +309,9 @@ impl Settings {
     /// Returns the names and values of the settings that match one of the patterns.
     #[must_use]
     pub fn matching(&self, patterns: &[&[u8]]) -> Vec<(&'static str, String)> {
-        let asked = |name: &str| {
-            patterns.iter().any(|pattern| {
-                crate::parse::glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes())
-            })
-        };
+        let lower: Vec<Vec<u8>> = patterns.iter().map(|it| it.to_ascii_lowercase()).collect();
+        let patterns: Vec<Pattern<'_>> = lower.iter().map(|it| Pattern::new(it)).collect();
+        let asked = |name: &str| patterns.iter().any(|it| it.matches(name.as_bytes()));
         SETTINGS
             .iter()
             .filter(|setting| asked(setting.name))

@@ -23,6 +23,7 @@
 //! on one snapshot never gets one: ids are not reused.
 
 use crate::data::Data;
+use crate::data::locks::Patience;
 use crate::data::record::{Value, expiry_key, is_large};
 use crate::data::spaces::{DATABASES, Keyspaces, Orphans, Space};
 use crate::data::sweep::AT_ONCE;
@@ -233,7 +234,9 @@ impl Data {
     fn find_orphans(&self) -> Result<Orphans, CommandError> {
         let (spaces, snapshot) = {
             // Clearing holds all locks: these are the keyspaces of that snapshot.
-            let _held = self.locks.keys(std::iter::once((0, &b""[..])));
+            let _held = self
+                .locks
+                .keys(std::iter::once((0, &b""[..])), Patience::Any);
             (self.spaces(), self.deferring.snapshot())
         };
         let mut orphans = Orphans {

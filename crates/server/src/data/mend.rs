@@ -8,6 +8,7 @@ use super::Data;
 use super::clear::SWEPT;
 use super::collection::numbers;
 use super::fields::Pair;
+use super::locks::Patience;
 use super::record::{Kind, Value, expiry_key, is_large};
 use super::sorted_set;
 use super::spaces::{DATABASES, Space};
@@ -125,7 +126,7 @@ impl Data {
                 (has, has.to_be_bytes().to_vec())
             }
         };
-        let _held = self.lock(std::iter::once((db, key)));
+        let _held = self.lock(std::iter::once((db, key)), Patience::Any);
         self.transact(db, |tx| {
             if has == 0 {
                 return tx.erase(key, &before);

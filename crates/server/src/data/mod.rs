@@ -13,7 +13,7 @@
 //! | `mend` | collections that have lost elements |
 //!
 //! # Concurrency
-//! A writer holds the lock stripe of its key. Commands on one key are therefore executed one after
+//! A writer holds the lock of its key. Commands on one key are therefore executed one after
 //! the other, and a writer reads the current record without a snapshot. Readers hold no locks.
 //! Elements belong to the key whose head has their id. The changes of a command are one commit.
 
@@ -44,7 +44,7 @@ use spaces::{DATABASES, Keyspaces, Order, Orphans, Space};
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use tx::Take;
+use tx::{SHORT_WORK, Take};
 use waiting::Waiting;
 use watchers::Watchers;
 
@@ -99,6 +99,16 @@ impl Lookups {
         self.hits.fetch_sub(1, Ordering::Relaxed);
         // ORDERING: Relaxed; as above.
         self.misses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes back keys that were counted, as those of a command that is executed again.
+    pub(crate) fn subtract(&self, hits: u64, misses: u64) {
+        for (counter, by) in [(&self.hits, hits), (&self.misses, misses)] {
+            if by > 0 {
+                // ORDERING: Relaxed; shown only.
+                counter.fetch_sub(by, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Counts keys that were there, and others.
@@ -222,9 +232,11 @@ impl Data {
     /// # Errors
     /// Those of a read.
     pub fn record_bytes(&self, db: usize, key: &[u8]) -> Result<Option<usize>, ReadError> {
-        let bytes = |entry: bristlecone_store::Entry<'_>| entry.value.len();
-        self.store
-            .get_with(self.keyspace(Space::Keys(db), self.order()), key, bytes)
+        let bytes = |entry: bristlecone_store::Entry<'_>| entry.value.len() as u64;
+        let keyspace = self.keyspace(Space::Keys(db), self.order());
+        // The length of a long one is known without reading it.
+        let found = (self.store).get_within(keyspace, key, SHORT_WORK as u64, bytes)?;
+        Ok(found.map(|read| read.unwrap_or_else(|len| len) as usize))
     }
 
     pub(crate) fn keyspace(&self, space: Space, order: Order) -> &Keyspace {

@@ -4,6 +4,7 @@
 //! one, so that a crash only leaves more to be swept.
 
 use crate::data::Data;
+use crate::data::locks::Patience;
 use crate::data::spaces::{DATABASES, Space};
 use crate::error::{CommandError, Outcome};
 use bristlecone_store::{Batch, WriteError};
@@ -145,7 +146,7 @@ impl Data {
             return Err(bad());
         }
         // The lock is that of the name in all databases, and prevents them from being swapped.
-        let _held = self.locks.keys(std::iter::once((0, key)));
+        let _held = self.locks.keys(std::iter::once((0, key)), Patience::Any);
         let db = self.order().database(place);
         let done = self.transact(db, |tx| {
             // Looking at an expired collection deletes it, with this entry.

@@ -13,7 +13,8 @@ use crate::error::{CommandError, Outcome};
 use crate::reply::Out;
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{
-    Entry, MAX_KEY_BYTES, Savepoint, Store, Transaction, TransactionOptions, WriteError,
+    Direction, Entry, MAX_KEY_BYTES, ReadError, Savepoint, Store, Transaction, TransactionOptions,
+    WriteError,
 };
 use std::fmt::Debug;
 use std::ops::{Bound, ControlFlow};
@@ -39,6 +40,9 @@ pub type Waiter = waiting::Waiter<Box<dyn Take>>;
 /// Bounds of a range of keys.
 pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
+/// Visits records until it breaks.
+type Visit<'v> = dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()> + 'v;
+
 /// Returns bounds of at most the maximum length that enclose the same keys. A longer bound lies
 /// right after its own prefix.
 fn cut((start, end): Range<'_>) -> Range<'_> {
@@ -59,6 +63,11 @@ fn cut((start, end): Range<'_>) -> Range<'_> {
 
 /// The most memory in bytes that the changes of one transaction may take.
 pub(crate) const MAX_TRANSACTION_BYTES: usize = if cfg!(test) { 4 << 20 } else { 2 << 30 };
+
+/// The work of a command that other connections of its thread wait for, in bytes; a read or a
+/// visit of a record counts as [`WORK_OF_RECORD`] more than its value. This takes 1 or 2 ms.
+pub(crate) const SHORT_WORK: usize = 1 << 20;
+const WORK_OF_RECORD: usize = 64;
 
 /// A change to one record.
 #[derive(Debug)]
@@ -98,6 +107,11 @@ pub struct Tx<'d> {
     /// The order of the databases, as this transaction sees it.
     pub(crate) order: Order,
     reorders: bool,
+    /// The work that is left before the command has to stop with [`CommandError::Long`]; `None` if
+    /// it may take long.
+    pub(crate) short: Option<usize>,
+    /// Keys that were looked up and counted: those that were there, and others.
+    looked_up: (u64, u64),
     /// The memory of intermediate results.
     pub(crate) scratch: Scratch<'d>,
     /// Its client is able to wait.
@@ -143,7 +157,11 @@ impl Data {
     ) -> Result<(R, Vec<Name>), CommandError> {
         loop {
             let mut tx = self.begin(db);
-            let done = f(&mut tx)?;
+            let done = f(&mut tx).inspect_err(|e| {
+                if matches!(e, CommandError::Long) {
+                    tx.uncount();
+                }
+            })?;
             match tx.commit() {
                 Err(CommandError::Write(WriteError::Conflict(_))) => {}
                 put => return put.map(|put| (done, put)),
@@ -167,6 +185,8 @@ impl<'d> Tx<'d> {
             overfull: false,
             order: data.order(),
             reorders: false,
+            short: None,
+            looked_up: (0, 0),
             scratch: Scratch::default(),
             may_wait: false,
             wants: None,
@@ -179,6 +199,36 @@ impl<'d> Tx<'d> {
     #[must_use]
     pub fn data(&self) -> &'d Data {
         self.data
+    }
+
+    /// Announces work on so many bytes.
+    ///
+    /// # Errors
+    /// [`CommandError::Long`]: that is more than other connections of the thread may wait for.
+    pub(crate) fn work(&mut self, bytes: usize) -> Outcome {
+        match &mut self.short {
+            None => Ok(()),
+            Some(left) => match left.checked_sub(bytes) {
+                Some(less) => {
+                    *left = less;
+                    Ok(())
+                }
+                None => Err(CommandError::Long),
+            },
+        }
+    }
+
+    /// Counts a hit as a miss after all: the value has expired.
+    pub(crate) fn count_as_miss(&mut self) {
+        self.data.lookups.take_back();
+        self.looked_up.0 = self.looked_up.0.saturating_sub(1);
+        self.looked_up.1 += 1;
+    }
+
+    /// Takes back what it has counted: the command is executed again.
+    pub(crate) fn uncount(&mut self) {
+        let (hits, misses) = std::mem::take(&mut self.looked_up);
+        self.data.lookups.subtract(hits, misses);
     }
 
     /// Returns true if it has changed anything.
@@ -218,6 +268,8 @@ impl<'d> Tx<'d> {
         if self.counts && matches!(space, Space::Keys(_)) {
             let hit = u64::from(found.is_some());
             self.data.lookups.note(hit, 1 - hit);
+            self.looked_up.0 += hit;
+            self.looked_up.1 += 1 - hit;
         }
         Ok(found)
     }
@@ -228,22 +280,37 @@ impl<'d> Tx<'d> {
         key: &[u8],
         f: impl FnOnce(Entry<'_>) -> R,
     ) -> Result<Option<R>, CommandError> {
+        self.work(WORK_OF_RECORD)?;
+        let most = self.short.map_or(u64::MAX, |left| left as u64);
+        let mut bytes = 0;
+        let f = |entry: Entry<'_>| {
+            bytes = entry.value.len();
+            f(entry)
+        };
         let keyspace = self.data.keyspace(space, self.order);
-        if let Some(many) = &mut self.many {
-            return Ok(many.get_with(keyspace, key, f)?);
-        }
-        match &self.one {
-            Some(one) if one.space == space && one.key == key => {
-                let put = one.put.as_ref();
-                let live = put.filter(|(_, expiry)| expiry.is_none_or(|at| at > self.now));
-                Ok(live.map(|(value, expires_at)| {
-                    f(Entry {
-                        value,
-                        expires_at: *expires_at,
+        let found = if let Some(many) = &mut self.many {
+            many.get_within(keyspace, key, most, f)?
+        } else {
+            match &self.one {
+                Some(one) if one.space == space && one.key == key => {
+                    let put = one.put.as_ref();
+                    let live = put.filter(|(_, expiry)| expiry.is_none_or(|at| at > self.now));
+                    live.map(|(value, expires_at)| {
+                        Ok(f(Entry {
+                            value,
+                            expires_at: *expires_at,
+                        }))
                     })
-                }))
+                }
+                _ => self.store.get_within(keyspace, key, most, f)?,
             }
-            _ => Ok(self.store.get_with(keyspace, key, f)?),
+        };
+        match found.transpose() {
+            Ok(found) => {
+                self.work(bytes)?;
+                Ok(found)
+            }
+            Err(_longer) => Err(CommandError::Long),
         }
     }
 
@@ -366,6 +433,7 @@ impl<'d> Tx<'d> {
         if value.len() > bristlecone_store::MAX_VALUE_BYTES {
             return Err(CommandError::too_long());
         }
+        self.work(WORK_OF_RECORD + value.len())?;
         self.change(Change {
             space,
             key: key.to_vec(),
@@ -400,7 +468,37 @@ impl<'d> Tx<'d> {
     ) -> Outcome {
         let keyspace = self.data.keyspace(space, self.order);
         let range = cut(range);
-        Ok(self.snapshot().scan::<&[u8]>(keyspace, range, visit)?)
+        self.visiting(visit, |many, most, visit| {
+            many.scan_within::<&[u8]>(keyspace, range, (Direction::Up, most), visit)
+        })
+    }
+
+    /// Calls `scan` with a visitor that stops where the command takes long.
+    fn visiting(
+        &mut self,
+        mut visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+        scan: impl FnOnce(&mut Transaction<Auto>, u64, &mut Visit<'_>) -> Result<bool, ReadError>,
+    ) -> Outcome {
+        let Some(mut left) = self.short else {
+            scan(self.snapshot(), u64::MAX, &mut visit)?;
+            return Ok(());
+        };
+        let mut long = false;
+        let all = scan(self.snapshot(), left as u64, &mut |key, entry| {
+            match left.checked_sub(WORK_OF_RECORD + entry.value.len()) {
+                Some(less) => left = less,
+                None => {
+                    long = true;
+                    return ControlFlow::Break(());
+                }
+            }
+            visit(key, entry)
+        })?;
+        self.short = Some(left);
+        if long || !all {
+            return Err(CommandError::Long);
+        }
+        Ok(())
     }
 
     /// Visits the records of a range, descending.
@@ -414,9 +512,9 @@ impl<'d> Tx<'d> {
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Outcome {
         let keyspace = self.data.keyspace(space, self.order);
-        Ok(self
-            .snapshot()
-            .scan_reverse::<&[u8]>(keyspace, cut(range), visit)?)
+        self.visiting(visit, |many, most, visit| {
+            many.scan_within::<&[u8]>(keyspace, cut(range), (Direction::Down, most), visit)
+        })
     }
 
     /// Visits the records whose keys begin with `prefix`, ascending.
@@ -433,7 +531,9 @@ impl<'d> Tx<'d> {
             return Ok(());
         }
         let keyspace = self.data.keyspace(space, self.order);
-        Ok(self.snapshot().prefix(keyspace, prefix, visit)?)
+        self.visiting(visit, |many, _, visit| {
+            many.prefix(keyspace, prefix, visit).map(|()| true)
+        })
     }
 
     /// Returns a point that [`rollback`](Self::rollback) returns to.

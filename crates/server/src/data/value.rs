@@ -56,7 +56,7 @@ impl Tx<'_> {
             return Ok(Some(value));
         }
         if self.counts {
-            self.data().lookups.take_back();
+            self.count_as_miss();
         }
         if self.writes {
             // The command that puts something in its place does not know of its elements.

@@ -1,9 +1,10 @@
 //! The keys that a connection watches, and whether one of them has changed since: `WATCH`.
 
 use super::Data;
-use super::tx::Tx;
+use super::tx::{SHORT_WORK, Tx};
 use super::watchers::{Listener, Watchers};
 use crate::error::CommandError;
+use crate::execute::Haste;
 use bristlecone_store::MAX_KEY_BYTES;
 use std::collections::HashMap;
 use std::fmt;
@@ -87,6 +88,19 @@ impl Data {
     /// # Errors
     /// [`CommandError::Read`]; [`CommandError::Reply`]: too much is watched.
     pub fn watch(&self, watch: &mut Watch, db: usize, key: &[u8]) -> Result<(), CommandError> {
+        self.watch_within(Haste::None, watch, (db, key))
+    }
+
+    /// Watches a key like [`watch`](Self::watch).
+    ///
+    /// # Errors
+    /// As of [`watch`](Self::watch); [`CommandError::Long`]: it takes longer than `haste` allows.
+    pub fn watch_within(
+        &self,
+        haste: Haste,
+        watch: &mut Watch,
+        (db, key): (usize, &[u8]),
+    ) -> Result<(), CommandError> {
         if key.len() > MAX_KEY_BYTES {
             // Such a key never exists.
             return Ok(());
@@ -102,7 +116,8 @@ impl Data {
         }
         // Under the key's lock, every writer has either changed the key already or will find the
         // listener.
-        let _held = self.locks.keys(std::iter::once((db, key)));
+        let locked = (self.locks).keys(std::iter::once((db, key)), haste.patience());
+        let _held = locked.ok_or(CommandError::Long)?;
         let existed = self.is_there(db, key)?;
         let (touched, listener) = watch.listening.get_or_insert_with(|| {
             let told = Arc::clone(&watch.touched);
@@ -119,6 +134,11 @@ impl Data {
     /// Returns true if a key exists. Its lock is held.
     pub(crate) fn is_there(&self, db: usize, key: &[u8]) -> Result<bool, CommandError> {
         let mut tx = Tx::new(self, &self.deferring, db);
-        Ok(tx.load_head(key)?.is_some())
+        tx.short = Some(SHORT_WORK);
+        match tx.load_head(key) {
+            // A value that is too long to be read here.
+            Err(CommandError::Long) => Ok(true),
+            head => Ok(head?.is_some()),
+        }
     }
 }

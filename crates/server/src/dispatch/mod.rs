@@ -17,6 +17,7 @@ use crate::budget::Part;
 use crate::command::{Access, Command, InMulti, ONE};
 use crate::data::Reads;
 use crate::error::CommandError;
+use crate::execute::Haste;
 use crate::execute::batch::KeyStep;
 use crate::parse::{Arg, is};
 use crate::reply::{Out, Protocol};
@@ -32,6 +33,9 @@ use std::time::{Duration, Instant};
 const MAX_BATCHED: usize = 4 << 10;
 /// The number of bytes of replies after which they are sent, even if more commands have come.
 pub(crate) const ENOUGH_OUTPUT: usize = 1 << 20;
+
+/// Commands with more arguments are executed where other connections do not wait.
+const MANY: usize = 4096;
 
 /// The decision of admission.
 enum Admitted {
@@ -346,15 +350,17 @@ impl Session {
     ) -> Flow {
         let mark = out.mark();
         self.last = Some(entry.name());
-        let is_large = || args.iter().any(|arg| arg.len() > LARGE);
+        let is_large = || args.len() > MANY || args.iter().any(|arg| arg.len() > LARGE);
+        let long = entry.spec.long || is_large();
+        let haste = if long { Haste::None } else { Haste::Short };
         let mut run = || match handler {
-            Handler::Data(command) => self.run_data(server, command, args, out),
+            Handler::Data(command) => self.run_data(server, command, (args, haste), out),
             Handler::Session(command) => {
                 let session = &mut *self;
                 command.call(&mut Context { server, session }, args, out)
             }
         };
-        let flow = if entry.spec.long || is_large() {
+        let flow = if long {
             tokio::task::block_in_place(run)
         } else {
             run()
@@ -367,11 +373,13 @@ impl Session {
         flow
     }
 
+    /// Executes a command on data. If it turns out to take long, the thread hands its other tasks
+    /// over before it is executed again.
     fn run_data(
         &mut self,
         server: &Server,
         command: &Command,
-        args: &[Arg<'_>],
+        (args, haste): (&[Arg<'_>], Haste),
         out: &mut Out<'_>,
     ) -> Flow {
         let reads = if command.spec.reads_applied {
@@ -379,7 +387,12 @@ impl Session {
         } else {
             self.reads()
         };
-        let done = (server.data).run_or_wait(command, self.db, args, reads, out);
+        let db = self.db;
+        let mut run = |haste| (server.data).run_or_wait(command, (db, haste), args, reads, out);
+        let mut done = run(haste);
+        if done.long {
+            done = tokio::task::block_in_place(|| run(Haste::None));
+        }
         self.unsettled |= done.unsettled;
         if done.waiter.is_none() {
             return Flow::Go;

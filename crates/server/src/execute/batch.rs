@@ -5,8 +5,10 @@
 //! if its commands were executed one after the other with nothing in between.
 
 use crate::command::Step;
+use crate::data::locks::Patience;
 use crate::data::record::{self, STRING};
 use crate::data::spaces::Space;
+use crate::data::tx::SHORT_WORK;
 use crate::data::{Data, Reads};
 use crate::parse::Arg;
 use crate::reply::Out;
@@ -52,7 +54,11 @@ impl Data {
     /// Executes steps that include a `SET`. No client that waits can be served by a `SET`: they
     /// wait for lists and sorted sets.
     fn put_steps(&self, db: usize, steps: &[KeyStep<'_>], out: &mut Out<'_>) -> usize {
-        let _held = self.locks.keys(steps.iter().map(|(key, _)| (db, *key)));
+        let keys = steps.iter().map(|(key, _)| (db, *key));
+        // A step by itself waits for its lock where no connection waits for it.
+        let Some(_held) = self.locks.keys(keys, Patience::Short) else {
+            return 0;
+        };
         // All records are in one allocation.
         let len = |step: &Step<'_>| match step {
             Step::Get => 0,
@@ -124,7 +130,10 @@ impl Data {
             let (mark, swaps) = (out.mark(), self.swaps());
             let keyspace = self.keyspace(Space::Keys(db), self.order());
             let (mut done, mut hits) = (0, 0);
-            let read = self.reader(reads).multi_get(keyspace, keys, |entry| {
+            let store = self.reader(reads);
+            // A longer value ends the batch: its step is executed by itself.
+            let most = SHORT_WORK as u64;
+            let read = store.multi_get_within(keyspace, keys, most, |entry| {
                 let found = entry.is_some();
                 reply(entry, out)?;
                 done += 1;

@@ -7,6 +7,7 @@ use crate::command::{Access, Command};
 use crate::data::Data;
 use crate::data::watch::Watch;
 use crate::error::CommandError;
+use crate::execute::Haste;
 use crate::reply::Out;
 
 /// A command that waits for `EXEC`.
@@ -25,18 +26,35 @@ impl Data {
     /// null array if a watched key has changed. Ends watching. Returns true: the reply has to wait
     /// for durability.
     pub fn exec(&self, queued: &[Queued], watch: &mut Watch, out: &mut Out<'_>) -> bool {
+        self.exec_within(Haste::None, queued, watch, out)
+            .unwrap_or(true)
+    }
+
+    /// Executes queued commands like [`exec`](Self::exec). Returns `None` and does nothing if that
+    /// takes longer than `haste` allows.
+    pub fn exec_within(
+        &self,
+        haste: Haste,
+        queued: &[Queued],
+        watch: &mut Watch,
+        out: &mut Out<'_>,
+    ) -> Option<bool> {
         let mark = out.mark();
-        let done = self.try_exec(queued, watch, out);
-        watch.clear();
-        if let Err(e) = done {
+        let done = self.try_exec(haste, queued, watch, out);
+        if let Err(e) = &done {
             out.truncate(mark);
+            if matches!(e, CommandError::Long) {
+                return None;
+            }
             out.error(&e.to_string());
         }
-        true
+        watch.clear();
+        Some(true)
     }
 
     fn try_exec(
         &self,
+        haste: Haste,
         queued: &[Queued],
         watch: &Watch,
         out: &mut Out<'_>,
@@ -48,8 +66,8 @@ impl Data {
         let all = queued
             .iter()
             .any(|queued| queued.command.access() == Access::WriteAll);
-        let _held = if all {
-            self.locks.all()
+        let held = if all {
+            Some(self.locks.all())
         } else {
             let of_commands = queued.iter().zip(&args).flat_map(|(queued, args)| {
                 let places = queued.command.spec.keys.places(args).into_iter();
@@ -61,8 +79,9 @@ impl Data {
                 // Any lock prevents the databases from being swapped meanwhile.
                 keys.push((0, b""));
             }
-            self.lock(keys.iter().copied())
+            self.lock(keys.iter().copied(), haste.patience())
         };
+        let _held = held.ok_or(CommandError::Long)?;
         let mut changed = watch.is_touched();
         for ((db, key), existed) in &watch.keys {
             // The expiry of a key notifies no watcher.
@@ -76,6 +95,7 @@ impl Data {
         let ((), put) = self.transact(0, |tx| {
             out.truncate(mark);
             tx.queued = true;
+            tx.short = haste.work();
             tx.scratch = out.scratch();
             out.array(queued.len());
             for (Queued { command, db, .. }, args) in queued.iter().zip(&args) {
@@ -85,8 +105,8 @@ impl Data {
                 let (place, end) = (tx.mark(), out.mark());
                 match (command.run)(tx, args, out) {
                     Ok(()) => tx.keep(),
-                    // A transaction that is too large is not committed in part.
-                    Err(e) if tx.overfull => return Err(e),
+                    // A transaction that is too large, or takes long, is not committed in part.
+                    Err(e) if tx.overfull || matches!(e, CommandError::Long) => return Err(e),
                     Err(e) => {
                         tx.rollback(&place);
                         out.truncate(end);

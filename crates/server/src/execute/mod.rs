@@ -11,12 +11,36 @@ pub mod exec;
 mod waiters;
 
 use crate::command::{Access, Command, ONE};
-use crate::data::tx::{Tx, Waiter};
+use crate::data::locks::Patience;
+use crate::data::tx::{SHORT_WORK, Tx, Waiter};
 use crate::data::{Data, Reads};
 use crate::error::CommandError;
 use crate::parse::Arg;
 use crate::reply::Out;
 use std::sync::Arc;
+
+/// The time that a command may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Haste {
+    /// A few milliseconds: other connections wait for its thread.
+    Short,
+    /// Any time.
+    None,
+}
+
+impl Haste {
+    pub(crate) fn patience(self) -> Patience {
+        match self {
+            Self::Short => Patience::Short,
+            Self::None => Patience::Any,
+        }
+    }
+
+    /// Returns the work that a transaction may do.
+    fn work(self) -> Option<usize> {
+        (self == Self::Short).then_some(SHORT_WORK)
+    }
+}
 
 /// The result of a command. Its reply, or that of its error, is in the output.
 #[derive(Debug)]
@@ -25,6 +49,9 @@ pub struct Executed {
     pub unsettled: bool,
     /// The client waits, and has no reply yet.
     pub waiter: Option<Arc<Waiter>>,
+    /// Nothing was done, and there is no reply: the command takes longer than [`Haste::Short`]
+    /// allows.
+    pub long: bool,
 }
 
 impl Data {
@@ -40,46 +67,54 @@ impl Data {
         reads: Reads,
         out: &mut Out<'_>,
     ) -> bool {
-        self.execute(command, (db, false), args, reads, out)
+        self.execute(command, (db, false, Haste::None), args, reads, out)
             .unsettled
     }
 
-    /// Executes one command like [`run`](Self::run), for a client that can wait.
+    /// Executes one command like [`run`](Self::run), for a client that can wait. A command that
+    /// takes longer than `haste` allows does nothing.
     pub fn run_or_wait(
         &self,
         command: &Command,
-        db: usize,
+        (db, haste): (usize, Haste),
         args: &[Arg<'_>],
         reads: Reads,
         out: &mut Out<'_>,
     ) -> Executed {
-        self.execute(command, (db, true), args, reads, out)
+        self.execute(command, (db, true, haste), args, reads, out)
     }
 
     fn execute(
         &self,
         command: &Command,
-        place: (usize, bool),
+        place: (usize, bool, Haste),
         args: &[Arg<'_>],
         reads: Reads,
         out: &mut Out<'_>,
     ) -> Executed {
         let mark = out.mark();
+        let (db, _, haste) = place;
         let done = match command.access() {
             Access::ReadOne | Access::Read => {
-                self.read(command, place.0, args, reads, out).map(|()| None)
+                let done = self.read(command, (db, haste), args, reads, out);
+                done.map(|()| None)
             }
             Access::Write | Access::WriteAll => self.write(command, place, args, out),
         };
+        let mut long = false;
         let waiter = done.unwrap_or_else(|e| {
             out.truncate(mark);
-            out.error(&e.to_string());
+            match e {
+                CommandError::Long => long = true,
+                e => out.error(&e.to_string()),
+            }
             None
         });
         let writes = matches!(command.access(), Access::Write | Access::WriteAll);
         Executed {
             unsettled: reads == Reads::Applied || writes,
             waiter,
+            long,
         }
     }
 
@@ -87,7 +122,7 @@ impl Data {
     fn read(
         &self,
         command: &Command,
-        db: usize,
+        (db, haste): (usize, Haste),
         args: &[Arg<'_>],
         reads: Reads,
         out: &mut Out<'_>,
@@ -97,10 +132,15 @@ impl Data {
             let mut tx = Tx::new(self, self.reader(reads), db);
             tx.scratch = out.scratch();
             tx.counts = true;
+            tx.short = haste.work();
             if command.access() == Access::Read {
                 tx.snapshot();
             }
             let done = (command.run)(&mut tx, args, out);
+            if matches!(done, Err(CommandError::Long)) {
+                tx.uncount();
+                return done;
+            }
             if self.swaps() == swaps {
                 return done;
             }
@@ -113,22 +153,25 @@ impl Data {
     fn write(
         &self,
         command: &Command,
-        (db, may_wait): (usize, bool),
+        (db, may_wait, haste): (usize, bool, Haste),
         args: &[Arg<'_>],
         out: &mut Out<'_>,
     ) -> Result<Option<Arc<Waiter>>, CommandError> {
-        let _held = if command.access() == Access::WriteAll {
-            self.locks.all()
+        let patience = haste.patience();
+        let held = if command.access() == Access::WriteAll {
+            Some(self.locks.all())
         } else if command.spec.keys == ONE {
-            self.lock(args.get(1).into_iter().map(|key| (db, *key)))
+            self.lock(args.get(1).into_iter().map(|key| (db, *key)), patience)
         } else {
             let places = command.spec.keys.places(args);
-            self.lock(places.iter().map(|at| (db, args[*at])))
+            self.lock(places.iter().map(|at| (db, args[*at])), patience)
         };
+        let _held = held.ok_or(CommandError::Long)?;
         let mark = out.mark();
         let (wants, put) = self.transact(db, |tx| {
             out.truncate(mark);
             tx.may_wait = may_wait;
+            tx.short = haste.work();
             tx.scratch = out.scratch();
             (command.run)(tx, args, out)?;
             Ok(tx.wants.take())

@@ -6,7 +6,7 @@
 //! [`Data::lock`] takes it with the others.
 
 use crate::data::Data;
-use crate::data::locks::Held;
+use crate::data::locks::{Held, Patience};
 use crate::data::spaces::Name;
 use crate::data::tx::Waiter;
 use crate::error::CommandError;
@@ -17,11 +17,16 @@ use std::collections::{BTreeSet, VecDeque};
 type Key<'k> = (usize, &'k [u8]);
 
 impl Data {
-    /// Locks keys that are to be written, and those that serving their waiters may write.
-    pub(crate) fn lock<'k>(&self, keys: impl Iterator<Item = Key<'k>> + Clone) -> Held<'_> {
-        let mut held = self.locks.keys(keys.clone());
+    /// Locks keys that are to be written, and those that serving their waiters may write. Returns
+    /// `None` only if a patience of [`Patience::Short`] ends.
+    pub(crate) fn lock<'k>(
+        &self,
+        keys: impl Iterator<Item = Key<'k>> + Clone,
+        patience: Patience,
+    ) -> Option<Held<'_>> {
+        let mut held = self.locks.keys(keys.clone(), patience)?;
         if !self.waiting.any() {
-            return held;
+            return Some(held);
         }
         let mut others = BTreeSet::new();
         loop {
@@ -29,18 +34,24 @@ impl Data {
             let names = keys.clone().map(|(_, name)| name);
             let found = self.waiting.destinations(names);
             if found.is_subset(&others) {
-                return held;
+                return Some(held);
             }
             drop(held);
             others.extend(found);
-            held = self.lock_all(&keys.clone().collect::<Vec<_>>(), &others);
+            let keys: Vec<Key<'k>> = keys.clone().collect();
+            held = self.lock_all(&keys, &others, patience)?;
         }
     }
 
-    fn lock_all<'k>(&self, keys: &[Key<'k>], others: &'k BTreeSet<Vec<u8>>) -> Held<'_> {
+    fn lock_all<'k>(
+        &self,
+        keys: &[Key<'k>],
+        others: &'k BTreeSet<Vec<u8>>,
+        patience: Patience,
+    ) -> Option<Held<'_>> {
         // A lock is that of a name in all databases.
         let others = others.iter().map(|name| (0, name.as_slice()));
-        self.locks.keys(keys.iter().copied().chain(others))
+        (self.locks).keys(keys.iter().copied().chain(others), patience)
     }
 
     /// Serves the clients that wait for keys that were just put, in the order of the writes. The

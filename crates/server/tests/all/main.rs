@@ -16,6 +16,7 @@ mod idle;
 mod kill;
 #[path = "../live/mod.rs"]
 mod live;
+mod long_commands;
 mod redis_rs;
 mod tls;
 mod users;

@@ -45,6 +45,33 @@ impl<M: Media> Store<M> {
         Ok(answer)
     }
 
+    /// As [`get_with`](Self::get_with), if the value has at most `most` bytes. Returns the length
+    /// of a longer one as the error inside, mostly without reading it.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn get_within<R>(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        most: u64,
+        f: impl FnOnce(Entry<'_>) -> R,
+    ) -> Result<Option<Result<R, u64>>, ReadError> {
+        if check_key(key).is_err() {
+            return Ok(None);
+        }
+        let key = self.shared.catalogue.index_key(keyspace, key)?;
+        let (mut f, mut answer) = (Some(f), None);
+        let at = At::Latest(self.wait);
+        let longer = self
+            .shared
+            .engine
+            .get_within(at, &key, most, &mut |entry| {
+                answer = f.take().map(|f| Ok(f(entry)));
+            })?;
+        Ok(longer.map(Err).or(answer))
+    }
+
     /// Adds the bytes of a range of the value of `key` to `into`, as far as the value has them, and
     /// returns the value's length; `None` if there is no value. A value in parts, of 64 MiB or more
     /// or from [`put_from`](Self::put_from), is read 8 MiB at a time, as far as it is asked for.
@@ -96,6 +123,21 @@ impl<M: Media> Store<M> {
         &self,
         keyspace: &Keyspace,
         keys: &[&[u8]],
+        f: impl FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        self.multi_get_within(keyspace, keys, u64::MAX, f)
+    }
+
+    /// As [`multi_get`](Self::multi_get), up to the first value of more than `most` bytes, which
+    /// `f` is not called with.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn multi_get_within(
+        &self,
+        keyspace: &Keyspace,
+        keys: &[&[u8]],
+        most: u64,
         mut f: impl FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         let keys = self
@@ -103,7 +145,7 @@ impl<M: Media> Store<M> {
             .catalogue
             .index_keys(keyspace, keys.iter().copied())?;
         let keys: Vec<&[u8]> = keys.iter().collect();
-        self.shared.engine.multi_get(self.wait, &keys, &mut f)
+        (self.shared.engine).multi_get(self.wait, &keys, most, &mut f)
     }
 
     /// Prefetches what reading or writing these keys will access, so that cache misses overlap.

@@ -61,7 +61,17 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
     }
 
     fn get(&self, at: At, key: &[u8], f: &mut dyn FnMut(Entry<'_>)) -> Result<(), ReadError> {
-        self.core.get(at, key, f)
+        self.core.get_within(at, key, u64::MAX, f).map(drop)
+    }
+
+    fn get_within(
+        &self,
+        at: At,
+        key: &[u8],
+        most: u64,
+        f: &mut dyn FnMut(Entry<'_>),
+    ) -> Result<Option<u64>, ReadError> {
+        self.core.get_within(at, key, most, f)
     }
 
     fn get_range(
@@ -82,9 +92,10 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
         &self,
         wait: Wait,
         keys: &[&[u8]],
+        most: u64,
         f: &mut dyn FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
-        self.core.multi_get(wait, keys, f)
+        self.core.multi_get(wait, keys, most, f)
     }
 
     fn together_until(&self, key: &[u8]) -> Option<Vec<u8>> {
@@ -102,7 +113,20 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
         direction: Direction,
         visit: &mut Visit<'_>,
     ) -> Result<(), ReadError> {
-        self.core.scan(at, range, direction, visit)
+        self.core
+            .scan(at, range, direction, u64::MAX, visit)
+            .map(drop)
+    }
+
+    fn scan_within(
+        &self,
+        at: Ticket,
+        range: Range<'_>,
+        direction: Direction,
+        most: u64,
+        visit: &mut Visit<'_>,
+    ) -> Result<bool, ReadError> {
+        self.core.scan(at, range, direction, most, visit)
     }
 
     fn read(

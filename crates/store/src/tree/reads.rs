@@ -44,6 +44,9 @@ impl<M: Media> Drop for Reading<'_, M> {
 /// Visits keys and values until it breaks.
 type Visit<'v> = dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()> + 'v;
 
+/// A visitor of values of at most so many bytes, and whether there was no longer one.
+type Within<'v, 'w> = (&'v mut Visit<'w>, u64, &'v mut bool);
+
 /// A value, and when it expires.
 type Whole = (Vec<u8>, Option<u64>);
 
@@ -88,31 +91,47 @@ impl<M: Media> Core<M> {
         moment.now.unwrap_or_else(|| self.wall.now())
     }
 
-    pub(super) fn get(
+    /// Calls `f` with the value of a key, if it has one of at most `most` bytes. Returns the length
+    /// of a longer one, which is neither unpacked nor assembled.
+    pub(super) fn get_within(
         &self,
         at: At,
         key: &[u8],
+        most: u64,
         f: &mut dyn FnMut(Entry<'_>),
-    ) -> Result<(), ReadError> {
+    ) -> Result<Option<u64>, ReadError> {
         let moment = Moment::of(at);
         if !self.is_visible(key, moment) {
-            return Ok(());
+            return Ok(None);
         }
         let Some(place) = self.place_of(key)? else {
-            return Ok(());
+            return Ok(None);
+        };
+        let mut longer = None;
+        let mut is_longer = |len: u64, expiry: u64| {
+            let is = len > most && is_live(expiry, || self.now_of(moment));
+            longer = is.then_some(len);
+            is
         };
         let found = self.tree.get(moment.when, &place, |stored| {
             let unpacked;
             let (value, expiry) = match Found::of(stored)? {
-                Found::Here(value, expiry) => (value, expiry),
+                Found::Here(value, expiry) => {
+                    if is_longer(value.len() as u64, expiry) {
+                        return Ok(false);
+                    }
+                    (value, expiry)
+                }
                 Found::Packed(packed) => {
-                    if !is_live(packed.expiry, || self.now_of(moment)) {
+                    if is_longer(packed.len, packed.expiry)
+                        || !is_live(packed.expiry, || self.now_of(moment))
+                    {
                         return Ok(false);
                     }
                     unpacked = packed.unpack()?;
                     (&unpacked[..], packed.expiry)
                 }
-                Found::Apart(_) => return Ok(true),
+                Found::Apart(head) => return Ok(!is_longer(head.len, head.expiry)),
             };
             if is_live(expiry, || self.now_of(moment)) {
                 f(Entry {
@@ -132,7 +151,7 @@ impl<M: Media> Core<M> {
                 expires_at,
             });
         }
-        Ok(())
+        Ok(longer)
     }
 
     /// Returns a value that has parts, if it is still there, and its expiry.
@@ -219,6 +238,7 @@ impl<M: Media> Core<M> {
         &self,
         wait: Wait,
         keys: &[&[u8]],
+        most: u64,
         f: &mut dyn FnMut(Option<Entry<'_>>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         self.prefetch(keys);
@@ -226,10 +246,13 @@ impl<M: Media> Core<M> {
         let ticket = reading.ticket;
         let read = keys.iter().try_for_each(|key| {
             let mut flow = None;
-            let got = self.get(At::Snapshot(ticket), key, &mut |entry| {
+            let got = self.get_within(At::Snapshot(ticket), key, most, &mut |entry| {
                 flow = Some(f(Some(entry)));
             });
-            match got.map(|()| flow.unwrap_or_else(|| f(None))) {
+            match got.map(|longer| match longer {
+                Some(_) => ControlFlow::Break(()),
+                None => flow.unwrap_or_else(|| f(None)),
+            }) {
                 Ok(ControlFlow::Continue(())) => ControlFlow::Continue(()),
                 Ok(ControlFlow::Break(())) => ControlFlow::Break(Ok(())),
                 Err(e) => ControlFlow::Break(Err(e)),
@@ -238,14 +261,17 @@ impl<M: Media> Core<M> {
         read.break_value().unwrap_or(Ok(()))
     }
 
+    /// Visits a range up to the first value of more than `most` bytes, which is neither unpacked
+    /// nor assembled. Returns false if there is one.
     pub(super) fn scan(
         &self,
         at: Ticket,
         range: Range<'_>,
         direction: Direction,
+        most: u64,
         visit: &mut Visit<'_>,
-    ) -> Result<(), ReadError> {
-        self.scan_by(at, range, direction, visit)
+    ) -> Result<bool, ReadError> {
+        self.scan_by(at, range, (direction, most), visit)
     }
 
     pub(super) fn read(
@@ -255,9 +281,11 @@ impl<M: Media> Core<M> {
         direction: Direction,
         into: &mut Entries,
     ) -> Result<(), ReadError> {
-        self.scan_by(at, range, direction, &mut |key, entry| {
+        let way = (direction, u64::MAX);
+        let read = self.scan_by(at, range, way, &mut |key, entry| {
             into.push(key.get(PREFIX..).unwrap_or(&[]), entry.value)
-        })
+        });
+        read.map(drop)
     }
 
     /// As [`scan`](Self::scan), for each kind of visitor by itself.
@@ -266,10 +294,10 @@ impl<M: Media> Core<M> {
         &self,
         at: Ticket,
         range: Range<'_>,
-        direction: Direction,
+        (direction, most): (Direction, u64),
         visit: &mut (impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()> + ?Sized),
-    ) -> Result<(), ReadError> {
-        let mut reached: Option<Vec<u8>> = None;
+    ) -> Result<bool, ReadError> {
+        let (mut reached, mut all): (Option<Vec<u8>>, _) = (None, true);
         let way = (direction, Visits::Values);
         self.visit(at, range, way, |key, current| {
             if let Some(value) = current.short_value().and_then(plain) {
@@ -277,9 +305,11 @@ impl<M: Media> Core<M> {
                 return Ok(visit(key, Entry { value, expires_at }));
             }
             let mut visit = |key: &[u8], entry: Entry<'_>| visit(key, entry);
-            self.scan_other(at, key, current, (&mut visit, &mut reached))
+            let to = (&mut visit as &mut Visit<'_>, most, &mut all);
+            self.scan_other(at, key, current, to, &mut reached)
         })
-        .map_err(|e| read_error(reached.as_deref(), e))
+        .map_err(|e| read_error(reached.as_deref(), e))?;
+        Ok(all)
     }
 
     /// Visits a key whose value is long, expires, or has parts. Writes down the key of one that
@@ -290,9 +320,10 @@ impl<M: Media> Core<M> {
         at: Ticket,
         key: &[u8],
         current: &clustered::Current<'_, M>,
-        (visit, reached): (&mut Visit<'_>, &mut Option<Vec<u8>>),
+        to: Within<'_, '_>,
+        reached: &mut Option<Vec<u8>>,
     ) -> Result<ControlFlow<()>, clustered::ReadError> {
-        let visited = self.scan_long(at, key, current, visit);
+        let visited = self.scan_long(at, key, current, to);
         visited.inspect_err(|_| *reached = Some(key.to_vec()))
     }
 
@@ -301,18 +332,34 @@ impl<M: Media> Core<M> {
         at: Ticket,
         key: &[u8],
         current: &clustered::Current<'_, M>,
-        visit: &mut Visit<'_>,
+        (visit, most, all): Within<'_, '_>,
     ) -> Result<ControlFlow<()>, clustered::ReadError> {
         let unpacked;
         let stored = current.value()?;
+        let mut is_longer = |len: u64, expiry: u64| {
+            let is = len > most && is_live(expiry, || at.now);
+            *all &= !is;
+            is
+        };
         let (value, expiry) = match Found::of(&stored).map_err(damaged)? {
-            Found::Here(value, expiry) => (value, expiry),
+            Found::Here(value, expiry) => {
+                if is_longer(value.len() as u64, expiry) {
+                    return Ok(ControlFlow::Break(()));
+                }
+                (value, expiry)
+            }
             Found::Packed(packed) => {
+                if is_longer(packed.len, packed.expiry) {
+                    return Ok(ControlFlow::Break(()));
+                }
                 if !is_live(packed.expiry, || at.now) {
                     return Ok(ControlFlow::Continue(()));
                 }
                 unpacked = packed.unpack().map_err(damaged)?;
                 (&unpacked[..], packed.expiry)
+            }
+            Found::Apart(head) if is_longer(head.len, head.expiry) => {
+                return Ok(ControlFlow::Break(()));
             }
             Found::Apart(head) => return self.scan_apart(at, key, &head, visit),
         };

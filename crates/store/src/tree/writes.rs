@@ -468,7 +468,7 @@ impl<M: Media> Core<M> {
                     return Ok(ControlFlow::Break(()));
                 }
                 let seen = glimpsed(current.glimpse());
-                if reads && (seen.len > MAX_READ_BYTES || seen.apart.is_some()) {
+                if seen.apart.is_some() || reads && seen.len > MAX_READ_BYTES {
                     return Ok(ControlFlow::Break(()));
                 }
                 let mut whole = Vec::new();

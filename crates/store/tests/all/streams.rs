@@ -1,8 +1,9 @@
 //! Values that come from streams, and ranges of values.
 
 use crate::common::{ALL, Fixture};
-use bristlecone_store::{MAX_VALUE_BYTES, WriteError};
+use bristlecone_store::{Entry, MAX_VALUE_BYTES, TransactionOptions, WriteError};
 use std::io::{self, Read};
+use std::ops::ControlFlow;
 
 const MIB: usize = 1 << 20;
 
@@ -41,6 +42,25 @@ fn streams_of_all_lengths_come_back_and_so_does_each_range() {
             };
             let put = f.store.put_from(&f.k, b"key", stream, None).unwrap();
             assert_eq!(put, len as u64, "{design}");
+            for most in [len as u64, MIB as u64, 0] {
+                let is_longer = len as u64 > most;
+                let expected = if is_longer { Err(len as u64) } else { Ok(len) };
+                let read = |entry: Entry<'_>| entry.value.len();
+                let found = f.store.get_within(&f.k, b"key", most, read).unwrap();
+                assert_eq!(found, Some(expected), "{design}: {len}, {most}");
+                let mut tx = f.store.begin(TransactionOptions::default());
+                let found = tx.get_within(&f.k, b"key", most, read).unwrap();
+                assert_eq!(found, Some(expected), "{design}: {len}, {most}");
+                let mut seen = 0;
+                let all = [&b"key"[..], b"none", b"key"];
+                let store = &f.store;
+                let read = store.multi_get_within(&f.k, &all, most, |_| {
+                    seen += 1;
+                    ControlFlow::Continue(())
+                });
+                read.unwrap();
+                assert_eq!(seen, if expected.is_ok() { 3 } else { 0 });
+            }
             assert!(
                 f.store.get(&f.k, b"key").unwrap().unwrap() == value,
                 "{len}"
