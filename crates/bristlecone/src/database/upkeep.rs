@@ -46,7 +46,9 @@ impl Database {
             io::Write::flush(&mut out).map_err(failed)?;
             file.sync_all().map_err(failed)?;
             // Its name is durable with the directory.
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = path
+                .parent()
+                .filter(|parent| !parent.as_os_str().is_empty());
             let dir = File::open(parent.unwrap_or(Path::new(".")));
             dir.and_then(|dir| dir.sync_all()).map_err(failed)?;
             Ok(report)
