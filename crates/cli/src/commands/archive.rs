@@ -10,7 +10,7 @@ use bristlecone_command::records::survival;
 use bristlecone_command::text::{bytes, duration, grouped, program, shell_path};
 use bristlecone_command::{print_report, progress};
 use bristlecone_store::{
-    Archive, ArchiveError, ArchiveOptions, ArchiveStats, Plan, Store, StoreOptions, Until,
+    Archive, ArchiveError, ArchiveOptions, ArchiveStats, FileKind, Plan, Store, StoreOptions, Until,
 };
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -197,6 +197,7 @@ fn shown(listed: &Listed) -> String {
     for file in &listed.files {
         let upto = match file.last_timestamp {
             Some(last) => format!("up to time stamp {last}"),
+            None if file.kind == FileKind::Commits.to_string() => "no commits".to_owned(),
             None => "incomplete".to_owned(),
         };
         // Writing to a string does not fail.
