@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 /// Damaged places that are logged at once.
 const MOST_TOLD: usize = 3;
 
-/// What was told.
+/// The last events that the log has.
 #[derive(Debug, Default)]
 pub struct Told {
     rounds: u64,

@@ -123,6 +123,22 @@ where
         None
     }
 
+    /// The page at `block`, which is not loaded: where it lies or, if it has left memory, copied from
+    /// the pool file. `None` if its size or its header is damaged.
+    pub(super) fn unloaded_page<'p>(
+        &'p self,
+        block: u64,
+        copy: &'p mut Vec<u64>,
+    ) -> Option<Page<'p, M>> {
+        if self.copy_away(block, copy).is_some() {
+            let words = Page::copied(self.pm(), copy).header_words();
+            let is_size = (MIN_PAGE / 8..=copy.len().min(MAX_PAGE / 8)).contains(&words);
+            return is_size.then(|| Page::copied(self.pm(), &mut copy[..words]));
+        }
+        self.touch_page_at(block);
+        self.checked_page(block).ok().map(|(page, ..)| page)
+    }
+
     /// Copies a page that is not in memory. How large it is stands in its header; most are as large
     /// as can be expected.
     pub(super) fn copy_away(&self, block: u64, words: &mut Vec<u64>) -> Option<()> {

@@ -14,7 +14,7 @@
 //! that nobody has touched since the tree was opened come to memory once.
 
 use super::hosted::HostedTree;
-use super::layout::{Header, MAX_PAGE, MIN_PAGE, Seed};
+use super::layout::{Header, Seed};
 use super::page::Page;
 use super::part::Part;
 use super::place::{Base, Place};
@@ -240,19 +240,9 @@ impl<M: Media> Tree<M> {
         let Some(word) = word.filter(|word| word.kind == Kind::Page) else {
             return Looked::Load;
         };
-        let mut copy = vec![0; MIN_PAGE / 8];
-        let page = if self.copy_away(word.block, &mut copy).is_some() {
-            let words = Page::copied(self.pm(), &mut copy).header_words();
-            if !(MIN_PAGE / 8..=copy.len().min(MAX_PAGE / 8)).contains(&words) {
-                return Looked::Load;
-            }
-            Page::copied(self.pm(), &mut copy[..words])
-        } else {
-            self.touch_page_at(word.block);
-            let Ok((page, ..)) = self.checked_page(word.block) else {
-                return Looked::Load;
-            };
-            page
+        let mut copy = Vec::new();
+        let Some(page) = self.unloaded_page(word.block, &mut copy) else {
+            return Looked::Load;
         };
         let looked = self.look_at_unloaded(page, (id, word), at);
         let (values, bytes) = looked.unwrap_or_default();

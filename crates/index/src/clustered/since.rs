@@ -1,5 +1,5 @@
-//! What has changed since: the pages that may have other entries than at a mark, for whoever keeps
-//! a copy of the tree and wants to bring it up to date.
+//! Finding the pages whose entries may have changed since a mark, to bring a copy of the tree up to
+//! date.
 //!
 //! A page is written once and changes by groups after that. So the stamps of the groups and the
 //! generation of the page tell, and nothing else is kept:
@@ -13,8 +13,6 @@
 //! do generations or stamps ever repeat, so a mark counts in later sessions too.
 
 use super::hosted::HostedTree;
-use super::layout::{MAX_PAGE, MIN_PAGE};
-use super::page::Page;
 use super::part::Part;
 use super::slots::split_word;
 use super::table::Kind;
@@ -59,7 +57,7 @@ impl<M: Media> HostedTree<M> {
     /// sees them.
     pub fn mark(&self) -> Mark {
         // In this order (module head).
-        // What is above the ceiling may be given again after a crash.
+        // A crash before the ceiling is raised gives generations above it again.
         let generations = &self.0.generations;
         let generation = generations.coming().min(generations.ceiling());
         Mark {
@@ -141,20 +139,8 @@ impl<M: Media> ClusteredTree<[u8], [u8], M> {
     fn unloaded_has_changed(&self, id: u32, at: &Ranged<[u8]>, mark: Mark) -> Option<bool> {
         let word = self.table.read(self.pm(), id).ok().flatten();
         let word = word.filter(|word| word.kind == Kind::Page)?;
-        let mut copy = vec![0; MIN_PAGE / 8];
-        let page = if self.copy_away(word.block, &mut copy).is_some() {
-            let words = Page::copied(self.pm(), &mut copy).header_words();
-            if !(MIN_PAGE / 8..=copy.len().min(MAX_PAGE / 8)).contains(&words) {
-                return None;
-            }
-            Page::copied(self.pm(), &mut copy[..words])
-        } else {
-            self.touch_page_at(word.block);
-            match self.checked_page(word.block) {
-                Ok((page, ..)) => page,
-                Err(_) => return None,
-            }
-        };
+        let mut copy = Vec::new();
+        let page = self.unloaded_page(word.block, &mut copy)?;
         let (header, seed) = page.header(self.salt).ok()?;
         // It has other fences, too, if a crash came in the midst of a split.
         let is_it = header.id == id

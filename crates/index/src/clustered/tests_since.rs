@@ -1,4 +1,4 @@
-//! What has changed since a mark: nothing is missed, whatever happens to the pages meanwhile.
+//! Changes since a mark: none is missed, whatever happens to the pages meanwhile.
 
 use super::tests_hosted::{Tree, Witness, all_at, made_on};
 use super::*;

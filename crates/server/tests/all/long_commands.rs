@@ -77,7 +77,7 @@ fn commands_on_long_strings_hold_nobody_up() {
     ] {
         holds_nobody_up(&live, &line, &reply);
     }
-    // What was executed a second time, where it held nobody up, counts once.
+    // A command that was executed twice counts once.
     let stats = live.client().call("INFO stats");
     let count = |name: &str| {
         let line = stats.lines().find(|line| line.starts_with(name)).unwrap();

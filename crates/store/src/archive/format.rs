@@ -51,7 +51,7 @@ impl Kind {
     }
 }
 
-/// What a file is.
+/// The content of the first frame of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) format: u32,
@@ -73,7 +73,7 @@ pub(super) struct Head {
 pub(crate) struct Until {
     /// All commits with stamps below it are there.
     pub(crate) below: u64,
-    /// What has changed since has pages that changed since this mark.
+    /// Later changes are in pages that have changed since this mark.
     pub(crate) mark: Option<Mark>,
     /// All commits that are not there are later; in ms since 1970.
     pub(crate) wall: u64,
@@ -85,8 +85,7 @@ pub(crate) struct Until {
     pub(crate) token: Token,
 }
 
-/// What tells a pool that has all marks of an archive from one that was put back to an earlier
-/// copy.
+/// Identifies a mark. A pool that was put back to an earlier copy does not have the last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Token {
     /// One up with each mark.

@@ -115,9 +115,9 @@ pub struct ArchiveStats {
     pub at: u64,
     /// Commits that were written.
     pub commits: u64,
-    /// States that were completed, full and incremental ones.
+    /// Full states that were completed.
     pub full_states: u64,
-    /// Incremental ones of these.
+    /// Incremental states that were completed.
     pub incremental_states: u64,
     /// Bytes that were written.
     pub bytes: u64,

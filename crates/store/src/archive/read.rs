@@ -17,13 +17,13 @@ const PIECE: usize = 1 << 20;
 /// Most bytes of the content of a head, of any version.
 const MOST_HEAD: usize = 4096;
 
-/// What a file of an archive has.
+/// The kind of a file of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileKind {
     /// All that the store had at a time.
     FullState,
-    /// What may have changed since an earlier time.
+    /// The ranges of keys that may have changed since an earlier time.
     IncrementalState,
     /// Commits.
     Commits,
@@ -56,7 +56,8 @@ pub struct ArchiveFile {
     pub below: u64,
     /// When it was begun, in ms since 1970. A state is as of then.
     pub begun: u64,
-    /// When it was last written to, in ms since 1970.
+    /// Commits that it does not have, and that come after those that it has, were made later than
+    /// this; in ms since 1970.
     pub until: u64,
     /// Changes of keys, or entries of a state.
     pub entries: u64,

@@ -97,7 +97,7 @@ fn table(items: &[Item]) -> (Vec<u64>, usize) {
     let words = items.len().div_ceil(BITS);
     let mut table = vec![0; 256 * words];
     for (word, items) in items.chunks(BITS).enumerate() {
-        // What most bytes match is set for all of them, and taken back for the others.
+        // An item that most bytes match is set for all bytes, and cleared for the others.
         let mut all = 0;
         for (bit, item) in items.iter().enumerate() {
             let mut flip = |byte: usize| table[byte * words + word] ^= 1 << bit;

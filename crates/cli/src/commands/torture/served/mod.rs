@@ -76,7 +76,7 @@ pub fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
         let before = states.clone();
         let mut work = write_and_kill(server, &mut states, seed, round).map_err(|e| named(&e))?;
         if durability != Durability::Immediate {
-            // What was answered is as what was on its way: the first of it are there.
+            // Answered commands may be lost too, the last ones first.
             for work in &mut work {
                 work.open = work.done.drain(..).chain(work.open.drain(..)).collect();
             }
