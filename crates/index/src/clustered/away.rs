@@ -123,8 +123,8 @@ where
         None
     }
 
-    /// The page at `block`, which is not loaded: where it lies or, if it has left memory, copied from
-    /// the pool file. `None` if its size or its header is damaged.
+    /// The page at `block`, which is not loaded: where it lies or, if it has left memory, copied
+    /// from the pool file. `None` if its size or its header is damaged.
     pub(super) fn unloaded_page<'p>(
         &'p self,
         block: u64,
