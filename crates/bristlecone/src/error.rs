@@ -281,7 +281,7 @@ fn kind_of_commit(e: &CommitError) -> ErrorKind {
 
 fn kind_of_open(e: &OpenError) -> ErrorKind {
     match e {
-        OpenError::NotFound(_) => ErrorKind::NotFound,
+        OpenError::NotFound(_) | OpenError::NoFolder { .. } => ErrorKind::NotFound,
         OpenError::Exists(_) => ErrorKind::AlreadyExists,
         OpenError::Locked(_) => ErrorKind::Locked,
         OpenError::NotAFile(_) | OpenError::NotAPool { .. } => ErrorKind::NotADatabase,

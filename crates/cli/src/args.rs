@@ -120,6 +120,9 @@ Examples:
 pub struct Create {
     /// The file to make; one that exists is left alone
     pub pool: PathBuf,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
     /// How to open it.
     #[command(flatten)]
     pub write: WriteArgs,
@@ -142,6 +145,9 @@ pub struct Put {
     /// Keyspace [default: `default`; of what `serve` wrote, database 0]
     #[arg(long, value_name = "NAME")]
     pub keyspace: Option<String>,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
     /// How to open it.
     #[command(flatten)]
     pub write: WriteArgs,
@@ -163,6 +169,9 @@ pub struct Get {
     /// Keyspace [default: `default`; of what `serve` wrote, database 0]
     #[arg(long, value_name = "NAME")]
     pub keyspace: Option<String>,
+    /// Print key and value as one JSON object, as `scan --format json` does
+    #[arg(long)]
+    pub json: bool,
     /// How to open it.
     #[command(flatten)]
     pub medium: MediumArgs,
@@ -183,6 +192,9 @@ pub struct Del {
     /// Keyspace [default: `default`; of what `serve` wrote, database 0]
     #[arg(long, value_name = "NAME")]
     pub keyspace: Option<String>,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
     /// How to open it.
     #[command(flatten)]
     pub write: WriteArgs,

@@ -183,6 +183,9 @@ pub struct ImportArgs {
     /// Skip the lines before this one (the first is 1; a CSV header is read all the same)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value_t = 1, hide_default_value = true)]
     pub from_line: u64,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
     /// How to open it.
     #[command(flatten)]
     pub write: WriteArgs,
@@ -224,6 +227,9 @@ pub struct InspectArgs {
 pub struct CompactArgs {
     /// The pool
     pub pool: PathBuf,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
     /// How to open it.
     #[command(flatten)]
     pub write: WriteArgs,
@@ -236,6 +242,9 @@ pub struct BackupArgs {
     pub pool: PathBuf,
     /// The file to make; one that exists is left alone
     pub file: PathBuf,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
     /// How to open it.
     #[command(flatten)]
     pub medium: MediumArgs,

@@ -10,6 +10,14 @@ pub enum Failure {
     Message(String),
     /// It was asked for something that makes no sense: exit status 2, with this message.
     Usage(String),
+    /// A signal ended it, when it had put things in order: it dies of that signal, with this
+    /// message.
+    Ended {
+        /// The signal's number.
+        signal: i32,
+        /// What was done until then, and how to go on.
+        message: String,
+    },
     /// The bad news is its finding, which is printed already: exit status 1.
     Reported,
     /// It has done what it could, and what it had to skip is printed already: exit status 3.
@@ -40,7 +48,7 @@ impl Failure {
     /// The exit status.
     pub fn status(&self) -> u8 {
         match self {
-            Self::Message(_) | Self::Reported => 1,
+            Self::Message(_) | Self::Reported | Self::Ended { .. } => 1,
             Self::Usage(_) => 2,
             Self::Skipped => 3,
             Self::OutputClosed => 0,
@@ -50,7 +58,9 @@ impl Failure {
     /// The text to print, if any.
     pub fn message(&self) -> Option<&str> {
         match self {
-            Self::Message(text) | Self::Usage(text) => Some(text),
+            Self::Message(text) | Self::Usage(text) | Self::Ended { message: text, .. } => {
+                Some(text)
+            }
             Self::Reported | Self::Skipped | Self::OutputClosed => None,
         }
     }

@@ -4,12 +4,14 @@ use crate::args::ImportArgs;
 use crate::failure::{Failure, Outcome};
 use crate::records::{Records, Written};
 use crate::rows::{self, Kind, Row, RowError};
+use crate::signals::Asked;
 use crate::text::{duration, grouped, program, quoted, rate, shell_path, shell_word};
-use crate::{MAX_KEY, MAX_VALUE, progress};
+use crate::{MAX_KEY, MAX_VALUE, print_json, print_report, progress};
+use serde::Serialize;
+use signal_hook::low_level::signal_name;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -35,55 +37,63 @@ pub fn run(
             args.file.display()
         )));
     }
-    let records = open()?;
+    let asked = Asked::by_signals()?;
     let bar = progress::file("importing", about.len());
-    let started = Instant::now();
-    let mut tally = Tally::default();
-    let result = rows::read(
+    let rows = rows::read(
         kind,
         bar.wrap_read(file),
         args.key.as_deref(),
         args.from_line,
     )
-    .map_err(Stop::from)
-    .and_then(|rows| {
-        load(&*records, rows, BATCH_ROWS, &mut tally, |tally| {
-            bar.set_message(format!(
-                "{} rows, {}/s",
-                grouped(tally.rows),
-                rate(tally.rows, started.elapsed())
-            ));
-            Ok(())
-        })
+    .map_err(|e| Failure::new(format!("{}:{}: {}", args.file.display(), e.line, e.what)))?;
+    let records = open()?;
+    let started = Instant::now();
+    let mut tally = Tally::default();
+    let rows = rows.map(|row| {
+        let row = row?;
+        match asked.signal() {
+            None => Ok(row),
+            Some(signal) => Err(Stop::Ended {
+                line: row.line,
+                signal,
+            }),
+        }
+    });
+    let result = load(&*records, rows, BATCH_ROWS, &mut tally, |tally| {
+        bar.set_message(format!(
+            "{} rows, {}/s",
+            grouped(tally.rows),
+            rate(tally.rows, started.elapsed())
+        ));
+        Ok(())
     });
     // Whatever the durability level, what was imported is synced when this returns.
     let closed = records.close();
     let took = started.elapsed();
     bar.finish_and_clear();
-    match result {
+    let (RowError { line, what }, remedy, ended_by) = match result {
         Ok(()) => {
             closed?;
-            writeln!(io::stdout(), "imported {}", tally.summary(took))
-                .map_err(|e| Failure::output(&e))
+            let text = format_args!("imported {}", tally.summary(took));
+            return print_report(&text, &tally.report(took, None), args.json);
         }
-        Err(Stop::Output(failure)) => Err(failure),
-        Err(Stop::Row(error)) => Err(Failure::new(stopped(
-            args,
-            keyspace,
-            &error,
-            "put the line right",
-            &tally,
-            &closed,
-        ))),
-        Err(Stop::Store(error)) => Err(Failure::new(stopped(
-            args,
-            keyspace,
-            &error,
-            "see to that",
-            &tally,
-            &closed,
-        ))),
+        Err(Stop::Output(failure)) => return Err(failure),
+        Err(Stop::Row(error)) => (error, "put the line right, then ", None),
+        Err(Stop::Store(error)) => (error, "see to that, then ", None),
+        Err(Stop::Ended { line, signal }) => {
+            let by = signal_name(signal).unwrap_or("a signal");
+            let what = format!("ended by {by} before this line");
+            (RowError { line, what }, "", Some(signal))
+        }
+    };
+    let message = stopped(args, keyspace, (line, &what), remedy, &tally, &closed);
+    if args.json && closed.is_ok() {
+        print_json(&tally.report(took, Some(line)))?;
     }
+    Err(match ended_by {
+        Some(signal) => Failure::Ended { signal, message },
+        None => Failure::new(message),
+    })
 }
 
 /// Returns the kind of file that `verb` reads or writes.
@@ -102,24 +112,24 @@ pub fn kind_of(file: &Path, verb: &str) -> Outcome<Kind> {
 fn stopped(
     args: &ImportArgs,
     keyspace: Option<&str>,
-    error: &RowError,
+    (line, what): (u64, &str),
     remedy: &str,
     tally: &Tally,
     closed: &Outcome,
 ) -> String {
-    let mut message = format!("{}:{}: {}", args.file.display(), error.line, error.what);
+    let mut message = format!("{}:{line}: {what}", args.file.display());
     if let Err(Failure::Message(e)) = closed {
         let _ = write!(message, "\n  and then: {e}");
         return message;
     }
-    let from = if error.line > args.from_line && args.from_line > 1 {
+    let from = if line > args.from_line && args.from_line > 1 {
         format!(" from line {} on", args.from_line)
     } else {
         String::new()
     };
     let _ = write!(
         message,
-        "\n  everything before that line{from} is in the pool and durable ({} rows)\n  {remedy}, then go on with: {} import {} {}",
+        "\n  everything before that line{from} is in the pool and durable ({} rows)\n  {remedy}go on with: {} import {} {}",
         grouped(tally.rows),
         program(),
         shell_path(&args.pool),
@@ -131,7 +141,7 @@ fn stopped(
     if let Some(keyspace) = keyspace {
         let _ = write!(message, " --keyspace {}", shell_word(keyspace));
     }
-    let _ = write!(message, " --from-line {}", error.line);
+    let _ = write!(message, " --from-line {line}");
     message
 }
 
@@ -149,7 +159,34 @@ pub struct Tally {
     replaced: u64,
 }
 
+/// `import --json`
+#[derive(Serialize)]
+struct Report {
+    rows: u64,
+    new: u64,
+    replaced: u64,
+    unchanged: u64,
+    seconds: f64,
+    /// The first line that was not imported; none at the end of the file.
+    stopped_at_line: Option<u64>,
+}
+
 impl Tally {
+    fn unchanged(&self) -> u64 {
+        self.rows - self.new - self.replaced
+    }
+
+    fn report(&self, took: Duration, stopped_at_line: Option<u64>) -> Report {
+        Report {
+            rows: self.rows,
+            new: self.new,
+            replaced: self.replaced,
+            unchanged: self.unchanged(),
+            seconds: took.as_secs_f64(),
+            stopped_at_line,
+        }
+    }
+
     /// Returns the counts in words, with the rate.
     #[must_use]
     pub fn summary(&self, took: Duration) -> String {
@@ -160,7 +197,7 @@ impl Tally {
             rate(self.rows, took),
             grouped(self.new),
             grouped(self.replaced),
-            grouped(self.rows - self.new - self.replaced),
+            grouped(self.unchanged()),
         )
     }
 }
@@ -173,6 +210,13 @@ pub enum Stop {
     Store(RowError),
     /// Telling about it failed.
     Output(Failure),
+    /// A signal asked for it.
+    Ended {
+        /// The first line that was not imported.
+        line: u64,
+        /// The signal's number.
+        signal: i32,
+    },
 }
 
 impl From<RowError> for Stop {
@@ -239,20 +283,20 @@ impl Batch {
 ///
 /// # Errors
 /// [`Stop`]
-pub fn load(
+pub fn load<E: Into<Stop>>(
     records: &dyn Records,
-    rows: impl Iterator<Item = Result<Row, RowError>>,
+    rows: impl Iterator<Item = Result<Row, E>>,
     batch_rows: usize,
     tally: &mut Tally,
     mut after: impl FnMut(&Tally) -> Outcome,
 ) -> Result<(), Stop> {
     let mut batch = Batch::default();
     for row in rows {
-        let row = match row.and_then(fitting) {
+        let row = match row.map_err(E::into).and_then(|row| Ok(fitting(row)?)) {
             Ok(row) => row,
-            Err(error) => {
+            Err(stop) => {
                 batch.write(records, tally).map_err(Stop::Store)?;
-                return Err(error.into());
+                return Err(stop);
             }
         };
         batch.add(row);

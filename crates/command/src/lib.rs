@@ -6,7 +6,7 @@
 //! | [`pool`] | opening a pool's file |
 //! | [`records`] | [`Records`](records::Records), the keys and values that a command works on; `put`, `get`, `del` |
 //! | [`scan`], [`import`], [`export`] | printing, loading and writing records |
-//! | [`inspect`] | the reports of `info` and `check` |
+//! | [`inspect`], [`upkeep`] | the reports of `info` and `check`, of `compact` and `backup` |
 //! | [`rows`] | rows of `.csv` and `.jsonl` files |
 //! | [`torture`] | killing a writer process and comparing what is left |
 //! | [`failure`], [`progress`], [`text`] | errors with their exit status, progress bars, text for people |
@@ -29,9 +29,11 @@ pub mod scratch;
 pub mod signals;
 pub mod text;
 pub mod torture;
+pub mod upkeep;
 
 use failure::{Failure, Outcome};
 use serde::Serialize;
+use signal_hook::low_level::emulate_default_handler;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -73,6 +75,10 @@ pub fn exit(program: &str, outcome: Outcome) -> ExitCode {
         Err(failure) => {
             if let Some(message) = failure.message() {
                 eprintln!("{program}: {message}");
+            }
+            if let Failure::Ended { signal, .. } = failure {
+                // If the system refuses that, the exit status says it.
+                let _ = emulate_default_handler(signal);
             }
             ExitCode::from(failure.status())
         }

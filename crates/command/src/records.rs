@@ -1,9 +1,10 @@
 //! The keys and values that a command works on, and the commands on one key.
 
 use crate::failure::{Failure, Outcome};
-use crate::text::{program, quoted, shell_path};
-use crate::{MAX_KEY, MAX_VALUE};
+use crate::text::{base64, program, quoted, shell_path};
+use crate::{MAX_KEY, MAX_VALUE, print_json, rows};
 use bristlecone_pmem::MediumKind;
+use serde::Serialize;
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Read, Write};
@@ -197,11 +198,67 @@ pub fn value<'a>(key: &[u8], arg: &'a OsStr) -> Outcome<Cow<'a, [u8]>> {
     Ok(value)
 }
 
-/// Prints the value of a key, with a line break after it on a terminal.
+/// A key in JSON, and what a command did about it.
+#[derive(Serialize)]
+struct Done<'k> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'k str>,
+    /// Where its bytes are not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replaced: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    removed: Option<bool>,
+}
+
+impl<'k> Done<'k> {
+    fn about(key: &'k [u8]) -> Self {
+        let text = std::str::from_utf8(key).ok();
+        Self {
+            key: text,
+            key_base64: text.is_none().then(|| base64(key)),
+            replaced: None,
+            removed: None,
+        }
+    }
+}
+
+/// Stores a value and closes the pool; with `json`, prints whether there was one.
+///
+/// # Errors
+/// The pool refuses, or standard output cannot be written to.
+pub fn put(records: Box<dyn Records>, key: &[u8], value: &[u8], json: bool) -> Outcome {
+    let replaced = records.put(key, value)?;
+    records.close()?;
+    if !json {
+        return Ok(());
+    }
+    print_json(&Done {
+        replaced: Some(replaced),
+        ..Done::about(key)
+    })
+}
+
+/// Prints the value of a key, with a line break after it on a terminal; with `json`, key and value
+/// as `scan` does, and for a server's collection just what it is.
 ///
 /// # Errors
 /// The key is not there, its value is damaged, or standard output cannot be written to.
-pub fn print_value(records: &dyn Records, key: &[u8]) -> Outcome {
+pub fn print_value(records: &dyn Records, key: &[u8], json: bool) -> Outcome {
+    if json {
+        let mut line = String::new();
+        // The only key that is not below the one and not above it.
+        let range = Range::new(Some(key), Some(&[key, b"\0"].concat()), None);
+        records.scan(&range, false, &mut |key, shown| {
+            rows::json::push_shown(key, shown, &mut line);
+            ControlFlow::Break(())
+        })?;
+        if line.is_empty() {
+            return Err(missing(records.path(), key));
+        }
+        return writeln!(io::stdout(), "{line}").map_err(|e| Failure::output(&e));
+    }
     let found = records.get(key)?;
     let value = found.ok_or_else(|| missing(records.path(), key))?;
     let mut out = io::stdout().lock();
@@ -212,14 +269,20 @@ pub fn print_value(records: &dyn Records, key: &[u8]) -> Outcome {
         .map_err(|e| Failure::output(&e))
 }
 
-/// Removes a key and closes the pool.
+/// Removes a key and closes the pool; with `json`, prints whether it was there.
 ///
 /// # Errors
-/// The key is not there, or the pool refuses.
-pub fn delete(records: Box<dyn Records>, key: &[u8]) -> Outcome {
+/// The key is not there, or the pool refuses, or standard output cannot be written to.
+pub fn delete(records: Box<dyn Records>, key: &[u8], json: bool) -> Outcome {
     let path = records.path().to_path_buf();
     let there = records.remove(key)?;
     records.close()?;
+    if json {
+        print_json(&Done {
+            removed: Some(there),
+            ..Done::about(key)
+        })?;
+    }
     if there {
         Ok(())
     } else {

@@ -1,12 +1,16 @@
-//! Ending by a signal without leaving temporary files, which on `/dev/shm` are memory, or processes
-//! behind.
+//! Ending by a signal in good order: without leaving temporary files, which on `/dev/shm` are memory,
+//! or processes behind, and between two steps of long work.
 
 use crate::failure::{Failure, Outcome};
 use crate::scratch;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag::{register, register_conditional_default, register_usize};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// From here on SIGHUP, SIGINT and SIGTERM remove what is temporary, kill this process's children,
 /// which work on that, and then do what they do by default: the process ends, by that signal. Those
@@ -15,11 +19,7 @@ use signal_hook::low_level::emulate_default_handler;
 /// # Errors
 /// The system refuses; the signals do what they did before.
 pub fn remove_temporary_files_on_signals() -> Outcome {
-    let refused = |e| Failure::new(format!("waiting for signals failed: {e}"));
-    let ignored = ignored();
-    let heeded = [SIGHUP, SIGINT, SIGTERM].into_iter();
-    let heeded = heeded.filter(|signal| ignored >> (signal - 1) & 1 == 0);
-    let mut signals = Signals::new(heeded).map_err(refused)?;
+    let mut signals = Signals::new(heeded()).map_err(refused)?;
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
@@ -31,6 +31,49 @@ pub fn remove_temporary_files_on_signals() -> Outcome {
         })
         .map_err(refused)?;
     Ok(())
+}
+
+/// The signals that end the process, but for those that it was started to ignore.
+fn heeded() -> impl Iterator<Item = i32> {
+    let ignored = ignored();
+    let ending = [SIGHUP, SIGINT, SIGTERM].into_iter();
+    ending.filter(move |signal| ignored >> (signal - 1) & 1 == 0)
+}
+
+fn refused(error: io::Error) -> Failure {
+    Failure::new(format!("waiting for signals failed: {error}"))
+}
+
+/// Whether a signal has asked this process to end.
+#[derive(Clone, Debug)]
+pub struct Asked(Arc<AtomicUsize>);
+
+impl Asked {
+    /// From here on the first SIGHUP, SIGINT or SIGTERM is kept here for the command to see, which
+    /// ends when it has put things in order. The second ends the process at once. Those that the
+    /// process was started to ignore, it goes on ignoring.
+    ///
+    /// # Errors
+    /// The system refuses; the signals do what they did before.
+    pub fn by_signals() -> Outcome<Self> {
+        let (asked, again) = (Arc::default(), Arc::new(AtomicBool::new(false)));
+        for signal in heeded() {
+            // They run in this order.
+            register_conditional_default(signal, Arc::clone(&again)).map_err(refused)?;
+            register(signal, Arc::clone(&again)).map_err(refused)?;
+            let number = usize::try_from(signal).unwrap_or_default();
+            register_usize(signal, Arc::clone(&asked), number).map_err(refused)?;
+        }
+        Ok(Self(asked))
+    }
+
+    /// The signal that has asked for it.
+    #[must_use]
+    pub fn signal(&self) -> Option<i32> {
+        // ORDERING: Relaxed; pairs with the handler's store, which publishes nothing else.
+        let number = self.0.load(Ordering::Relaxed);
+        i32::try_from(number).ok().filter(|signal| *signal != 0)
+    }
 }
 
 /// The signals that this process ignores, a bit each.

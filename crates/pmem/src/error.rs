@@ -20,6 +20,13 @@ pub enum OpenError {
     },
     /// The file does not exist.
     NotFound(PathBuf),
+    /// The folder that the file is to be in does not exist.
+    NoFolder {
+        /// The file.
+        path: PathBuf,
+        /// The folder.
+        folder: PathBuf,
+    },
     /// The file to create exists already.
     Exists(PathBuf),
     /// The path is a directory or another thing that cannot hold a pool.
@@ -89,7 +96,13 @@ impl OpenError {
         let source = source.into();
         let path = path.to_path_buf();
         match source.kind() {
-            io::ErrorKind::NotFound => Self::NotFound(path),
+            io::ErrorKind::NotFound => match path.parent() {
+                Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
+                    let folder = folder.to_path_buf();
+                    Self::NoFolder { path, folder }
+                }
+                _ => Self::NotFound(path),
+            },
             io::ErrorKind::AlreadyExists => Self::Exists(path),
             io::ErrorKind::IsADirectory => Self::NotAFile(path),
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -118,6 +131,12 @@ impl fmt::Display for OpenError {
                 f,
                 "{}: no such file; `bristlecone create` makes a pool",
                 path.display()
+            ),
+            Self::NoFolder { path, folder } => write!(
+                f,
+                "{}: there is no folder {}; make it first, or name another",
+                path.display(),
+                folder.display()
             ),
             Self::Exists(path) => write!(f, "{}: there already; it was left alone", path.display()),
             Self::NotAFile(path) => {

@@ -150,6 +150,9 @@ Examples:
 pub struct Create {
     /// The file to make; one that exists is left alone
     pub pool: PathBuf,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
     /// The options of opening it.
     #[command(flatten)]
     pub write: WriteArgs,
@@ -171,6 +174,9 @@ pub struct Put {
     pub key: OsString,
     /// The value, byte for byte; - reads it from standard input
     pub value: OsString,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
     /// The options of opening it.
     #[command(flatten)]
     pub write: WriteArgs,
@@ -183,6 +189,9 @@ pub struct Get {
     pub pool: PathBuf,
     /// The key, byte for byte
     pub key: OsString,
+    /// Print key and value as one JSON object, as `scan --format json` does
+    #[arg(long)]
+    pub json: bool,
     /// The options of opening it.
     #[command(flatten)]
     pub medium: MediumArgs,
@@ -195,6 +204,9 @@ pub struct Del {
     pub pool: PathBuf,
     /// The key, byte for byte
     pub key: OsString,
+    /// End with one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
     /// The options of opening it.
     #[command(flatten)]
     pub write: WriteArgs,

@@ -41,8 +41,8 @@ key column. A .jsonl line is stored as it is, under its field \"key\". Files tha
 (columns or fields key and value, or key_base64 and value_base64) store the value alone: `export` \
 writes those. A key that is there already gets the new value.
 
-A malformed line stops the import: everything before it is durable, and the message gives the \
-command that goes on from that line.
+A malformed line stops the import, and so does Ctrl-C: everything before that line is durable, and the \
+message gives the command that goes on from there.
 
 Examples:
   bristlecone import cities.db cities.csv

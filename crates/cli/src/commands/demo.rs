@@ -190,6 +190,8 @@ fn stopped(stop: Stop) -> Failure {
     match stop {
         Stop::Row(error) | Stop::Store(error) => bundled(&error),
         Stop::Output(failure) => failure,
+        // The demo ends by a signal as any process does.
+        Stop::Ended { line, .. } => Failure::new(format!("ended before row {line}")),
     }
 }
 

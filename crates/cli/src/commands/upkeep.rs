@@ -6,8 +6,7 @@ use crate::database;
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::pool::How;
 use bristlecone_command::progress;
-use bristlecone_command::text::{bytes, program, shell_path};
-use std::io::{self, Write};
+use bristlecone_command::upkeep::{print_compacted, print_copied};
 
 /// Gives unused space back to the file system.
 pub fn compact(args: &Compact) -> Outcome {
@@ -19,15 +18,7 @@ pub fn compact(args: &Compact) -> Outcome {
         close(path, db)?;
         Ok(report)
     })?;
-    writeln!(
-        io::stdout(),
-        "compacted {}: {} before, {} after, {} more given back inside the file",
-        path.display(),
-        bytes(report.before_bytes),
-        bytes(report.after_bytes),
-        bytes(report.punched_bytes),
-    )
-    .map_err(|e| Failure::output(&e))
+    print_compacted(path, report, args.json)
 }
 
 /// Copies a database.
@@ -43,14 +34,5 @@ pub fn backup(args: &Backup) -> Outcome {
     let db = database::open(&args.pool, How::read(args.medium))?;
     let written = progress::waiting("copying", || db.store().pool().backup(&args.file))
         .map_err(|e| Failure::new(e.to_string()))?;
-    writeln!(
-        io::stdout(),
-        "copied {} to {}: {}\n{} check {}    # to be sure of the copy",
-        args.pool.display(),
-        args.file.display(),
-        bytes(written),
-        program(),
-        shell_path(&args.file),
-    )
-    .map_err(|e| Failure::output(&e))
+    print_copied(&args.pool, &args.file, written, args.json)
 }

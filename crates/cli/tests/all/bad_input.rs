@@ -91,7 +91,7 @@ fn a_directory_and_a_device() {
     refused(&b, "folder", &["neither a file nor a devdax device"]);
     b.run(&["create", "folder"]).fails(&["folder"]);
     b.run(&["create", "no/such/folder/p"])
-        .fails(&["no/such/folder/p"]);
+        .fails(&["no/such/folder/p: there is no folder no/such/folder;"]);
     b.run(&["info", "/dev/null"]).fails(&["/dev/null"]);
     b.run(&["info", "/dev/zero"]).fails(&["/dev/zero"]);
     assert!(b.shell("mkfifo pipe").status == Some(0));

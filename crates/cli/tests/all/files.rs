@@ -1,6 +1,9 @@
 //! Import and export: what goes in comes out, and what a bad line leaves.
 
 use crate::common::Bench;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
 
 const CITIES: &str = "key,name,note\nFR/1,Lyon,\"on the \"\"Rhône\"\"\"\nIS/2,Reykjavík,\nJP/3,東京,\"two\nlines\"\n";
 
@@ -40,7 +43,7 @@ fn the_key_column_can_be_chosen() {
     b.run(&["import", "q", "out.csv", "--key", "name"]).ok();
     assert_eq!(b.content("p"), b.content("q"));
     b.run(&["import", "p", "cities.csv", "--key", "size"])
-        .fails(&["cities.csv:1:", "no column \"size\"", "\"name\""]);
+        .fails(&["cities.csv:1:", "no column \"size\"", "--key: ", "\"name\""]);
     b.file("rows.jsonl", "{\"id\":7,\"x\":1}\n");
     b.run(&["import", "p", "rows.jsonl", "--key", "id"]).ok();
     assert_eq!(b.run(&["get", "p", "7"]).ok().text(), "{\"id\":7,\"x\":1}");
@@ -121,6 +124,48 @@ fn a_bad_csv_line_stops_the_import_there_and_it_can_go_on() {
 }
 
 #[test]
+fn an_import_that_is_interrupted_says_how_to_go_on() {
+    let b = Bench::new();
+    b.pool(&[]);
+    assert_eq!(b.shell("mkfifo rows.jsonl").status, Some(0));
+    let mut child = b
+        .command()
+        .args(["import", "p", "rows.jsonl", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let row = |i: usize| format!("{{\"key\":\"k{i:07}\",\"n\":{i}}}\n");
+    let mut pipe = std::fs::File::options()
+        .write(true)
+        .open(b.path("rows.jsonl"))
+        .unwrap();
+    // Rows come until nobody reads them: the import has ended, by the signal.
+    let written = (1..).find(|i| {
+        if *i == 3_000 {
+            b.shell(&format!("kill -INT {}", child.id())).ok();
+        }
+        pipe.write_all(row(*i).as_bytes()).is_err()
+    });
+    let written = written.unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(2));
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let stopped_at = report["stopped_at_line"].as_u64().unwrap();
+    assert!(stopped_at <= written as u64, "{stopped_at} of {written}");
+    assert_eq!(report["rows"], stopped_at - 1);
+    let told = format!("rows.jsonl:{stopped_at}: ended by SIGINT before this line");
+    assert!(stderr.contains(&told), "{stderr}");
+    assert_eq!(b.content("p").lines().count() as u64, stopped_at - 1);
+    // The command that it gave brings the rest.
+    std::fs::remove_file(b.path("rows.jsonl")).unwrap();
+    b.file("rows.jsonl", (1..=written).map(row).collect::<String>());
+    resume(&b, &stderr).ok();
+    assert_eq!(b.content("p").lines().count(), written);
+}
+
+#[test]
 fn what_cannot_be_imported_is_named() {
     let b = Bench::new();
     b.pool(&[]);
@@ -135,6 +180,8 @@ fn what_cannot_be_imported_is_named() {
     b.file("empty.csv", "");
     b.run(&["import", "p", "empty.csv"])
         .fails(&["empty.csv:1: empty file"]);
+    let ran = b.run(&["import", "p", "empty.csv"]).fails(&[]);
+    assert!(!ran.stderr.contains("go on with"), "{}", ran.stderr);
     b.file("twice.csv", "a,b,a\n1,2,3\n");
     b.run(&["import", "p", "twice.csv"])
         .fails(&["twice.csv:1:", "\"a\"", "rename"]);

@@ -1,6 +1,7 @@
 //! One pool, one key: create, put, get, del, and what they refuse.
 
 use crate::common::Bench;
+use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
@@ -20,6 +21,57 @@ fn a_value_comes_back_as_it_was() {
     b.run(&["del", "p", "k"]).ok();
     b.run(&["get", "p", "k"]).fails(&["no key \"k\"", "scan p"]);
     b.run(&["del", "p", "k"]).fails(&["no key \"k\""]);
+}
+
+#[test]
+fn every_command_has_a_report_in_json() {
+    let b = Bench::new();
+    let made = b.run(&["create", "p", "--json"]).ok();
+    assert!(made.stderr.contains("created p"), "{}", made.stderr);
+    let made = made.json();
+    assert_eq!(
+        (&made["pool"], &made["medium"]),
+        (&json!("p"), &json!("journal"))
+    );
+    assert_eq!(made["survives"], "power failure");
+
+    let put = |value| b.run(&["put", "p", "k", value, "--json"]).ok().json();
+    assert_eq!(put("v"), json!({"key": "k", "replaced": false}));
+    assert_eq!(put("w"), json!({"key": "k", "replaced": true}));
+    let got = b.run(&["get", "p", "k", "--json"]).ok().json();
+    assert_eq!(got, json!({"key": "k", "value": "w"}));
+    let beside = b.run(&["get", "p", "j", "--json"]);
+    assert_eq!(beside.text(), "");
+    beside.fails(&["no key \"j\""]);
+    let bytes = OsStr::from_bytes(b"\xff");
+    let [put, del, p, json]: [&OsStr; 4] = ["put", "del", "p", "--json"].map(OsStr::new);
+    let put = b.run(&[put, p, bytes, bytes, json]).ok().json();
+    assert_eq!(put, json!({"key_base64": "/w==", "replaced": false}));
+    let removed = b.run(&[del, p, bytes, json]).ok().json();
+    assert_eq!(removed, json!({"key_base64": "/w==", "removed": true}));
+    let absent = b.run(&["del", "p", "j", "--json"]);
+    assert_eq!(absent.json(), json!({"key": "j", "removed": false}));
+    absent.fails(&["no key \"j\""]);
+
+    b.file("rows.csv", "key,value\nk,w\na,1\na,2\n");
+    let imported = b.run(&["import", "p", "rows.csv", "--json"]).ok().json();
+    let counts = ["rows", "new", "replaced", "unchanged"].map(|n| imported[n].as_u64().unwrap());
+    assert_eq!(counts, [3, 1, 1, 1]);
+    assert!(imported["stopped_at_line"].is_null());
+    b.file("rows.csv", "key,value\nb,1\nc\n");
+    let stopped = b.run(&["import", "p", "rows.csv", "--json"]);
+    assert_eq!(stopped.json()["stopped_at_line"], 3);
+    stopped.fails(&["--from-line 3"]);
+
+    let copied = b.run(&["backup", "p", "copy", "--json"]).ok().json();
+    let length = std::fs::metadata(b.path("copy")).unwrap().len();
+    assert_eq!(
+        copied,
+        json!({"pool": "p", "file": "copy", "bytes": length})
+    );
+    let compacted = b.run(&["compact", "p", "--json"]).ok().json();
+    let length = std::fs::metadata(b.path("p")).unwrap().len();
+    assert_eq!(compacted["after_bytes"], length);
 }
 
 #[test]

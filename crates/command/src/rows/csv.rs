@@ -270,7 +270,7 @@ fn shape(header: &[String], key: Option<&str>) -> Result<Shape, String> {
         Some(name) => header.iter().position(|n| n == name).ok_or_else(|| {
             let names: Vec<_> = header.iter().map(|n| quoted(n.as_bytes())).collect();
             format!(
-                "no column {} for the key; the columns are {}",
+                "no column {} for the key; name one of these with --key: {}",
                 quoted(name.as_bytes()),
                 names.join(", ")
             )

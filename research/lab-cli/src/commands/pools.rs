@@ -5,24 +5,41 @@ use crate::index::Index;
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::pool::{How, about, open_pool};
 use bristlecone_command::records::{self, Records, survival};
-use bristlecone_command::text::{bytes, program, shell_path};
-use bristlecone_command::{import, progress, scan};
-use std::io::{self, Write};
+use bristlecone_command::upkeep::{print_compacted, print_copied};
+use bristlecone_command::{import, print_report, progress, scan};
+use serde::Serialize;
+use std::path::Path;
+
+/// `create --json`
+#[derive(Serialize)]
+struct Created<'a> {
+    pool: &'a Path,
+    design: &'static str,
+    node_bytes: u32,
+    medium: &'static str,
+    survives: &'static str,
+}
 
 /// Creates a pool with an empty index, and prints what it survives.
 pub fn create(args: &Create) -> Outcome {
     let index = Index::create(&args.pool, How::write(args.write), &args.index.durable()?)?;
     let (medium, design, node_bytes) = (index.info().medium, index.design(), index.node_bytes());
     Box::new(index).close()?;
-    writeln!(
-        io::stdout(),
+    let text = format_args!(
         "created {}: {} with {node_bytes}-byte nodes on the {} medium\n{}",
         args.pool.display(),
         design.name,
         medium.name(),
         survival(medium),
-    )
-    .map_err(|e| Failure::output(&e))
+    );
+    let report = Created {
+        pool: &args.pool,
+        design: design.name,
+        node_bytes,
+        medium: medium.name(),
+        survives: medium.survives(),
+    };
+    print_report(&text, &report, args.json)
 }
 
 /// Stores a value.
@@ -30,21 +47,21 @@ pub fn put(args: &Put) -> Outcome {
     let key = records::key(&args.key)?;
     let value = records::value(key, &args.value)?;
     let index = Index::open(&args.pool, How::write(args.write))?;
-    index.put(key, &value)?;
-    Box::new(index).close()
+    records::put(Box::new(index), key, &value, args.json)
 }
 
 /// Prints a value.
 pub fn get(args: &Get) -> Outcome {
     let key = records::key(&args.key)?;
-    records::print_value(&Index::open(&args.pool, How::read(args.medium))?, key)
+    let index = Index::open(&args.pool, How::read(args.medium))?;
+    records::print_value(&index, key, args.json)
 }
 
 /// Removes a key.
 pub fn del(args: &Del) -> Outcome {
     let key = records::key(&args.key)?;
     let index = Index::open(&args.pool, How::write(args.write))?;
-    records::delete(Box::new(index), key)
+    records::delete(Box::new(index), key, args.json)
 }
 
 /// Prints a range.
@@ -71,15 +88,7 @@ pub fn compact(args: &Compact) -> Outcome {
         Box::new(index).close()?;
         Ok(report)
     })?;
-    writeln!(
-        io::stdout(),
-        "compacted {}: {} before, {} after, {} more given back inside the file",
-        args.pool.display(),
-        bytes(report.before_bytes),
-        bytes(report.after_bytes),
-        bytes(report.punched_bytes),
-    )
-    .map_err(|e| Failure::output(&e))
+    print_compacted(&args.pool, report, args.json)
 }
 
 /// Copies a pool.
@@ -90,14 +99,5 @@ pub fn backup(args: &Backup) -> Outcome {
     let _opened = Index::open_in(&pool, &args.pool)?;
     let written = progress::waiting("copying", || pool.backup(&args.file))
         .map_err(|e| Failure::new(e.to_string()))?;
-    writeln!(
-        io::stdout(),
-        "copied {} to {}: {}\n{} check {}    # to be sure of the copy",
-        args.pool.display(),
-        args.file.display(),
-        bytes(written),
-        program(),
-        shell_path(&args.file),
-    )
-    .map_err(|e| Failure::output(&e))
+    print_copied(&args.pool, &args.file, written, args.json)
 }
