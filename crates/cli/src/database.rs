@@ -135,6 +135,14 @@ pub fn unopened(path: &Path, error: &bristlecone::Error) -> Failure {
     {
         return failure;
     }
+    if error.kind() == ErrorKind::Damaged {
+        let (failure, path) = (named(path, error), shell_path(path));
+        let what = failure.message().unwrap_or("damaged");
+        return Failure::new(format!(
+            "{what}\n`{} repair {path} NEW` makes a database of all that is whole in it",
+            program()
+        ));
+    }
     named(path, error)
 }
 

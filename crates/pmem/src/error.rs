@@ -117,6 +117,34 @@ impl OpenError {
     }
 }
 
+/// What becomes of an opening that finds something wrong.
+#[derive(Debug)]
+pub(crate) enum Wrong<'p> {
+    /// It fails.
+    Refused,
+    /// It goes on, and notes damage here.
+    Noted(&'p mut Vec<String>),
+}
+
+impl Wrong<'_> {
+    /// Something is wrong.
+    ///
+    /// # Errors
+    /// The opening fails: this error.
+    pub fn found(&mut self, error: OpenError) -> Result<(), OpenError> {
+        use OpenError::{Corrupt, NotAPool, Truncated};
+        match self {
+            Self::Noted(problems)
+                if matches!(error, Corrupt { .. } | NotAPool { .. } | Truncated { .. }) =>
+            {
+                problems.push(error.to_string());
+                Ok(())
+            }
+            _ => Err(error),
+        }
+    }
+}
+
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -380,7 +380,7 @@ fn paths_that_hold_no_file() {
     );
     let nowhere = folder.path().join("no such folder").join("pool");
     let error = Pool::<Mapped>::create(&nowhere, &options(Access::Create)).expect_err("no folder");
-    assert!(matches!(error, OpenError::NotFound(_)), "{error:?}");
+    assert!(matches!(error, OpenError::NoFolder { .. }), "{error:?}");
 }
 
 #[test]

@@ -11,6 +11,9 @@ POOL is read and left as it is. NEW is made, with everything in POOL that matche
 expiries, of a server's database too. What is damaged is named on standard error and is not in NEW. A keyspace whose name is lost \
 is called by its number, as \"number 5\".
 
+A superblock that cannot be read, damaged tables, and a journal that is damaged, missing or another database's are passed \
+over and named too. Without its journal a database that was not closed is as the last checkpoint left it, or between two.
+
 A list, set, hash or sorted set of a server's that has lost elements keeps the others; it is named too, with how many it lost.
 
 Exit status: 0 nothing was damaged, 3 something was and is named, 1 nothing can be saved; then restore a backup.

@@ -10,6 +10,7 @@ use bristlecone_command::records::survival;
 use bristlecone_command::text::{duration, grouped, program, quoted, shell_path};
 use bristlecone_command::{print_report, progress};
 use bristlecone_pmem::MediumKind;
+use bristlecone_pmem::Pool;
 use bristlecone_pmem::media::Auto;
 use bristlecone_server::data::Data;
 use bristlecone_store::{NAMELESS, SalvageError, Store, StoreOptions, WallClock};
@@ -26,6 +27,8 @@ struct Summary {
     survives: &'static str,
     keyspaces: u64,
     entries: u64,
+    /// What is wrong with the pool's own tables, its superblock and its journal.
+    pool_problems: usize,
     /// Damaged places, which are not in it.
     skipped: u64,
     /// Collections of a server's that have lost elements.
@@ -45,7 +48,15 @@ pub fn run(args: &Repair) -> Outcome {
         )));
     }
     let started = Instant::now();
-    let damaged = open_pool(from, database::READ)?;
+    // A device grants no private mapping.
+    let damaged = if database::READ.reads_only(from) {
+        Pool::<Auto>::salvage(from).map_err(|e| Failure::new(e.to_string()))?
+    } else {
+        open_pool(from, database::READ)?
+    };
+    for what in damaged.problems() {
+        eprintln!("damaged: {what}");
+    }
     database::expect(&damaged, from)?;
     let survey = progress::waiting("looking for damage", || Survey::of(&damaged, from))
         .map_err(|e| beyond_saving(&e))?;
@@ -95,12 +106,14 @@ pub fn run(args: &Repair) -> Outcome {
         survives: medium.survives(),
         keyspaces,
         entries,
+        pool_problems: damaged.problems().len(),
         skipped,
         collections_with_losses: lost,
         seconds: started.elapsed().as_secs_f64(),
     };
     tell(args, &summary, medium, started.elapsed())?;
-    let whole = skipped == 0
+    let whole = damaged.problems().is_empty()
+        && skipped == 0
         && lost == 0
         && salvaged.violation.is_none()
         && survey.problems().next().is_none();

@@ -15,6 +15,7 @@ mod leftovers;
 mod memory_limit;
 mod records;
 mod restore;
+mod salvage;
 mod scan;
 mod serve;
 mod stores;

@@ -305,7 +305,7 @@ impl<M: Media> Heap<M> {
     /// Begins recovery: the root's chunks are known, and none of their blocks is live.
     pub fn begin_recovery(&self) {
         let chunks = self.pool.chunks_of(self.blocks.owner());
-        self.blocks.begin_recovery(chunks);
+        self.blocks.begin_recovery(chunks, self.pool.lost_chunks());
     }
 
     /// Marks the block at `off`, which holds at least `bytes`, as reached. May be called from many

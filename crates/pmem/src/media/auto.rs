@@ -6,7 +6,7 @@
 //! is used where [`MediumKind::Dram`] is asked for.
 
 use super::counting::{Counting, PersistCounts};
-use super::journal::JournalStats;
+use super::journal::{JournalStats, journal_path};
 use super::mapping::is_tmpfs;
 use super::{
     Access, Dax, Dram, Durability, Evicted, Goes, Journal, Mapped, Media, MediaOptions,
@@ -107,6 +107,15 @@ impl Auto {
         }
     }
 
+    /// Returns the medium for a pool that does not say its own: that of its other files.
+    fn by_files(path: &Path) -> MediumKind {
+        if journal_path(path).exists() {
+            MediumKind::Journal
+        } else {
+            MediumKind::Mapped
+        }
+    }
+
     /// Returns the medium for a path without a pool.
     fn for_new(path: &Path) -> MediumKind {
         let parent = match path.parent() {
@@ -140,6 +149,10 @@ unsafe impl Media for Auto {
                 Err(OpenError::Unsupported { .. }) if kind == MediumKind::Dax => {}
                 opened => return opened,
             }
+        }
+        if options.access == Access::Salvage {
+            // Private memory is no trace of what the pool was on.
+            return Self::open_on(Self::by_files(path), path, initial, options);
         }
         match Self::open_on(MediumKind::Dax, path, initial, options) {
             Err(OpenError::Unsupported { .. }) => {

@@ -39,7 +39,7 @@ impl Mapped {
         } else {
             flush
         };
-        let read_only = options.access == Access::ReadOnly;
+        let read_only = options.access.reads_only();
         let file = Mapping::open_file(path, options.access, initial)?;
         let regular = std::fs::metadata(path).is_ok_and(|m| m.is_file());
         if read_only && !regular {

@@ -87,7 +87,7 @@ impl Mapping {
             Access::Create if takes_device => OFlags::RDWR,
             Access::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
             Access::ReadWrite => OFlags::RDWR,
-            Access::ReadOnly => OFlags::RDONLY,
+            Access::ReadOnly | Access::Salvage => OFlags::RDONLY,
         };
         // No effect on a file. A FIFO is opened, and then refused, and not waited for.
         let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -100,7 +100,7 @@ impl Mapping {
             if !file_type.is_file() && !file_type.is_char_device() {
                 return Err(OpenError::NotAFile(path.to_path_buf()));
             }
-            let lock = if access == Access::ReadOnly {
+            let lock = if access.reads_only() {
                 rustix::fs::FlockOperation::NonBlockingLockShared
             } else {
                 rustix::fs::FlockOperation::NonBlockingLockExclusive

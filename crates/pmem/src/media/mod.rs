@@ -107,6 +107,17 @@ pub enum Access {
     ReadWrite,
     /// Open for reading. Repairs that recovery makes stay in this process's memory.
     ReadOnly,
+    /// As [`ReadOnly`](Self::ReadOnly), past what is wrong with the medium's own files, which
+    /// [`MediaRecovery::problems`] tells ([`Pool::salvage`](crate::Pool::salvage)).
+    Salvage,
+}
+
+impl Access {
+    /// Whether nothing is written.
+    #[must_use]
+    pub fn reads_only(self) -> bool {
+        matches!(self, Self::ReadOnly | Self::Salvage)
+    }
 }
 
 /// Options of every medium's `open`.
@@ -150,6 +161,8 @@ pub struct MediaRecovery {
     pub torn_tail: bool,
     /// Time it took.
     pub elapsed: Duration,
+    /// What is wrong with the medium's own files, and was passed over ([`Access::Salvage`]).
+    pub problems: Vec<String>,
 }
 
 /// What [`Media::evict`] has done.

@@ -40,7 +40,7 @@ pub use roots::{DataKind, ROOT_NAME, ROOT_WORDS, Root, RootError, RootInfo, Root
 pub use space::CompactReport;
 
 use crate::cell::PWord;
-use crate::error::{CommitError, OpenError};
+use crate::error::{CommitError, OpenError, Wrong};
 use crate::format::classes::CLASSES;
 use crate::format::superblock::{MAGIC, Superblock};
 use crate::format::{
@@ -51,6 +51,7 @@ use crate::media::{Access, Media, MediaOptions, MediaRecovery, MediumKind};
 use crate::planted;
 use crate::sync::lock;
 use space::Space;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -110,6 +111,13 @@ pub struct Pool<M: Media> {
     tail: Mutex<()>,
     path: PathBuf,
     was_clean: bool,
+    /// False while it is being made or opened. Giving that up is no clean close.
+    is_open: bool,
+    /// What was passed over when it was opened ([`Pool::salvage`]).
+    problems: Vec<String>,
+    /// Chunks of which nobody knows the use, in order, with how many chunks each may take: those of
+    /// a pool to be salvaged.
+    lost: Vec<(u32, u32)>,
     // Last, so that the mapping outlives everything that leads into it.
     pm: M,
 }
@@ -172,10 +180,11 @@ impl<M: Media> Pool<M> {
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner)
             .write(&pool.pm);
-        pool.load_chunks()?;
+        pool.load_chunks(&mut Wrong::Refused)?;
         let uuid = pool.uuid();
         pool.pm.attach(*uuid.as_bytes())?;
         pool.pm.commit()?;
+        pool.is_open = true;
         Ok(Arc::new(pool))
     }
 
@@ -187,11 +196,50 @@ impl<M: Media> Pool<M> {
         Self::open_on(M::open(path, INITIAL, &options.media)?, path)
     }
 
+    /// Opens the pool at `path` for reading what is whole in it, past damage of its own tables, of
+    /// its superblock and of its journal, and without the journal if that is missing or another
+    /// pool's. [`problems`](Self::problems) says what was wrong. Nothing is written.
+    ///
+    /// # Errors
+    /// There is no pool, or it is another build's, or so little of it that nothing can be read.
+    ///
+    /// ```
+    /// use bristlecone_pmem::media::Auto;
+    /// use bristlecone_pmem::{Pool, PoolOptions};
+    /// # let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("pool");
+    /// drop(Pool::<Auto>::create(&path, &PoolOptions::default())?);
+    /// let pool = Pool::<Auto>::salvage(&path)?;
+    /// assert!(pool.problems().is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn salvage(path: &Path) -> Result<Arc<Self>, OpenError> {
+        let options = MediaOptions {
+            access: Access::Salvage,
+            ..MediaOptions::default()
+        };
+        let pm = M::open(path, INITIAL, &options)?;
+        let mut problems = pm.recovery().problems;
+        let mut pool = Self::open_as(pm, path, &mut Wrong::Noted(&mut problems))?;
+        pool.problems = problems;
+        Ok(Arc::new(pool))
+    }
+
+    /// Returns what was wrong with a pool that was opened by [`salvage`](Self::salvage).
+    pub fn problems(&self) -> &[String] {
+        &self.problems
+    }
+
     /// As [`open`](Self::open), on a medium that was opened on a pool; `path` names it in errors.
     ///
     /// # Errors
     /// As there.
     pub fn open_on(pm: M, path: &Path) -> Result<Arc<Self>, OpenError> {
+        Self::open_as(pm, path, &mut Wrong::Refused).map(Arc::new)
+    }
+
+    /// As [`open_on`](Self::open_on); `wrong` says what becomes of damage.
+    fn open_as(pm: M, path: &Path, wrong: &mut Wrong<'_>) -> Result<Self, OpenError> {
         let corrupt = |what: String| OpenError::Corrupt {
             path: path.to_path_buf(),
             what,
@@ -199,19 +247,29 @@ impl<M: Media> Pool<M> {
         if pm.len() < 2 * CHUNK {
             return Err(short_file(path, pm.len()));
         }
-        let superblock = Superblock::read(&pm, path)?;
+        let mut superblock = match Superblock::read(&pm, path) {
+            Ok(superblock) => superblock,
+            // A file of something else.
+            Err(e @ OpenError::NotAPool { .. }) if !roots::are_in(&pm) => return Err(e),
+            Err(e) => {
+                wrong.found(e)?;
+                Superblock::guess(&pm)
+            }
+        };
         if superblock.size > pm.len() {
-            return Err(OpenError::Truncated {
+            wrong.found(OpenError::Truncated {
                 path: path.to_path_buf(),
                 expected: superblock.size,
                 found: pm.len(),
-            });
+            })?;
+            superblock.size = pm.len() / CHUNK * CHUNK;
         }
         if superblock.size % CHUNK != 0 || superblock.size < 2 * CHUNK {
-            return Err(corrupt(format!(
+            wrong.found(corrupt(format!(
                 "superblock: a size of {} bytes",
                 superblock.size
-            )));
+            )))?;
+            superblock.size = pm.len() / CHUNK * CHUNK;
         }
         if let Some(written) = superblock.medium
             && !superblock.clean
@@ -225,35 +283,46 @@ impl<M: Media> Pool<M> {
             });
         }
         if superblock.medium == Some(pm.kind()) && !superblock.clean && !pm.history_found() {
-            return Err(corrupt(
+            wrong.found(corrupt(
                 "it was not closed cleanly and its journal file is missing; put that back beside it"
                     .into(),
-            ));
+            ))?;
         }
         if !pm.read_only() && pm.len() > superblock.size {
             // Crash state 2 or 3 of `space`: new space must start as zeros.
             pm.shrink(superblock.size)?;
         }
         let was_clean = superblock.clean;
-        let pool = Self::assemble(pm, path, superblock, was_clean);
-        let unowned = pool.load_chunks()?;
+        let mut pool = Self::assemble(pm, path, superblock, was_clean);
         for index in 0..ROOTS {
-            pool.root_at(index).map_err(corrupt)?;
+            if let Err(what) = pool.root_at(index) {
+                let mended = matches!(wrong, Wrong::Noted(_)) && pool.mend_root(index);
+                let mended = if mended {
+                    "; one wrong bit was turned back"
+                } else {
+                    ""
+                };
+                wrong.found(corrupt(format!("{what}{mended}")))?;
+            }
         }
+        let unowned = pool.load_chunks(wrong)?;
         {
             let mut superblock = lock(&pool.superblock);
             *superblock = superblock.clone().opened(pool.pm.kind());
             // PERSIST: (in `write`) the pool is in use, before anything else changes.
             superblock.write(&pool.pm);
         }
-        pool.pm.attach(*pool.uuid().as_bytes())?;
+        if !matches!(wrong, Wrong::Noted(_)) {
+            pool.pm.attach(*pool.uuid().as_bytes())?;
+        }
         for (first, chunks) in unowned {
             if planted!(pool.pm, "pool-unowned-kept") {
                 break;
             }
             pool.release_chunks(first, chunks);
         }
-        Ok(Arc::new(pool))
+        pool.is_open = true;
+        Ok(pool)
     }
 
     fn assemble(pm: M, path: &Path, superblock: Superblock, was_clean: bool) -> Self {
@@ -266,77 +335,109 @@ impl<M: Media> Pool<M> {
             tail: Mutex::new(()),
             path: path.to_path_buf(),
             was_clean,
+            is_open: false,
+            problems: Vec::new(),
+            lost: Vec::new(),
             pm,
         }
     }
 
     /// Reads all chunk tables: fills the free set, returns runs that belong to no published root.
-    fn load_chunks(&self) -> Result<Vec<(u32, u32)>, OpenError> {
+    /// Where damage is passed over, chunks whose use cannot be told are lost.
+    fn load_chunks(&mut self, wrong: &mut Wrong<'_>) -> Result<Vec<(u32, u32)>, OpenError> {
+        let path = self.path.clone();
         let corrupt = |chunk: u32, what: &str| OpenError::Corrupt {
-            path: self.path.clone(),
+            path: path.clone(),
             what: format!(
                 "chunk {chunk} (offset {:#x}): {what}",
                 u64::from(chunk) * CHUNK
             ),
         };
         let end = (self.size() / CHUNK) as u32;
-        let mut space = lock(&self.space);
-        let mut unowned = Vec::new();
+        let (mut free, mut lost, mut unowned) = (BTreeSet::new(), Vec::new(), Vec::new());
         let absent: [bool; ROOTS] = std::array::from_fn(|i| matches!(self.root_at(i), Ok(None)));
         let mut chunk = 0;
         while chunk < end {
             let header = u64::from(chunk) % REGION_CHUNKS == 0;
-            let used = self
-                .chunk_use(chunk)
-                .ok_or_else(|| corrupt(chunk, "its chunk-table word fails its check"))?;
+            let used = self.sound_use(chunk, end);
+            if header || used.is_err() {
+                let what = match used {
+                    Ok(ChunkUse::Header) => None,
+                    Ok(_) => Some("no header where one belongs"),
+                    Err(what) => Some(what),
+                };
+                if let Some(what) = what {
+                    wrong.found(corrupt(chunk, what))?;
+                }
+                let mut chunks = 1;
+                if !header {
+                    // It may have begun a run, whose other words are zero.
+                    while chunks < MAX_RUN
+                        && chunk + chunks < end
+                        && self.chunk_use(chunk + chunks) == Some(ChunkUse::Free)
+                    {
+                        chunks += 1;
+                    }
+                    lost.push((chunk, chunks));
+                }
+                chunk += chunks;
+                continue;
+            }
             let mut owned_by = |owner: u8, chunks: u32| {
                 if absent[usize::from(owner)] {
                     unowned.push((chunk, chunks));
                 }
+                chunks
             };
             let chunks = match used {
-                ChunkUse::Header if header => 1,
-                ChunkUse::Header => return Err(corrupt(chunk, "a header where none belongs")),
-                _ if header => return Err(corrupt(chunk, "no header where one belongs")),
-                ChunkUse::Free => {
-                    space.free.insert(chunk);
+                Ok(ChunkUse::Free) => {
+                    free.insert(chunk);
                     1
                 }
-                ChunkUse::Blocks { owner, class } => {
-                    if usize::from(class) >= CLASSES.len() {
-                        return Err(corrupt(chunk, "an unknown size class"));
-                    }
-                    owned_by(owner, 1);
-                    1
+                Ok(ChunkUse::Blocks { owner, .. } | ChunkUse::Activated { owner, .. }) => {
+                    owned_by(owner, 1)
                 }
-                ChunkUse::Activated { owner, class } => {
-                    if !activated::is_class(class) {
-                        return Err(corrupt(chunk, "an unknown size class"));
-                    }
-                    owned_by(owner, 1);
-                    1
-                }
-                ChunkUse::Run { owner, chunks } => {
-                    let stop = u64::from(chunk) + u64::from(chunks);
-                    let region_end = u64::from(chunk).next_multiple_of(REGION_CHUNKS);
-                    if chunks > MAX_RUN || stop > u64::from(end) || stop > region_end {
-                        return Err(corrupt(chunk, "a run that leaves its region"));
-                    }
-                    owned_by(owner, chunks);
-                    chunks
-                }
+                Ok(ChunkUse::Run { owner, chunks }) => owned_by(owner, chunks),
+                Ok(ChunkUse::Header) | Err(_) => 1,
             };
             for tail in chunk + 1..chunk + chunks {
                 if self.chunk_use(tail) != Some(ChunkUse::Free) {
-                    return Err(corrupt(tail, "in use inside another run"));
+                    wrong.found(corrupt(tail, "in use inside another run"))?;
                 }
             }
             chunk += chunks;
         }
+        self.lost = lost;
+        let space = self.space.get_mut().unwrap_or_else(PoisonError::into_inner);
         if self.pm.sparse() {
-            space.holes = space.free.clone();
+            space.holes = free.clone();
         }
+        space.free = free;
         Ok(unowned)
+    }
+
+    /// Returns the use of `chunk`, of which there are `end`, if it can be.
+    fn sound_use(&self, chunk: u32, end: u32) -> Result<ChunkUse, &'static str> {
+        let used = (self.chunk_use(chunk)).ok_or("its chunk-table word fails its check")?;
+        let header = u64::from(chunk) % REGION_CHUNKS == 0;
+        match used {
+            ChunkUse::Header if !header => Err("a header where none belongs"),
+            ChunkUse::Blocks { class, .. } if usize::from(class) >= CLASSES.len() => {
+                Err("an unknown size class")
+            }
+            ChunkUse::Activated { class, .. } if !activated::is_class(class) => {
+                Err("an unknown size class")
+            }
+            ChunkUse::Run { chunks, .. } => {
+                let stop = u64::from(chunk) + u64::from(chunks);
+                let region_end = (u64::from(chunk) + 1).next_multiple_of(REGION_CHUNKS);
+                if chunks > MAX_RUN || stop > u64::from(end) || stop > region_end {
+                    return Err("a run that leaves its region");
+                }
+                Ok(used)
+            }
+            _ => Ok(used),
+        }
     }
 
     /// Clears the words that decide about chunks and roots: a device may hold anything, while a
@@ -389,6 +490,12 @@ impl<M: Media> Pool<M> {
                 ChunkUse::Free | ChunkUse::Header => false,
             })
             .collect()
+    }
+
+    /// Returns the chunks whose use nobody knows ([`salvage`](Self::salvage)): they may be any
+    /// root's, and each may be the first of as many as the second number says.
+    pub(crate) fn lost_chunks(&self) -> &[(u32, u32)] {
+        &self.lost
     }
 
     /// Returns the durable use of each of these chunks.
@@ -511,7 +618,7 @@ impl<M: Media> Pool<M> {
 impl<M: Media> Drop for Pool<M> {
     /// Marks the pool clean. Roots have been closed by then, since each holds the pool.
     fn drop(&mut self) {
-        if self.pm.read_only() {
+        if self.pm.read_only() || !self.is_open {
             return;
         }
         // PERSIST: (in `sync`) everything that was fenced, before the pool counts as clean.

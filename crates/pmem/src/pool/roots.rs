@@ -224,6 +224,19 @@ impl<M: Media> Root<M> {
     }
 }
 
+/// Whether a medium has the published root of a pool, to within a bit. It is two chunks long at
+/// least.
+pub(super) fn are_in<M: Media>(pm: &M) -> bool {
+    (0..ROOTS as u64).any(|index| {
+        let at = (ROOT_TABLE + index * ROOT_SLOT) as usize;
+        // SAFETY: 1. the root table is inside chunk 0, which is there; 2. slots are 8-aligned; 3.
+        // every bit pattern is a valid PWord; 4. the mapping lives as long as `pm`.
+        let state = unsafe { &*pm.base().wrapping_add(at).cast::<PWord>() };
+        // ORDERING: Relaxed; the pool is being opened, by this thread.
+        (state.load(pm, Ordering::Relaxed) ^ PUBLISHED).count_ones() <= 1
+    })
+}
+
 impl<M: Media> Pool<M> {
     fn slot(&self, index: usize) -> &Slot {
         assert!(index < ROOTS, "root slots are numbered by this module");
@@ -252,6 +265,39 @@ impl<M: Media> Pool<M> {
         decode(&bytes)
             .map(Some)
             .ok_or_else(|| format!("root slot {index}: descriptor names unknown kinds"))
+    }
+
+    /// Turns one wrong bit of a root slot's state, checksum or descriptor back, in memory that is
+    /// this process's own. Returns false if more than one is wrong, or the slot is empty but for
+    /// one bit.
+    pub(super) fn mend_root(&self, index: usize) -> bool {
+        let slot = self.slot(index);
+        let mended = |slot: &Slot| {
+            // ORDERING: Relaxed; the pool is being opened, by this thread.
+            let word = slot.crc.load(&self.pm, Ordering::Relaxed);
+            let bytes = self.descriptor(slot);
+            word == u64::from(crc32c::crc32c(&bytes)) && decode(&bytes).is_some()
+        };
+        // ORDERING (all): Relaxed; as above.
+        let state = slot.state.load(&self.pm, Ordering::Relaxed);
+        if state != PUBLISHED {
+            if (state ^ PUBLISHED).count_ones() > 1 || !mended(slot) {
+                return false;
+            }
+            slot.state.store(&self.pm, PUBLISHED, Ordering::Relaxed);
+            return true;
+        }
+        for word in std::iter::once(&slot.crc).chain(&slot.descriptor) {
+            let was = word.load(&self.pm, Ordering::Relaxed);
+            for bit in 0..64 {
+                word.store(&self.pm, was ^ 1 << bit, Ordering::Relaxed);
+                if mended(slot) {
+                    return true;
+                }
+            }
+            word.store(&self.pm, was, Ordering::Relaxed);
+        }
+        false
     }
 
     fn descriptor(&self, slot: &Slot) -> [u8; DESCRIPTOR] {

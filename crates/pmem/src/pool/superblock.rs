@@ -23,17 +23,31 @@
 
 use crate::cell::PWord;
 use crate::error::OpenError;
+use crate::format::layout::CHUNK;
 use crate::format::superblock::{BYTES, COPIES, Copy, Superblock};
 use crate::media::Media;
 use crate::planted;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use uuid::Uuid;
 
 impl Superblock {
     /// Reads both copies of an opened medium and chooses.
     pub(super) fn read<M: Media>(pm: &M, path: &Path) -> Result<Self, OpenError> {
         let [a, b] = COPIES.map(|at| bytes_at(pm, at));
         Self::choose(path, &a, &b)
+    }
+
+    /// What is known of a pool that has lost both copies: its length.
+    pub(super) fn guess<M: Media>(pm: &M) -> Self {
+        Self {
+            generation: 1,
+            size: pm.len() / CHUNK * CHUNK,
+            uuid: Uuid::nil(),
+            clean: false,
+            medium: None,
+            copy: 0,
+        }
     }
 
     /// Reads both copies of an opened medium; `None` for one that is not whole.

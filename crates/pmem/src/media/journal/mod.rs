@@ -272,7 +272,7 @@ impl crate::media::Instrument for Journal {
 // the image reads as zero; stores go to the image, and need no space.
 unsafe impl Media for Journal {
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
-        let read_only = options.access == Access::ReadOnly;
+        let read_only = options.access.reads_only();
         let create = options.access == Access::Create;
         let journal_name = journal_path(path);
         let journal = FileStorage::at(&journal_name, read_only)?;

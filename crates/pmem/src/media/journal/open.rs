@@ -5,11 +5,11 @@ use super::commit::{Core, Keeper};
 use super::format::{self, FIRST_SEGMENTS, Header, Position};
 use super::image::{Behind, DirtyPages, Image};
 use super::log::Log;
-use super::recover::{Chain, Discard, Owner, Source, ToImage, foreign, owner};
+use super::recover::{Chain, Discard, Owner, Source, ToImage, foreign, is_named, nameless, owner};
 use super::stage::Stage;
 use super::stats::Stats;
 use super::{Journal, Storage, journal_path};
-use crate::error::OpenError;
+use crate::error::{OpenError, Wrong};
 use crate::media::mapping::{Mapping, Sharing};
 use crate::media::{Access, LINE, MediaOptions, MediaRecovery, Recorder, Sections};
 use crate::sync::lock;
@@ -89,10 +89,17 @@ impl Journal {
         path: &Path,
         options: &MediaOptions,
     ) -> Result<Self, OpenError> {
-        let read_only = options.access == Access::ReadOnly;
+        let read_only = options.access.reads_only();
         let journal_name = journal_path(path);
         let mut dirty = DirtyPages::default();
-        let replayed = replay(&image, &*pool, &*journal, path, options, &mut dirty)?;
+        let mut problems = Vec::new();
+        let mut wrong = match options.access {
+            Access::Salvage => Wrong::Noted(&mut problems),
+            _ => Wrong::Refused,
+        };
+        let replayed = replay(
+            &image, &*pool, &*journal, path, options, &mut dirty, &mut wrong,
+        )?;
         let had_journal = replayed.is_some();
         let (header, slot, chain) = replayed.unwrap_or_else(|| {
             let header = new_header([0; 16], options.journal_max);
@@ -103,7 +110,10 @@ impl Journal {
             };
             (header, 0, chain)
         });
-        let recovery = chain.report.clone();
+        let recovery = MediaRecovery {
+            problems,
+            ..chain.report.clone()
+        };
         let log = log_after(&header, chain);
         let behind = Behind {
             dirty,
@@ -238,13 +248,18 @@ fn replay(
     path: &Path,
     options: &MediaOptions,
     dirty: &mut DirtyPages,
+    wrong: &mut Wrong<'_>,
 ) -> Result<Option<(Header, usize, Chain)>, OpenError> {
     let journal_name = journal_path(path);
     let source = Source {
         storage: journal,
         path: &journal_name,
     };
-    let Some((header, slot)) = source.header()? else {
+    let found = match source.header() {
+        Ok(found) => found,
+        Err(e) => wrong.found(e).map(|()| None)?,
+    };
+    let Some((header, slot)) = found else {
         return Ok(None);
     };
     if options.access == Access::Create {
@@ -252,23 +267,29 @@ fn replay(
         // it.
         return Ok(None);
     }
-    let whose = owner(pool, &header).map_err(|e| OpenError::io(path, "read", e))?;
+    let mut whose = owner(pool, &header).map_err(|e| OpenError::io(path, "read", e))?;
+    if whose == Owner::Other
+        && options.access == Access::Salvage
+        && !is_named(pool).map_err(|e| OpenError::io(path, "read", e))?
+    {
+        wrong.found(nameless(&journal_name))?;
+        whose = Owner::Same;
+    }
     if whose == Owner::Other {
-        let chain = source.replay(&header, &mut Discard)?;
+        let chain = source.replay(&header, &mut Discard, wrong)?;
         if chain.report.batches_replayed > 0 {
-            return Err(foreign(&journal_name, &header, &chain));
+            wrong.found(foreign(&journal_name, &header, &chain))?;
         }
         return Ok(None);
     }
-    let read_only = options.access == Access::ReadOnly;
     let mut to = ToImage {
         image,
         pool,
-        extends: !read_only,
+        extends: !options.access.reads_only(),
         path,
         dirty,
     };
-    let chain = source.replay(&header, &mut to)?;
+    let chain = source.replay(&header, &mut to, wrong)?;
     Ok(Some((header, slot, chain)))
 }
 

@@ -19,7 +19,8 @@ use super::format::{
 };
 use super::image::{DirtyPages, Image, PAGE_LINES};
 use super::storage::Storage;
-use crate::error::OpenError;
+use crate::error::{OpenError, Wrong};
+use crate::format::superblock::{self, Copy, Superblock};
 use crate::media::{LINE, MediaRecovery};
 use std::io;
 use std::path::Path;
@@ -173,7 +174,12 @@ impl Source<'_> {
     }
 
     /// Follows the chain from the header's head and applies it.
-    pub fn replay(&self, header: &Header, to: &mut dyn Apply) -> Result<Chain, OpenError> {
+    pub fn replay(
+        &self,
+        header: &Header,
+        to: &mut dyn Apply,
+        wrong: &mut Wrong<'_>,
+    ) -> Result<Chain, OpenError> {
         let began = std::time::Instant::now();
         let salt = salt(&header.uuid);
         let heads = self.first_frames(header)?;
@@ -195,7 +201,11 @@ impl Source<'_> {
             let here = Frame::open(salt, bytes.get(offset as usize..).unwrap_or(&[]))
                 .filter(|(frame, _)| next(frame));
             if let Some((frame, payload)) = here {
-                self.apply(&frame, payload, segment, offset, to, &mut chain.report)?;
+                let applied = self.apply(&frame, payload, segment, offset, to, &mut chain.report);
+                if let Err(e) = applied {
+                    wrong.found(e)?;
+                    break;
+                }
                 epoch = frame.epoch;
                 // Inside a segment, whose length fits 32 bits.
                 let end = offset + frame.disk_bytes() as u32;
@@ -229,7 +239,9 @@ impl Source<'_> {
             };
             bytes = found;
         }
-        self.check_end(header, &chain, epoch, &bytes, &heads)?;
+        if let Err(e) = self.check_end(header, &chain, epoch, &bytes, &heads) {
+            wrong.found(e)?;
+        }
         let rest = bytes.get(chain.end.offset as usize..).unwrap_or(&[]);
         chain.report.torn_tail = Frame::peek(rest)
             .is_some_and(|frame| frame.seq >= chain.end.seq && frame.epoch <= header.epoch);
@@ -386,6 +398,27 @@ pub(super) fn owner(pool: &dyn Storage, header: &Header) -> io::Result<Owner> {
     } else {
         Owner::Other
     })
+}
+
+/// Whether the pool file says by a whole superblock copy which pool it is.
+pub(super) fn is_named(pool: &dyn Storage) -> io::Result<bool> {
+    for at in superblock::COPIES {
+        let mut copy = [0; superblock::BYTES];
+        pool.read_full(at, &mut copy)?;
+        if matches!(Superblock::decode(&copy), Copy::Whole(_)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Returns the error for a journal beside a pool file that does not say which pool it is.
+pub(super) fn nameless(path: &Path) -> OpenError {
+    OpenError::Corrupt {
+        path: path.to_path_buf(),
+        what: "the pool's file does not say which pool it is; this journal is taken for its own"
+            .into(),
+    }
 }
 
 /// Returns the error for a journal that belongs to another pool.
