@@ -1,7 +1,10 @@
 //! A client of a server that speaks RESP2: requests in one direction, replies as they come.
 
+use crate::tls::{Stream, encrypted};
+use bristlecone_command::failure::{Failure, Outcome};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::path::Path;
 use std::time::Duration;
 
 /// How deep arrays may lie in each other.
@@ -46,24 +49,35 @@ pub fn encode(request: &mut Vec<u8>, words: &[&[u8]]) {
 
 /// A connection.
 pub struct Client {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<Box<dyn Stream>>,
 }
 
 impl Client {
     /// Connects.
     pub fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
-        let stream = TcpStream::connect(address)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self {
+        Ok(Self::over(Box::new(open(address)?)))
+    }
+
+    /// Connects with TLS to a server whose certificate rests on one of those in `certificates`.
+    ///
+    /// # Errors
+    /// The message says what.
+    pub fn connect_securely(address: &str, certificates: &Path) -> Outcome<Self> {
+        let tcp = open(address).map_err(|e| Failure::new(format!("{address}: {e}")))?;
+        Ok(Self::over(Box::new(encrypted(tcp, address, certificates)?)))
+    }
+
+    fn over(stream: Box<dyn Stream>) -> Self {
+        Self {
             stream: BufReader::with_capacity(64 << 10, stream),
-        })
+        }
     }
 
     /// Sends encoded requests.
     pub fn send(&mut self, requests: &[u8]) -> io::Result<()> {
-        self.stream.get_mut().write_all(requests)
+        let stream = self.stream.get_mut();
+        stream.write_all(requests)?;
+        stream.flush()
     }
 
     /// Sends one request and waits for its reply.
@@ -78,6 +92,14 @@ impl Client {
     pub fn reply(&mut self) -> io::Result<Reply> {
         reply(&mut self.stream, 0)
     }
+}
+
+fn open(address: impl ToSocketAddrs) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
 }
 
 fn invalid(what: &str) -> io::Error {

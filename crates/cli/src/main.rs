@@ -7,6 +7,7 @@ mod contents;
 mod damage;
 mod database;
 mod server;
+mod tls;
 
 use args::{Cli, Command};
 use clap::Parser;

@@ -17,13 +17,17 @@ pub struct Server {
 
 impl Server {
     /// Starts a server on a free port, with more arguments of `serve`; returns when it can be
-    /// connected to.
+    /// connected to, with TLS if they say where.
     pub fn start(pool: &Path, arguments: &[&str]) -> Outcome<Self> {
         let mut child = Self::spawn(pool, arguments)?;
         let out = child.stdout.take();
         let mut out = BufReader::new(out.ok_or_else(|| Failure::new("the server has no output"))?);
         let mut line = String::new();
-        let told = out.read_line(&mut line);
+        let mut told = out.read_line(&mut line);
+        if arguments.contains(&"--tls-listen") {
+            line.clear();
+            told = told.and_then(|_| out.read_line(&mut line));
+        }
         let address = line.trim_end().rsplit_once(" on ");
         match (told, address) {
             (Ok(_), Some((_, address))) => Ok(Self {
@@ -49,7 +53,7 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// Where it listens, for TLS if it does.
     pub fn address(&self) -> &str {
         &self.address
     }

@@ -3,6 +3,7 @@
 use bristlecone_command::args::{TortureArgs, durability};
 use bristlecone_pmem::media::Durability;
 use clap::Args;
+use std::path::PathBuf;
 
 /// `torture`
 #[derive(Debug, Args)]
@@ -38,6 +39,13 @@ pub struct Torture {
     /// which must have what the tortured one has
     #[arg(long, requires = "server")]
     pub archive: bool,
+    /// With --server: connect with TLS. The server has this certificate, for the address 127.0.0.1
+    /// (PEM), and the clients trust no other
+    #[arg(long, value_name = "FILE", requires_all = ["server", "tls_key"])]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
     /// How.
     #[command(flatten)]
     pub torture: TortureArgs,

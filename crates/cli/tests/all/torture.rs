@@ -1,6 +1,7 @@
 //! A few kills on each medium; many are run by hand and in continuous integration.
 
 use crate::common::Bench;
+use std::process::Command;
 
 fn torture(medium: &str, more: &[&str]) {
     let b = Bench::new();
@@ -89,4 +90,25 @@ fn a_directory_that_is_not_there_is_named() {
     b.run(&["torture", "--medium", "mapped", "--dir", "absent"])
         .fails(&["absent"]);
     b.run(&["torture", "--medium", "dram"]).ends(2, &["dram"]);
+}
+
+#[test]
+fn nothing_is_lost_by_clients_of_tls() {
+    let b = Bench::new();
+    let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost \
+        -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE -keyout key -out cert";
+    let openssl = Command::new("openssl")
+        .current_dir(b.dir())
+        .args(words.split_ascii_whitespace())
+        .output();
+    if !openssl.is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED: no openssl here that makes a certificate");
+        return;
+    }
+    let files = ["cert", "key"].map(|name| b.path(name).to_str().unwrap().to_owned());
+    let tls = ["--tls-cert", &files[0], "--tls-key", &files[1]];
+    torture("mapped", &[&["--server"], &tls[..]].concat());
+    // The clients trust that certificate, and no server that has none.
+    let ran = b.run(&["torture", "--medium", "mapped", "--server", tls[0], tls[1]]);
+    ran.ends(2, &["--tls-key"]);
 }

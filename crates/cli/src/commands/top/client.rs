@@ -2,26 +2,17 @@
 
 use crate::args::Top;
 use crate::client::{Reply, encode, reply};
+use crate::tls::{Stream, encrypted};
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::text::{escape, program, shell_word};
 use std::io::{self, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 /// How long the server has for each step.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest reply in bytes. Whoever answers there is not trusted.
 const MAX_REPLY: u64 = 16 << 20;
-
-/// Both directions of a connection.
-trait Stream: Read + Write {}
-impl<S: Read + Write> Stream for S {}
 
 /// A connection.
 pub struct Client {
@@ -140,35 +131,4 @@ fn open(address: &str) -> Outcome<TcpStream> {
         )),
         Some(e) => Failure::new(format!("{address}: connecting failed: {e}")),
     })
-}
-
-fn encrypted(tcp: TcpStream, address: &str, file: &Path) -> Outcome<impl Stream + use<>> {
-    let of_file = |e: &dyn std::fmt::Display| Failure::new(format!("{}: {e}", file.display()));
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(file).map_err(|e| of_file(&e))? {
-        let certificate = certificate.map_err(|e| of_file(&e))?;
-        roots.add(certificate).map_err(|e| of_file(&e))?;
-    }
-    if roots.is_empty() {
-        return Err(of_file(&"there is no certificate in it"));
-    }
-    let of_tls = |e: &dyn std::fmt::Display| Failure::new(format!("{address}: TLS: {e}"));
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|e| of_tls(&e))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    let host = host.trim_matches(['[', ']']).to_owned();
-    let name = ServerName::try_from(host).map_err(|e| of_tls(&e))?;
-    let session = ClientConnection::new(Arc::new(config), name).map_err(|e| of_tls(&e))?;
-    let mut stream = StreamOwned::new(session, tcp);
-    // The handshake, so that what is wrong with it is told as such.
-    while stream.conn.is_handshaking() {
-        stream
-            .conn
-            .complete_io(&mut stream.sock)
-            .map_err(|e| of_tls(&e))?;
-    }
-    Ok(stream)
 }

@@ -47,6 +47,8 @@ struct Work {
 pub fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
     let archive = args.archive.then(|| pool.with_extension("archive"));
     let durability = args.durability;
+    let tls = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
+    let trusted = args.tls_cert.as_deref();
     let args = &args.torture;
     let started = Instant::now();
     let seed = args.seed.unwrap_or_else(rand::random);
@@ -66,6 +68,13 @@ pub fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
             arguments.extend(["--set".to_owned(), set.to_owned()]);
         }
     }
+    if let Some((cert, key)) = tls {
+        let [cert, key] = [cert, key].map(|file| file.display().to_string());
+        let listen = "127.0.0.1:0".to_owned();
+        for (name, value) in [("listen", listen), ("cert", cert), ("key", key)] {
+            arguments.extend([format!("--tls-{name}"), value]);
+        }
+    }
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut states = vec![State::default(); usize::from(clients)];
     let mut tally = Tally::new(args.kills);
@@ -74,7 +83,8 @@ pub fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
         let named = |e: &Failure| in_round(round, e);
         let mut findings = Findings::default();
         let before = states.clone();
-        let mut work = write_and_kill(server, &mut states, seed, round).map_err(|e| named(&e))?;
+        let mut work =
+            write_and_kill(server, trusted, &mut states, seed, round).map_err(|e| named(&e))?;
         if durability != Durability::Immediate {
             // Answered commands may be lost too, the last ones first.
             for work in &mut work {
@@ -95,7 +105,8 @@ pub fn rounds(args: &Torture, pool: &Path) -> Outcome<Report> {
         let at = Instant::now();
         server = Server::start(pool, &arguments).map_err(|e| named(&e))?;
         let reopened = at.elapsed();
-        compare(&server, &mut states, work, &mut findings)
+        let client = connect(&server, trusted).map_err(|e| named(&e))?;
+        compare(client, &mut states, work, &mut findings)
             .map_err(|e| named(&Failure::new(e.to_string())))?;
         tally.add(round, &findings, reopened);
     }
@@ -175,9 +186,19 @@ fn content(db: &Database) -> bristlecone::Result<Content> {
     Ok(all)
 }
 
+/// Connects, with TLS if there is a certificate to trust.
+fn connect(server: &Server, trusted: Option<&Path>) -> Outcome<Client> {
+    match trusted {
+        Some(file) => Client::connect_securely(server.address(), file),
+        None => Client::connect(server.address())
+            .map_err(|e| Failure::new(format!("connecting to the server failed: {e}"))),
+    }
+}
+
 /// Has all clients write, and kills the server at a random moment.
 fn write_and_kill(
     server: Server,
+    trusted: Option<&Path>,
     states: &mut [State],
     seed: u64,
     round: u64,
@@ -185,9 +206,8 @@ fn write_and_kill(
     let begun = AtomicU16::new(0);
     let clients: Vec<_> = states
         .iter()
-        .map(|_| Client::connect(server.address()))
-        .collect::<io::Result<_>>()
-        .map_err(|e| Failure::new(format!("connecting to the server failed: {e}")))?;
+        .map(|_| connect(&server, trusted))
+        .collect::<Outcome<_>>()?;
     std::thread::scope(|scope| {
         let begun = &begun;
         let writers: Vec<_> = (0..)
@@ -276,12 +296,11 @@ fn answers(replies: &[Reply], expected: &[Reply]) -> bool {
 
 /// Reads every key, and takes over what is there.
 fn compare(
-    server: &Server,
+    mut client: Client,
     states: &mut [State],
     work: Vec<Work>,
     findings: &mut Findings,
 ) -> io::Result<()> {
-    let mut client = Client::connect(server.address())?;
     let mut keys = 0;
     for ((number, state), work) in (0..).zip(states.iter_mut()).zip(work) {
         findings.acknowledged += work.acknowledged;
