@@ -1,5 +1,5 @@
-//! Ending by a signal in good order: without leaving temporary files, which on `/dev/shm` are memory,
-//! or processes behind, and between two steps of long work.
+//! Ending by a signal in good order: without leaving temporary files, which on `/dev/shm` are
+//! memory, or processes behind, and between two steps of long work.
 
 use crate::failure::{Failure, Outcome};
 use crate::scratch;

@@ -18,6 +18,7 @@ mod restore;
 mod salvage;
 mod scan;
 mod serve;
+mod soak;
 mod stores;
 mod top;
 mod torture;

@@ -9,8 +9,8 @@ use crossbeam_epoch::{self as epoch, Guard};
 use std::sync::atomic::Ordering;
 
 impl Blocks {
-    /// Begins recovery: `chunks` are the root's, those in `lost` may be, and none of their blocks is
-    /// live.
+    /// Begins recovery: `chunks` are the root's, those in `lost` may be, and none of their blocks
+    /// is live.
     pub(crate) fn begin_recovery(&self, chunks: Vec<(u32, ChunkUse)>, lost: &[(u32, u32)]) {
         let guard = epoch::pin();
         for chunk in std::mem::take(&mut *lock(&self.owned)) {
