@@ -117,7 +117,10 @@ impl Committer {
                 .settle(&self.data, ts)
                 .map_err(|e| e.to_string());
         }
-        if self.data.store().durable() >= ts {
+        let store = self.data.store();
+        // Where nothing waits for durability, all is called durable at once: but not more of it is
+        // taken than the medium has room for.
+        if store.durable() >= ts && !store.pool().pm().is_behind() {
             return Ok(());
         }
         let idle = {
@@ -178,5 +181,51 @@ fn commit(shared: &Shared, data: &Data, tell: &watch::Sender<Settled>) {
                 settled.error = e.to_string();
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{Fixture, with_durability};
+    use bristlecone_pmem::Durability;
+    use bristlecone_pmem::media::journal::fault::FaultDisk;
+    use std::time::Duration;
+
+    /// Where nothing waited for durability nothing waited at all: behind a slow disk the journal
+    /// became longer than its limit, and so did what was still to be written to it; of a full one
+    /// nobody was told.
+    #[test]
+    fn who_does_not_wait_for_durability_waits_for_the_disk() {
+        let interval = Durability::Interval(Duration::from_millis(5));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        for durability in [interval, Durability::None] {
+            let (disk, fixture) = (FaultDisk::new(3), Fixture::new());
+            let data = Arc::new(with_durability(&disk, true, durability));
+            let committer = Committer::start(Arc::clone(&data)).unwrap();
+            let settle = || runtime.block_on(committer.settle(data.applied(), false));
+            let set =
+                |i: usize| fixture.call(&data, &format!("set key{} {}", i % 99, "v".repeat(900)));
+            assert_eq!(set(0), "+OK\r\n");
+            assert_eq!(settle(), Ok(()));
+            disk.set_full(true);
+            let pm = data.store().pool().pm();
+            let written = (1..10_000).find(|i| {
+                set(*i);
+                pm.is_behind()
+            });
+            assert!(written.is_some(), "{durability:?}: all of it is in memory");
+            let error = settle().unwrap_err();
+            assert!(error.contains("space"), "{durability:?}: {error}");
+            disk.set_full(false);
+            let begun = Instant::now();
+            while settle().is_err() {
+                assert!(begun.elapsed() < Duration::from_secs(30));
+                std::thread::sleep(Duration::from_millis(5));
+                set(0);
+            }
+        }
     }
 }

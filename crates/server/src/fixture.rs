@@ -8,7 +8,7 @@ use crate::reply::{Out, Protocol};
 use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
 use bristlecone_pmem::media::{Auto, Journal};
 use bristlecone_pmem::pool::layout::INITIAL;
-use bristlecone_pmem::{Access, MediaOptions, Pool, PoolOptions};
+use bristlecone_pmem::{Access, Durability, MediaOptions, Pool, PoolOptions};
 use bristlecone_store::{Store, StoreOptions, WallClock};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -82,6 +82,11 @@ impl Fixture {
 
 /// Returns databases, new or existing ones, behind a journal on a disk that can be made to fail.
 pub(crate) fn on_disk(disk: &FaultDisk, new: bool) -> Data {
+    with_durability(disk, new, Durability::Immediate)
+}
+
+/// As [`on_disk`], where a write counts as done then.
+pub(crate) fn with_durability(disk: &FaultDisk, new: bool, durability: Durability) -> Data {
     let path = Path::new("a disk in memory");
     let options = MediaOptions {
         access: if new {
@@ -91,6 +96,7 @@ pub(crate) fn on_disk(disk: &FaultDisk, new: bool) -> Data {
         },
         reserve: 64 << 20,
         journal_max: 4 << 20,
+        durability,
         ..MediaOptions::default()
     };
     let [pool, journal] = [Which::Pool, Which::Journal].map(|which| disk.file(which));

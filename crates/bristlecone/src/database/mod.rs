@@ -9,8 +9,8 @@ use crate::{
     Batch, Durability, Error, ErrorKind, Isolation, Keyspace, Options, Result, Snapshot,
     Transaction, Watch,
 };
-use bristlecone_pmem::Pool;
 use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::{Media, Pool};
 use bristlecone_store::{Store, TransactionOptions, WriteError};
 use std::fmt;
 use std::path::Path;
@@ -93,16 +93,23 @@ impl Database {
     pub(crate) fn committed<T>(&self, done: Result<T, WriteError>) -> Result<T> {
         let done = done.or_error()?;
         match self.durability {
-            None | Some(Durability::None) => {}
+            None => {}
+            Some(Durability::None) => self.wait_for_room()?,
             Some(Durability::Immediate) => sync_if_not_immediate(&self.core.store)?,
             Some(Durability::Interval(interval)) => {
                 let Core {
                     syncer, deferring, ..
                 } = &*self.core;
                 syncer.sync_within(interval, deferring)?;
+                self.wait_for_room()?;
             }
         }
         Ok(done)
+    }
+
+    /// A handle that does not wait for durability waits for the medium to have room.
+    fn wait_for_room(&self) -> Result<()> {
+        self.pool().pm().wait_for_room().map_err(Error::not_durable)
     }
 
     /// Makes commits up to `ts`, of a handle that does not wait, as durable as this one promises.

@@ -201,6 +201,16 @@ unsafe impl Media for Auto {
         each!(self, pm => pm.commit_all())
     }
 
+    #[inline]
+    fn is_behind(&self) -> bool {
+        each!(self, pm => pm.is_behind())
+    }
+
+    #[inline]
+    fn wait_for_room(&self) -> Result<(), CommitError> {
+        each!(self, pm => pm.wait_for_room())
+    }
+
     #[inline(always)]
     fn base(&self) -> *mut u8 {
         // ORDERING: Relaxed; it is written before anyone can share it, and never again.

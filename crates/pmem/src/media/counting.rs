@@ -205,6 +205,14 @@ unsafe impl<M: Media, const PERSISTENT: bool> Media for Counting<M, PERSISTENT> 
         self.inner.history_found()
     }
 
+    fn is_behind(&self) -> bool {
+        self.inner.is_behind()
+    }
+
+    fn wait_for_room(&self) -> Result<(), CommitError> {
+        self.inner.wait_for_room()
+    }
+
     fn sync(&self) -> Result<(), CommitError> {
         self.inner.sync()
     }

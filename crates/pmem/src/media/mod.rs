@@ -280,6 +280,21 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
         self.commit()
     }
 
+    /// Returns true if more is captured and not written than the medium holds for long: whoever
+    /// goes on storing should [wait](Self::wait_for_room) first.
+    fn is_behind(&self) -> bool {
+        false
+    }
+
+    /// Waits while the medium [is behind](Self::is_behind), for threads that store and do not
+    /// commit: what it has yet to write is bounded so. Nothing is durable for it.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    fn wait_for_room(&self) -> Result<(), CommitError> {
+        Ok(())
+    }
+
     /// Returns the first byte of the pool, which never moves while the medium is open.
     fn base(&self) -> *mut u8;
 

@@ -188,10 +188,20 @@ impl Core {
                 self.commit_to(target)
             };
         }
-        // ORDERING: Acquire; pairs with the Release in `note_trouble`.
-        if !self.trouble.load(Ordering::Acquire) && self.backlog() <= WAIT_AT * self.chunk_lines {
-            return Ok(());
+        if self.is_behind() {
+            self.wait_for_room()?;
         }
+        Ok(())
+    }
+
+    /// See [`Media::is_behind`](crate::media::Media::is_behind).
+    pub fn is_behind(&self) -> bool {
+        // ORDERING: Acquire; pairs with the Release in `note_trouble`.
+        self.trouble.load(Ordering::Acquire) || self.backlog() > WAIT_AT * self.chunk_lines
+    }
+
+    /// See [`Media::wait_for_room`](crate::media::Media::wait_for_room).
+    pub fn wait_for_room(&self) -> Result<(), CommitError> {
         let mut progress = lock(&self.progress);
         loop {
             if let Some(e) = progress.failed.as_ref().or(progress.stalled.as_ref()) {

@@ -358,6 +358,19 @@ unsafe impl Media for Journal {
         Ok(())
     }
 
+    fn is_behind(&self) -> bool {
+        // ORDERING: Acquire; pairs with the Release at the end of `attach`: before it nothing is
+        // written.
+        self.attached.load(Ordering::Acquire) && self.core.is_behind()
+    }
+
+    fn wait_for_room(&self) -> Result<(), CommitError> {
+        if self.is_behind() {
+            self.core.wait_for_room()?;
+        }
+        Ok(())
+    }
+
     #[inline]
     fn base(&self) -> *mut u8 {
         self.core.image.base()
