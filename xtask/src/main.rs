@@ -9,6 +9,7 @@
 //! | `arm` | unit tests on AArch64, emulated |
 //! | `dax` | the `dax` medium on emulated persistent memory, in a virtual machine that is reset mid-run |
 //! | `monitoring` | the status page in a browser; alerts and dashboard in a Prometheus |
+//! | `package` | the Debian package: makes it, installs it, serves with it, removes it |
 //! | `asan` | hostile-file tests under AddressSanitizer |
 //! | `tsan` | tests of threads under ThreadSanitizer |
 //! | `miri` | unit tests under Miri, which finds undefined behaviour |
@@ -24,10 +25,12 @@ mod dax;
 mod layers;
 mod miri;
 mod monitoring;
+mod package;
 #[cfg(feature = "public-api")]
 mod public_api;
 mod readme;
 mod references;
+mod server;
 mod tools;
 mod tsan;
 
@@ -99,6 +102,8 @@ enum Chore {
     /// Looks at a server's status page with Chromium, and has a Prometheus read its metrics, alerts
     /// and dashboard.
     Monitoring,
+    /// Makes the Debian package and, as root, installs it, serves a database with it, and removes it.
+    Package,
     /// Runs the tests that open hostile files under AddressSanitizer.
     Asan {
         /// Passed to `cargo test` instead of the default selection.
@@ -142,6 +147,7 @@ fn main() -> ExitCode {
             probe_only,
         }),
         Chore::Monitoring => monitoring::run(),
+        Chore::Package => package::run(),
         Chore::Asan { args } => asan::run(&args),
         Chore::Tsan { args } => tsan::run(&args),
         Chore::Miri { args } => miri::run(&args),

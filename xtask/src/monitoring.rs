@@ -6,30 +6,18 @@
 //!                             <- promtool, prometheus: metrics, alerts, each panel of the dashboard
 //! ```
 
+use crate::server::{self, PATIENCE, Running, Server};
 use crate::tools::{self, Outcome, say};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long servers have to start and to answer.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Keys that are written; their number is on the page and in the metrics.
 const KEYS: usize = 37;
-
-/// A process that ends with the chore.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Runs all of it.
 pub fn run() -> Outcome {
@@ -63,52 +51,25 @@ pub fn run() -> Outcome {
 }
 
 /// Starts a server. Returns its address, and the one for metrics.
-fn serve(folder: &Path) -> Outcome<(Running, String, String)> {
-    let program = tools::target_dir()?.join("debug/bristlecone");
-    let started = Command::new(program)
+fn serve(folder: &Path) -> Outcome<(Server, String, String)> {
+    let mut command = Command::new(tools::target_dir()?.join("debug/bristlecone"));
+    command
         .arg("serve")
         .arg(folder.join("watched.db"))
         .args(["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"])
-        .args(["--set", "slowlog-log-slower-than=0"])
-        .stdout(Stdio::piped())
-        .spawn();
-    let mut server = Running(started.map_err(|e| format!("bristlecone serve: {e}"))?);
-    let out = server.0.stdout.take().ok_or("no output of the server")?;
-    let mut lines = BufReader::new(out).lines();
-    let mut after = |word: &str| -> Outcome<String> {
-        let line = lines.next().ok_or("the server ended early")?;
-        let line = line.map_err(|e| e.to_string())?;
-        let (_, rest) = line
-            .rsplit_once(word)
-            .ok_or(format!("{line:?}: no {word:?}"))?;
-        Ok(rest.to_owned())
-    };
-    let address = after(" on ")?;
-    let metrics = after("http://")?;
+        .args(["--set", "slowlog-log-slower-than=0"]);
+    let mut server = Server::start(&mut command)?;
+    let address = server.after(" on ")?;
+    let metrics = server.after("http://")?;
     let metrics = metrics.split('/').next().unwrap_or_default().to_owned();
     Ok((server, address, metrics))
 }
 
 /// Writes and reads some keys.
 fn call(address: &str) -> Outcome {
-    let failed = |e: std::io::Error| format!("{address}: {e}");
-    let mut stream = TcpStream::connect(address).map_err(failed)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-    let mut replies = BufReader::new(stream.try_clone().map_err(failed)?);
-    let mut reply = String::new();
-    for key in 0..KEYS {
-        stream
-            .write_all(format!("SET key{key} value\r\nEXISTS key{key}\r\n").as_bytes())
-            .map_err(failed)?;
-        for _ in 0..2 {
-            reply.clear();
-            replies.read_line(&mut reply).map_err(failed)?;
-            if reply != "+OK\r\n" && reply != ":1\r\n" {
-                return Err(format!("{address}: {reply:?}"));
-            }
-        }
-    }
-    Ok(())
+    let requests = (0..KEYS).map(|key| format!("SET key{key} value\r\nEXISTS key{key}\r\n"));
+    let replies = ["+OK", ":1"].iter().cycle().take(2 * KEYS);
+    server::call(address, &requests.collect::<String>(), replies)
 }
 
 /// The body of the answer to a GET.

@@ -37,7 +37,6 @@ pub fn run(
             args.file.display()
         )));
     }
-    let asked = Asked::by_signals()?;
     let bar = progress::file("importing", about.len());
     let rows = rows::read(
         kind,
@@ -47,6 +46,7 @@ pub fn run(
     )
     .map_err(|e| Failure::new(format!("{}:{}: {}", args.file.display(), e.line, e.what)))?;
     let records = open()?;
+    let asked = Asked::by_signals()?;
     let started = Instant::now();
     let mut tally = Tally::default();
     let rows = rows.map(|row| {
@@ -88,7 +88,8 @@ pub fn run(
     };
     let message = stopped(args, keyspace, (line, &what), remedy, &tally, &closed);
     if args.json && closed.is_ok() {
-        print_json(&tally.report(took, Some(line)))?;
+        // Its reader may have been ended by the same signal. The message is what counts.
+        let _ = print_json(&tally.report(took, Some(line)));
     }
     Err(match ended_by {
         Some(signal) => Failure::Ended { signal, message },

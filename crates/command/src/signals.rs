@@ -3,14 +3,18 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::scratch;
+use crate::text::program;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag::{register, register_conditional_default, register_usize};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+/// A second signal within this time is the first one's double.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// From here on SIGHUP, SIGINT and SIGTERM remove what is temporary, kill this process's children,
 /// which work on that, and then do what they do by default: the process ends, by that signal. Those
@@ -46,33 +50,48 @@ fn refused(error: io::Error) -> Failure {
 
 /// Whether a signal has asked this process to end.
 #[derive(Clone, Debug)]
-pub struct Asked(Arc<AtomicUsize>);
+pub struct Asked(Arc<AtomicI32>);
 
 impl Asked {
     /// From here on the first SIGHUP, SIGINT or SIGTERM is kept here for the command to see, which
-    /// ends when it has put things in order. The second ends the process at once. Those that the
-    /// process was started to ignore, it goes on ignoring.
+    /// ends when it has put things in order. The next one ends the process at once, unless it comes
+    /// in the same moment: programs send a signal to a process and then to its group. Those that
+    /// the process was started to ignore, it goes on ignoring.
     ///
     /// # Errors
     /// The system refuses; the signals do what they did before.
     pub fn by_signals() -> Outcome<Self> {
-        let (asked, again) = (Arc::default(), Arc::new(AtomicBool::new(false)));
-        for signal in heeded() {
-            // They run in this order.
-            register_conditional_default(signal, Arc::clone(&again)).map_err(refused)?;
-            register(signal, Arc::clone(&again)).map_err(refused)?;
-            let number = usize::try_from(signal).unwrap_or_default();
-            register_usize(signal, Arc::clone(&asked), number).map_err(refused)?;
-        }
+        let asked = Arc::new(AtomicI32::new(0));
+        let mut signals = Signals::new(heeded()).map_err(refused)?;
+        let first = Arc::clone(&asked);
+        std::thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || {
+                let mut since: Option<Instant> = None;
+                for signal in &mut signals {
+                    match since {
+                        None => {
+                            // ORDERING: Relaxed; pairs with `signal`, nothing else is published.
+                            first.store(signal, Ordering::Relaxed);
+                            since = Some(Instant::now());
+                            eprintln!("{}: ending; once more ends it at once", program());
+                        }
+                        Some(at) if at.elapsed() < AGAIN => {}
+                        // If the system refuses even that, the next signal tries again.
+                        Some(_) => drop(emulate_default_handler(signal)),
+                    }
+                }
+            })
+            .map_err(refused)?;
         Ok(Self(asked))
     }
 
     /// The signal that has asked for it.
     #[must_use]
     pub fn signal(&self) -> Option<i32> {
-        // ORDERING: Relaxed; pairs with the handler's store, which publishes nothing else.
+        // ORDERING: Relaxed; pairs with the store of the thread that waits for signals.
         let number = self.0.load(Ordering::Relaxed);
-        i32::try_from(number).ok().filter(|signal| *signal != 0)
+        (number != 0).then_some(number)
     }
 }
 

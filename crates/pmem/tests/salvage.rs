@@ -4,9 +4,9 @@
 use bristlecone_pmem::cell::PWord;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::media::journal::journal_path;
-use bristlecone_pmem::pool::layout::{CHUNK, CHUNK_TABLE, ROOT_TABLE};
+use bristlecone_pmem::pool::layout::{CHUNK, CHUNK_TABLE, ChunkUse, ROOT_TABLE};
 use bristlecone_pmem::pool::{DataKind, RootKind};
-use bristlecone_pmem::{Media, MediumKind, OpenError, Pool, PoolOptions};
+use bristlecone_pmem::{Access, Media, MediumKind, OpenError, Pool, PoolOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -73,7 +73,7 @@ impl Fixture {
         }
     }
 
-    fn change(&self, at: u64, change: impl Fn(&mut [u8])) {
+    fn change(&self, at: u64, change: impl FnOnce(&mut [u8])) {
         let mut options = std::fs::File::options();
         let file = options.read(true).write(true).open(&self.path).unwrap();
         let mut bytes = [0; 1024];
@@ -212,6 +212,69 @@ fn every_bit_of_a_chunk_word_may_be_wrong() {
     }
     f.change(CHUNK_TABLE, |bytes| bytes[0] ^= 1);
     f.all_is_there(&["chunk 0"]);
+}
+
+#[test]
+fn a_chunk_word_may_be_another_that_passes_its_check() {
+    let f = Fixture::new(MediumKind::Mapped, false);
+    let chunk = f.places[0] / CHUNK;
+    let wrong = [
+        (
+            chunk,
+            ChunkUse::Blocks {
+                owner: 0,
+                class: 30,
+            },
+            "an unknown size class",
+        ),
+        (
+            chunk,
+            ChunkUse::Activated {
+                owner: 0,
+                class: 99,
+            },
+            "an unknown size class",
+        ),
+        (chunk, ChunkUse::Header, "a header where none belongs"),
+        (
+            chunk,
+            ChunkUse::Run {
+                owner: 0,
+                chunks: 500,
+            },
+            "a run that leaves its region",
+        ),
+        (
+            0,
+            ChunkUse::Blocks { owner: 0, class: 3 },
+            "no header where one belongs",
+        ),
+        (0, ChunkUse::Free, "no header where one belongs"),
+    ];
+    for (chunk, used, told) in wrong {
+        let mut was = [0; 8];
+        f.change(CHUNK_TABLE + chunk * 8, |bytes| {
+            bytes[..8].swap_with_slice(&mut was)
+        });
+        f.change(CHUNK_TABLE + chunk * 8, |bytes| {
+            bytes[..8].copy_from_slice(&used.encode().to_le_bytes());
+        });
+        f.is_refused();
+        f.all_is_there(&[told]);
+        f.change(CHUNK_TABLE + chunk * 8, |bytes| {
+            bytes[..8].copy_from_slice(&was)
+        });
+    }
+    f.all_is_there(&[]);
+}
+
+#[test]
+fn a_pool_is_salvaged_by_its_own_method() {
+    let f = Fixture::new(MediumKind::Mapped, true);
+    let mut options = PoolOptions::default();
+    options.media.access = Access::Salvage;
+    let error = Pool::<Auto>::open(&f.path, &options).unwrap_err();
+    assert!(matches!(error, OpenError::Unsupported { .. }), "{error}");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use crate::data::Data;
 use crate::table::Durations;
-use bristlecone_pmem::{Media, MediumKind};
+use bristlecone_pmem::{Durability, Media, MediumKind};
 use bristlecone_store::WriteError;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -118,9 +118,11 @@ impl Committer {
                 .map_err(|e| e.to_string());
         }
         let store = self.data.store();
+        let pm = store.pool().pm();
         // Where nothing waits for durability, all is called durable at once: but not more of it is
         // taken than the medium has room for.
-        if store.durable() >= ts && !store.pool().pm().is_behind() {
+        let waits_for_room = pm.durability() != Durability::Immediate && pm.is_behind();
+        if store.durable() >= ts && !waits_for_room {
             return Ok(());
         }
         let idle = {
@@ -188,7 +190,6 @@ fn commit(shared: &Shared, data: &Data, tell: &watch::Sender<Settled>) {
 mod tests {
     use super::*;
     use crate::fixture::{Fixture, with_durability};
-    use bristlecone_pmem::Durability;
     use bristlecone_pmem::media::journal::fault::FaultDisk;
     use std::time::Duration;
 

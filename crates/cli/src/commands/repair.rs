@@ -57,7 +57,16 @@ pub fn run(args: &Repair) -> Outcome {
     for what in damaged.problems() {
         eprintln!("damaged: {what}");
     }
-    database::expect(&damaged, from)?;
+    database::expect(&damaged, from).map_err(|e| {
+        if damaged.problems().is_empty() {
+            e
+        } else {
+            about(
+                from,
+                &"the root of its database is damaged: restore a backup",
+            )
+        }
+    })?;
     let survey = progress::waiting("looking for damage", || Survey::of(&damaged, from))
         .map_err(|e| beyond_saving(&e))?;
     let (pool, unfinished) = database::new_pool(to, args.write)?;

@@ -3,6 +3,7 @@
 
 use crate::common::Bench;
 use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::Path;
 use std::process::Stdio;
@@ -93,6 +94,68 @@ fn a_database_with_a_wrong_bit_in_all_its_tables_is_saved_whole() {
         "one wrong bit was turned back",
     ];
     all_is_saved(&b, &content, &parts);
+}
+
+/// What `repair` saves of `content` has nothing that was not in it, and what is not there is told.
+/// Returns whether some, and not all, is there; `None` if nothing can be saved.
+#[track_caller]
+fn saved(b: &Bench, content: &str) -> Option<bool> {
+    let _ = std::fs::remove_file(b.path("new"));
+    let ran = b.run(&["repair", "p", "new", "--json"]);
+    if ran.status == Some(1) {
+        ran.fails(&["restore a backup"]);
+        assert!(!b.path("new").exists());
+        return None;
+    }
+    let report = ran.json();
+    b.run(&["check", "new"]).ok();
+    let (new, all) = (b.content("new"), content.lines().collect::<BTreeSet<_>>());
+    assert!(new.lines().all(|line| all.contains(line)));
+    let (saved, all) = (new.lines().count(), all.len());
+    if saved == all {
+        return Some(false);
+    }
+    assert!(
+        report["skipped"].as_u64().unwrap() > 0,
+        "{saved} of {all}: {report}"
+    );
+    ran.ends(3, &["damaged: "]);
+    Some(saved > 0)
+}
+
+#[test]
+fn of_a_database_that_was_cut_short_the_rest_is_saved() {
+    let b = Bench::new();
+    let content = filled(&b, "mapped");
+    let length = std::fs::metadata(b.path("p")).unwrap().len();
+    let file = std::fs::File::options()
+        .write(true)
+        .open(b.path("p"))
+        .unwrap();
+    let saved = (1..24).rev().map(|share| {
+        file.set_len(length * share / 24 + 77).unwrap();
+        b.run(&["info", "p"]).fails(&["p"]);
+        saved(&b, &content)
+    });
+    let saved: Vec<_> = saved.collect();
+    assert!(saved.contains(&Some(true)), "{saved:?}");
+}
+
+#[test]
+fn words_of_the_chunk_table_that_are_gone_cost_what_they_were_for() {
+    let b = Bench::new();
+    let content = filled(&b, "mapped");
+    let mut in_use = Vec::new();
+    change(&b.path("p"), |bytes| {
+        let words = (1..400).map(|chunk| CHUNK_TABLE + chunk * 8);
+        in_use = words.filter(|at| bytes[*at] != 0).collect();
+    });
+    let saved = in_use.iter().rev().map(|at| {
+        change(&b.path("p"), |bytes| bytes[*at..][..8].fill(0));
+        saved(&b, &content)
+    });
+    let saved: Vec<_> = saved.collect();
+    assert!(saved.contains(&Some(true)), "{saved:?}");
 }
 
 /// A database that was killed, with what it has acknowledged.

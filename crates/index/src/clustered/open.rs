@@ -339,7 +339,7 @@ where
                     Kind::Page => ("page", MIN_PAGE as u64),
                     Kind::Outer => ("value", outer::MIN_BLOCK),
                 };
-                if let Err(e) = self.heap.mark(word.block, bytes, &guard)
+                if let Err(e) = self.marked(word.block, bytes, &guard)
                     && marked.is_ok()
                 {
                     marked = Err(format!("{what} {id}: {e}"));
@@ -376,7 +376,7 @@ where
         let decided = decided.collect::<Result<Vec<Birth>, _>>()?;
         for ((id, word), birth) in newborn.iter().zip(decided) {
             if birth != Birth::Void {
-                let marked = self.heap.mark(word.block, MIN_PAGE as u64, &guard);
+                let marked = self.marked(word.block, MIN_PAGE as u64, &guard);
                 marked.map_err(|e| format!("page {id}: {e}"))?;
             }
             match birth {
@@ -399,6 +399,16 @@ where
         Ok(((newborn.len() + values.len()) as u64 + merges, values))
     }
 
+    /// Marks a block that the page table names. In a pool that is salvaged it may be one that is
+    /// not there: then it is damaged for whoever comes to it.
+    fn marked(&self, block: u64, bytes: u64, guard: &epoch::Guard) -> Result<(), String> {
+        let marked = self.heap.mark(block, bytes, guard);
+        marked.or_else(|e| match self.root().pool().is_salvaged() {
+            true => Ok(()),
+            false => Err(e),
+        })
+    }
+
     /// Decides about newborn values: those about pages have been decided, and which stamps count is
     /// known.
     fn decide_values(&self, newborn: Vec<(u32, Word)>, loading: Loading) -> Result<(), String> {
@@ -419,7 +429,7 @@ where
         let mut cleared = Vec::new();
         for (id, word, counts) in &decided {
             if *counts != Some(false) {
-                let marked = self.heap.mark(word.block, outer::MIN_BLOCK, &guard);
+                let marked = self.marked(word.block, outer::MIN_BLOCK, &guard);
                 marked.map_err(|e| format!("value {id}: {e}"))?;
             }
             match counts {

@@ -113,7 +113,9 @@ pub struct Pool<M: Media> {
     was_clean: bool,
     /// False while it is being made or opened. Giving that up is no clean close.
     is_open: bool,
-    /// What was passed over when it was opened ([`Pool::salvage`]).
+    /// It is [salvaged](Pool::salvage).
+    is_salvaged: bool,
+    /// What was passed over when it was opened so.
     problems: Vec<String>,
     /// Chunks of which nobody knows the use, in order, with how many chunks each may take: those of
     /// a pool to be salvaged.
@@ -193,6 +195,12 @@ impl<M: Media> Pool<M> {
     /// # Errors
     /// An [`OpenError`] that says what the file is. Nothing has changed.
     pub fn open(path: &Path, options: &PoolOptions) -> Result<Arc<Self>, OpenError> {
+        if options.media.access == Access::Salvage {
+            return Err(OpenError::Unsupported {
+                path: path.to_path_buf(),
+                what: "`Pool::salvage` opens pools so".into(),
+            });
+        }
         Self::open_on(M::open(path, INITIAL, &options.media)?, path)
     }
 
@@ -223,6 +231,11 @@ impl<M: Media> Pool<M> {
         let mut pool = Self::open_as(pm, path, &mut Wrong::Noted(&mut problems))?;
         pool.problems = problems;
         Ok(Arc::new(pool))
+    }
+
+    /// Whether it was opened by [`salvage`](Self::salvage): what leads to its blocks may be wrong.
+    pub fn is_salvaged(&self) -> bool {
+        self.is_salvaged
     }
 
     /// Returns what was wrong with a pool that was opened by [`salvage`](Self::salvage).
@@ -294,9 +307,10 @@ impl<M: Media> Pool<M> {
         }
         let was_clean = superblock.clean;
         let mut pool = Self::assemble(pm, path, superblock, was_clean);
+        pool.is_salvaged = matches!(wrong, Wrong::Noted(_));
         for index in 0..ROOTS {
             if let Err(what) = pool.root_at(index) {
-                let mended = matches!(wrong, Wrong::Noted(_)) && pool.mend_root(index);
+                let mended = pool.is_salvaged && pool.mend_root(index);
                 let mended = if mended {
                     "; one wrong bit was turned back"
                 } else {
@@ -312,7 +326,7 @@ impl<M: Media> Pool<M> {
             // PERSIST: (in `write`) the pool is in use, before anything else changes.
             superblock.write(&pool.pm);
         }
-        if !matches!(wrong, Wrong::Noted(_)) {
+        if !pool.is_salvaged {
             pool.pm.attach(*pool.uuid().as_bytes())?;
         }
         for (first, chunks) in unowned {
@@ -336,6 +350,7 @@ impl<M: Media> Pool<M> {
             path: path.to_path_buf(),
             was_clean,
             is_open: false,
+            is_salvaged: false,
             problems: Vec::new(),
             lost: Vec::new(),
             pm,
@@ -361,12 +376,7 @@ impl<M: Media> Pool<M> {
             let header = u64::from(chunk) % REGION_CHUNKS == 0;
             let used = self.sound_use(chunk, end);
             if header || used.is_err() {
-                let what = match used {
-                    Ok(ChunkUse::Header) => None,
-                    Ok(_) => Some("no header where one belongs"),
-                    Err(what) => Some(what),
-                };
-                if let Some(what) = what {
+                if let Err(what) = used {
                     wrong.found(corrupt(chunk, what))?;
                 }
                 let mut chunks = 1;
@@ -422,6 +432,7 @@ impl<M: Media> Pool<M> {
         let header = u64::from(chunk) % REGION_CHUNKS == 0;
         match used {
             ChunkUse::Header if !header => Err("a header where none belongs"),
+            _ if header && used != ChunkUse::Header => Err("no header where one belongs"),
             ChunkUse::Blocks { class, .. } if usize::from(class) >= CLASSES.len() => {
                 Err("an unknown size class")
             }
@@ -482,7 +493,7 @@ impl<M: Media> Pool<M> {
         let _space = lock(&self.space);
         let end = (self.size() / CHUNK) as u32;
         (0..end)
-            .filter_map(|chunk| Some((chunk, self.chunk_use(chunk)?)))
+            .filter_map(|chunk| Some((chunk, self.sound_use(chunk, end).ok()?)))
             .filter(|(_, used)| match used {
                 ChunkUse::Blocks { owner: o, .. }
                 | ChunkUse::Activated { owner: o, .. }
@@ -511,8 +522,9 @@ impl<M: Media> Pool<M> {
     fn free_activated_bytes(&self) -> u64 {
         // Locked, so that the tables are not cut off meanwhile.
         let _space = lock(&self.space);
-        let chunks = (0..(self.size() / CHUNK) as u32).map(|chunk| match self.chunk_use(chunk) {
-            Some(ChunkUse::Activated { class, .. }) => self.free_bytes_of_activated(chunk, class),
+        let end = (self.size() / CHUNK) as u32;
+        let chunks = (0..end).map(|chunk| match self.sound_use(chunk, end) {
+            Ok(ChunkUse::Activated { class, .. }) => self.free_bytes_of_activated(chunk, class),
             _ => 0,
         });
         chunks.sum()

@@ -526,6 +526,7 @@ impl Core {
             Stop::Error(e) => {
                 progress.stalled = Some(e);
                 progress.stalls += 1;
+                self.write.notify_one();
             }
         }
         self.note_trouble(progress);
@@ -554,18 +555,24 @@ impl Core {
         };
         let mut due = Instant::now() + every;
         loop {
+            let retry = Instant::now() + WRITE_EVERY;
             let mut progress = lock(&self.progress);
             while !progress.stop
                 && progress.failed.is_none()
                 && self.backlog() <= WRITE_AT * self.chunk_lines
             {
                 let now = Instant::now();
-                if now >= due {
+                // Whoever does not commit hears of a lack of space until somebody has tried again.
+                let until = match progress.stalled {
+                    Some(_) => due.min(retry),
+                    None => due,
+                };
+                if now >= until {
                     break;
                 }
                 progress = self
                     .write
-                    .wait_timeout(progress, due - now)
+                    .wait_timeout(progress, until - now)
                     .unwrap_or_else(PoisonError::into_inner)
                     .0;
             }

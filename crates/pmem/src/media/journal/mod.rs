@@ -255,7 +255,10 @@ impl Journal {
                 source: crate::error::copy_io(&source),
             };
             let failed = Stop::Error(CommitError::Failed { doing, source });
-            self.core.record(&mut lock(&self.core.progress), failed);
+            let mut progress = lock(&self.core.progress);
+            self.core.record(&mut progress, failed);
+            // Nobody waits for a journal that writes no more.
+            self.core.wake(progress);
             copy
         })
     }
