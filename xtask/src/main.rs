@@ -102,7 +102,8 @@ enum Chore {
     /// Looks at a server's status page with Chromium, and has a Prometheus read its metrics, alerts
     /// and dashboard.
     Monitoring,
-    /// Makes the Debian package and, as root, installs it, serves a database with it, and removes it.
+    /// Makes the Debian package and, as root, installs it, serves a database with it, and removes
+    /// it.
     Package,
     /// Runs the tests that open hostile files under AddressSanitizer.
     Asan {
