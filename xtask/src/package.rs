@@ -75,11 +75,17 @@ pub fn run() -> Outcome {
 fn pages_and_completions(release: &Path) -> Outcome {
     let program = release.join("bristlecone");
     let made = |path: PathBuf| -> Outcome<PathBuf> {
-        std::fs::create_dir_all(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        // What an earlier version has left there is in no package.
+        let gone = match std::fs::remove_dir_all(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+            _ => std::fs::create_dir_all(&path),
+        };
+        gone.map_err(|e| format!("{}: {e}", path.display()))?;
         Ok(path)
     };
     let pages = made(release.join("package/man1"))?;
     tools::run(Command::new(&program).arg("man").arg(&pages))?;
+    tools::run(Command::new("gzip").arg("-9nr").arg(&pages))?;
     let completions = made(release.join("package/completions"))?;
     for (shell, name) in SHELLS {
         let text = tools::output(Command::new(&program).args(["completions", shell]))?;
