@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo build --release; bristlecone man, completions -> target/release/package/
-//! cargo deb                                           -> target/debian/bristlecone_VERSION_ARCH.deb
+//! cargo deb                                           -> target/release/package/bristlecone.deb
 //! dpkg --install, serve with its settings, dpkg --purge
 //! ```
 
@@ -19,7 +19,7 @@ const SHELLS: [(&str, &str); 3] = [
 ];
 
 /// Files that the package must have.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "usr/bin/bristlecone",
     "etc/bristlecone/serve.toml",
     "usr/share/man/man1/bristlecone.1.gz",
@@ -28,8 +28,8 @@ const FILES: [&str; 8] = [
     "usr/share/zsh/vendor-completions/_bristlecone",
     "usr/share/fish/vendor_completions.d/bristlecone.fish",
     "usr/share/doc/bristlecone/copyright",
+    "systemd/system/bristlecone.service",
 ];
-const UNIT: &str = "systemd/system/bristlecone.service";
 
 /// Makes the package and tries it.
 pub fn run() -> Outcome {
@@ -75,7 +75,7 @@ pub fn run() -> Outcome {
 fn pages_and_completions(release: &Path) -> Outcome {
     let program = release.join("bristlecone");
     let made = |path: PathBuf| -> Outcome<PathBuf> {
-        // What an earlier version has left there is in no package.
+        // Files of an earlier run must not end up in the package.
         let gone = match std::fs::remove_dir_all(&path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
             _ => std::fs::create_dir_all(&path),
@@ -98,7 +98,7 @@ fn pages_and_completions(release: &Path) -> Outcome {
 /// Looks at what is in the package.
 fn check_files(package: &Path) -> Outcome {
     let listed = tools::output(Command::new("dpkg-deb").arg("--contents").arg(package))?;
-    for file in FILES.into_iter().chain([UNIT]) {
+    for file in FILES {
         if !listed.lines().any(|line| line.ends_with(file)) {
             return Err(format!("the package has no {file}:\n{listed}"));
         }
@@ -117,6 +117,9 @@ fn check_files(package: &Path) -> Outcome {
 
 /// Installs the package, tries it, and removes it.
 fn installed(package: &Path, folder: &Path) -> Outcome {
+    if Path::new("/usr/bin/bristlecone").exists() {
+        return Err("bristlecone is installed here, and trying the package would remove it".into());
+    }
     let dpkg = |words: &[&str]| {
         let mut dpkg = Command::new("dpkg");
         dpkg.args(words);

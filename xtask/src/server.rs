@@ -41,7 +41,7 @@ impl Server {
         })
     }
 
-    /// What its next line has after `word`.
+    /// Returns the part of its next line after `word`.
     ///
     /// # Errors
     /// It has ended, or the line has no such word.

@@ -15,7 +15,7 @@ pub enum Failure {
     Ended {
         /// The signal's number.
         signal: i32,
-        /// What was done until then, and how to go on.
+        /// The progress made, and the command that continues.
         message: String,
     },
     /// The bad news is its finding, which is printed already: exit status 1.

@@ -8,7 +8,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
@@ -23,16 +22,20 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// # Errors
 /// The system refuses; the signals do what they did before.
 pub fn remove_temporary_files_on_signals() -> Outcome {
+    on_signals(|signal| {
+        scratch::remove_all(kill_children);
+        // If the system refuses even that, the next signal tries again.
+        let _ = emulate_default_handler(signal);
+    })
+}
+
+/// Has a thread call `act` for each signal that would end the process.
+fn on_signals(mut act: impl FnMut(i32) + Send + 'static) -> Outcome {
+    let refused = |e| Failure::new(format!("waiting for signals failed: {e}"));
     let mut signals = Signals::new(heeded()).map_err(refused)?;
     std::thread::Builder::new()
         .name("signals".into())
-        .spawn(move || {
-            for signal in &mut signals {
-                scratch::remove_all(kill_children);
-                // If the system refuses even that, the next signal tries again.
-                let _ = emulate_default_handler(signal);
-            }
-        })
+        .spawn(move || signals.forever().for_each(&mut act))
         .map_err(refused)?;
     Ok(())
 }
@@ -42,10 +45,6 @@ fn heeded() -> impl Iterator<Item = i32> {
     let ignored = ignored();
     let ending = [SIGHUP, SIGINT, SIGTERM].into_iter();
     ending.filter(move |signal| ignored >> (signal - 1) & 1 == 0)
-}
-
-fn refused(error: io::Error) -> Failure {
-    Failure::new(format!("waiting for signals failed: {error}"))
 }
 
 /// Whether a signal has asked this process to end.
@@ -61,29 +60,20 @@ impl Asked {
     /// # Errors
     /// The system refuses; the signals do what they did before.
     pub fn by_signals() -> Outcome<Self> {
-        let asked = Arc::new(AtomicI32::new(0));
-        let mut signals = Signals::new(heeded()).map_err(refused)?;
-        let first = Arc::clone(&asked);
-        std::thread::Builder::new()
-            .name("signals".into())
-            .spawn(move || {
-                let mut since: Option<Instant> = None;
-                for signal in &mut signals {
-                    match since {
-                        None => {
-                            // ORDERING: Relaxed; pairs with `signal`, nothing else is published.
-                            first.store(signal, Ordering::Relaxed);
-                            since = Some(Instant::now());
-                            eprintln!("{}: ending; once more ends it at once", program());
-                        }
-                        Some(at) if at.elapsed() < AGAIN => {}
-                        // If the system refuses even that, the next signal tries again.
-                        Some(_) => drop(emulate_default_handler(signal)),
-                    }
-                }
-            })
-            .map_err(refused)?;
-        Ok(Self(asked))
+        let asked = Self(Arc::default());
+        let (first, mut since) = (asked.clone(), None::<Instant>);
+        on_signals(move |signal| match since {
+            None => {
+                // ORDERING: Relaxed; pairs with `signal`, nothing else is published.
+                first.0.store(signal, Ordering::Relaxed);
+                since = Some(Instant::now());
+                eprintln!("{}: ending; once more ends it at once", program());
+            }
+            Some(at) if at.elapsed() < AGAIN => {}
+            // If the system refuses even that, the next signal tries again.
+            Some(_) => drop(emulate_default_handler(signal)),
+        })?;
+        Ok(asked)
     }
 
     /// The signal that has asked for it.

@@ -117,7 +117,7 @@ impl OpenError {
     }
 }
 
-/// What becomes of an opening that finds something wrong.
+/// How an opening treats damage.
 #[derive(Debug)]
 pub(crate) enum Wrong<'p> {
     /// It fails.

@@ -308,3 +308,33 @@ fn pages_are_ahead_of_the_pool_file_until_a_checkpoint_has_written_them() {
     pm.commit().expect("commits");
     assert_eq!(pm.ahead(), Some(PAGE));
 }
+
+/// A thread that never commits hears of a full disk, and no longer once there is space again.
+#[test]
+fn who_does_not_commit_waits_for_room() {
+    let disk = FaultDisk::new(15);
+    let pm = create(&disk, &options(Access::ReadWrite, IMMEDIATE)).expect("creates");
+    let store = |i: u64| {
+        word(&pm, 64 + i % 2_000, 0).store(&pm, i, Ordering::Release);
+        pm.flush_of(word(&pm, 64 + i % 2_000, 0));
+        pm.fence();
+    };
+    pm.wait_for_room().expect("there is room");
+    disk.set_full(true);
+    let behind = (1..1_000_000).find(|i| {
+        store(*i);
+        pm.is_behind()
+    });
+    assert!(behind.is_some(), "all of it is in memory");
+    let error = pm.wait_for_room().expect_err("the disk is full");
+    assert!(matches!(error, CommitError::NoSpace { .. }), "{error}");
+    disk.set_full(false);
+    let began = Instant::now();
+    while pm.wait_for_room().is_err() {
+        assert!(
+            began.elapsed() < Duration::from_secs(30),
+            "nobody tried again"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -305,7 +305,7 @@ fn a_journal_may_be_missing_or_of_another_pool() {
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(told[0].contains("belongs to another pool"));
     assert!(told[1].contains("its journal file is missing"));
-    // What only the journal had is not there: the pool is as its last checkpoint left it.
+    // The pool is as its last checkpoint left it, before the root was made.
     assert!(pool.roots().is_empty());
     drop(pool);
     std::fs::remove_file(journal_path(&f.path)).unwrap();

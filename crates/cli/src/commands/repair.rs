@@ -27,7 +27,7 @@ struct Summary {
     survives: &'static str,
     keyspaces: u64,
     entries: u64,
-    /// What is wrong with the pool's own tables, its superblock and its journal.
+    /// Faults in the pool's own tables, its superblock and its journal.
     pool_problems: usize,
     /// Damaged places, which are not in it.
     skipped: u64,

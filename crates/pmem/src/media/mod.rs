@@ -161,7 +161,7 @@ pub struct MediaRecovery {
     pub torn_tail: bool,
     /// Time it took.
     pub elapsed: Duration,
-    /// What is wrong with the medium's own files, and was passed over ([`Access::Salvage`]).
+    /// Faults in the medium's own files that [`Access::Salvage`] passed over.
     pub problems: Vec<String>,
 }
 

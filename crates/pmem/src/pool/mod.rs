@@ -115,7 +115,7 @@ pub struct Pool<M: Media> {
     is_open: bool,
     /// It is [salvaged](Pool::salvage).
     is_salvaged: bool,
-    /// What was passed over when it was opened so.
+    /// Faults that its opening passed over.
     problems: Vec<String>,
     /// Chunks of which nobody knows the use, in order, with how many chunks each may take: those of
     /// a pool to be salvaged.
@@ -373,33 +373,14 @@ impl<M: Media> Pool<M> {
         let absent: [bool; ROOTS] = std::array::from_fn(|i| matches!(self.root_at(i), Ok(None)));
         let mut chunk = 0;
         while chunk < end {
-            let header = u64::from(chunk) % REGION_CHUNKS == 0;
-            let used = self.sound_use(chunk, end);
-            if header || used.is_err() {
-                if let Err(what) = used {
-                    wrong.found(corrupt(chunk, what))?;
-                }
-                let mut chunks = 1;
-                if !header {
-                    // It may have begun a run, whose other words are zero.
-                    while chunks < MAX_RUN
-                        && chunk + chunks < end
-                        && self.chunk_use(chunk + chunks) == Some(ChunkUse::Free)
-                    {
-                        chunks += 1;
-                    }
-                    lost.push((chunk, chunks));
-                }
-                chunk += chunks;
-                continue;
-            }
             let mut owned_by = |owner: u8, chunks: u32| {
                 if absent[usize::from(owner)] {
                     unowned.push((chunk, chunks));
                 }
                 chunks
             };
-            let chunks = match used {
+            let chunks = match self.sound_use(chunk, end) {
+                Ok(ChunkUse::Header) => 1,
                 Ok(ChunkUse::Free) => {
                     free.insert(chunk);
                     1
@@ -408,7 +389,19 @@ impl<M: Media> Pool<M> {
                     owned_by(owner, 1)
                 }
                 Ok(ChunkUse::Run { owner, chunks }) => owned_by(owner, chunks),
-                Ok(ChunkUse::Header) | Err(_) => 1,
+                Err(what) => {
+                    wrong.found(corrupt(chunk, what))?;
+                    if u64::from(chunk) % REGION_CHUNKS == 0 {
+                        1
+                    } else {
+                        // It may have begun a run, whose other words are zero.
+                        let others = (chunk + 1..end.min(chunk + MAX_RUN))
+                            .take_while(|other| self.chunk_use(*other) == Some(ChunkUse::Free));
+                        let chunks = 1 + others.count() as u32;
+                        lost.push((chunk, chunks));
+                        chunks
+                    }
+                }
             };
             for tail in chunk + 1..chunk + chunks {
                 if self.chunk_use(tail) != Some(ChunkUse::Free) {

@@ -224,27 +224,26 @@ impl<M: Media> Root<M> {
     }
 }
 
-/// Whether a medium has the published root of a pool, to within a bit. It is two chunks long at
-/// least.
+/// Whether a medium, which is two chunks long at least, has the published root of a pool, to within
+/// a bit.
 pub(super) fn are_in<M: Media>(pm: &M) -> bool {
-    (0..ROOTS as u64).any(|index| {
-        let at = (ROOT_TABLE + index * ROOT_SLOT) as usize;
-        // SAFETY: 1. the root table is inside chunk 0, which is there; 2. slots are 8-aligned; 3.
-        // every bit pattern is a valid PWord; 4. the mapping lives as long as `pm`.
-        let state = unsafe { &*pm.base().wrapping_add(at).cast::<PWord>() };
-        // ORDERING: Relaxed; the pool is being opened, by this thread.
-        (state.load(pm, Ordering::Relaxed) ^ PUBLISHED).count_ones() <= 1
-    })
+    // ORDERING: Relaxed; the pool is being opened, by this thread.
+    let state = |index| slot(pm, index).state.load(pm, Ordering::Relaxed);
+    (0..ROOTS).any(|index| (state(index) ^ PUBLISHED).count_ones() <= 1)
+}
+
+fn slot<M: Media>(pm: &M, index: usize) -> &Slot {
+    assert!(index < ROOTS, "root slots are numbered by this module");
+    let at = ROOT_TABLE + index as u64 * ROOT_SLOT;
+    // SAFETY: 1. the root table is inside chunk 0, which opening checked to be there; 2. slots are
+    // 1 KiB apart, so 8-aligned; 3. every bit pattern is a valid Slot (it is all words); 4. the
+    // mapping lives as long as `pm`.
+    unsafe { &*pm.base().wrapping_add(at as usize).cast::<Slot>() }
 }
 
 impl<M: Media> Pool<M> {
     fn slot(&self, index: usize) -> &Slot {
-        assert!(index < ROOTS, "root slots are numbered by this module");
-        let at = ROOT_TABLE + index as u64 * ROOT_SLOT;
-        // SAFETY: 1. the root table is inside chunk 0, which `open` checked to be there; 2. slots
-        // are 1 KiB apart, so 8-aligned; 3. every bit pattern is a valid Slot (it is all words);
-        // 4. the mapping outlives the borrow of `self`.
-        unsafe { &*self.pm.base().wrapping_add(at as usize).cast::<Slot>() }
+        slot(&self.pm, index)
     }
 
     /// Returns the published root in slot `index`: `Ok(None)` if the slot is empty, `Err` if it is

@@ -38,7 +38,7 @@ impl Superblock {
         Self::choose(path, &a, &b)
     }
 
-    /// What is known of a pool that has lost both copies: its length.
+    /// Returns a stand-in for a pool whose copies are both lost: only its length is known.
     pub(super) fn guess<M: Media>(pm: &M) -> Self {
         Self {
             generation: 1,

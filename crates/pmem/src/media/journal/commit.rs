@@ -188,10 +188,7 @@ impl Core {
                 self.commit_to(target)
             };
         }
-        if self.is_behind() {
-            self.wait_for_room()?;
-        }
-        Ok(())
+        self.wait_for_room()
     }
 
     /// See [`Media::is_behind`](crate::media::Media::is_behind).
@@ -202,6 +199,9 @@ impl Core {
 
     /// See [`Media::wait_for_room`](crate::media::Media::wait_for_room).
     pub fn wait_for_room(&self) -> Result<(), CommitError> {
+        if !self.is_behind() {
+            return Ok(());
+        }
         let mut progress = lock(&self.progress);
         loop {
             if let Some(e) = progress.failed.as_ref().or(progress.stalled.as_ref()) {

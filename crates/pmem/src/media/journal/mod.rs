@@ -368,7 +368,8 @@ unsafe impl Media for Journal {
     }
 
     fn wait_for_room(&self) -> Result<(), CommitError> {
-        if self.is_behind() {
+        // ORDERING: Acquire; as in `is_behind`.
+        if self.attached.load(Ordering::Acquire) {
             self.core.wait_for_room()?;
         }
         Ok(())

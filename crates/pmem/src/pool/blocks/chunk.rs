@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 pub(crate) const RUN: u8 = u8::MAX;
 /// Class number of a chunk of which nobody knows how it is cut, or whether it begins a run: a block
 /// may begin at any line of it, and ends where known chunks begin.
-pub(crate) const LOST: u8 = u8::MAX - 1;
+pub(super) const LOST: u8 = u8::MAX - 1;
 
 /// Which blocks of a chunk are in use.
 ///
