@@ -166,6 +166,7 @@ mod upper;
 mod verify;
 mod versions;
 mod write;
+mod wrong;
 
 use crate::arena::Arena;
 use crate::contract::RecoveryReport;

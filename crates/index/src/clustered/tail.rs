@@ -5,6 +5,7 @@ use super::page::{Page, Span};
 use super::part::Part;
 use super::place::{Base, Place};
 use super::slots::split_word;
+use super::wrong::wrong_bit;
 use bristlecone_pmem::Media;
 
 /// A sound group of a tail.
@@ -33,7 +34,7 @@ pub(super) struct SoundTail {
     pub(super) end: usize,
     /// The head of a group follows there that a crash tore, or whose change was not committed.
     pub(super) has_dead: bool,
-    /// A change with one wrong bit may follow there (`mend`).
+    /// A change follows there whose sum is right but for one bit (`mend`).
     pub(super) is_suspect: bool,
 }
 
@@ -86,9 +87,12 @@ impl<'p, M: Media> Page<'p, M> {
         let mut end = base.aligned(header.tail);
         while end < self.words() {
             let Some((kind, words)) = self.group(seed, end, &mut rest) else {
-                is_suspect = seed.nearly_headed(end, self.word(end));
-                // If it can be mended, that comes first.
-                has_dead = is_suspect;
+                has_dead = seed.nearly_headed(end, self.word(end));
+                if has_dead {
+                    // What was there before the page may look like a head.
+                    self.copy(end, self.words(), &mut rest);
+                    is_suspect = wrong_bit(seed, end, &rest).is_some();
+                }
                 break;
             };
             let seen = Seen {
