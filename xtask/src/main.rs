@@ -52,8 +52,11 @@ enum Chore {
     /// PATH.
     Readme {
         /// Only list what would run.
-        #[arg(long)]
+        #[arg(long, conflicts_with = "programs")]
         list: bool,
+        /// The folder of `bristlecone` and `bristlecone-lab` [default: builds them].
+        #[arg(long, value_name = "DIR")]
+        programs: Option<PathBuf>,
         /// Only these documents, as paths from the repository's root [default: README.md and every
         /// page].
         documents: Vec<String>,
@@ -127,7 +130,16 @@ enum Chore {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().chore {
-        Chore::Readme { list, documents } => readme::run(list, &documents),
+        Chore::Readme {
+            list: true,
+            documents,
+            ..
+        } => readme::list(&documents),
+        Chore::Readme {
+            programs,
+            documents,
+            ..
+        } => readme::run(programs.as_deref(), &documents),
         Chore::Layers => layers::run(),
         Chore::References => references::run(),
         #[cfg(feature = "public-api")]

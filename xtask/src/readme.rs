@@ -13,7 +13,7 @@
 use crate::book;
 use crate::tools::{self, Outcome, say};
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -129,30 +129,27 @@ fn read(root: &Path, name: &str) -> Outcome<String> {
     std::fs::read_to_string(root.join(name)).map_err(|e| format!("{name}: {e}"))
 }
 
-/// Runs every block of `named`, or of the README and the book if that is empty; or lists them.
-pub fn run(list: bool, named: &[String]) -> Outcome {
+/// Lists every block of `named`, or of the README and the book if that is empty.
+pub fn list(named: &[String]) -> Outcome {
+    for Document { name, blocks } in documents(&tools::root(), named)? {
+        for block in blocks {
+            println!("{name}:{} {:?}\n{}", block.line, block.place, block.text);
+        }
+    }
+    Ok(())
+}
+
+/// Runs them, with the commands in the folder `programs`, or with those that it builds.
+pub fn run(programs: Option<&Path>, named: &[String]) -> Outcome {
     let root = tools::root();
     let documents = documents(&root, named)?;
-    if list {
-        for Document { name, blocks } in &documents {
-            for block in blocks {
-                println!("{name}:{} {:?}\n{}", block.line, block.place, block.text);
-            }
-        }
-        return Ok(());
-    }
-
-    let mut build = tools::cargo();
-    build.args(["build", "--release"]);
-    for (program, package) in PROGRAMS {
-        if documents.iter().any(|document| document.runs(program)) {
-            build.args(["--package", package]);
-        }
-    }
-    tools::run(&mut build)?;
-    let path = std::env::join_paths(std::iter::once(tools::target_dir()?.join("release")).chain(
-        std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()),
-    ))
+    let programs = match programs {
+        Some(programs) => std::path::absolute(programs).map_err(|e| e.to_string())?,
+        None => build(&documents)?,
+    };
+    let path = std::env::join_paths(std::iter::once(programs).chain(std::env::split_paths(
+        &std::env::var_os("PATH").unwrap_or_default(),
+    )))
     .map_err(|e| format!("PATH: {e}"))?;
     let ci = read(&root, ".ci/run")?;
     let mut ran = 0;
@@ -165,6 +162,19 @@ pub fn run(list: bool, named: &[String]) -> Outcome {
         documents.len()
     );
     Ok(())
+}
+
+/// Builds the commands that documents run. Returns the folder that they are in.
+fn build(documents: &[Document]) -> Outcome<PathBuf> {
+    let mut build = tools::cargo();
+    build.args(["build", "--release"]);
+    for (program, package) in PROGRAMS {
+        if documents.iter().any(|document| document.runs(program)) {
+            build.args(["--package", package]);
+        }
+    }
+    tools::run(&mut build)?;
+    Ok(tools::target_dir()?.join("release"))
 }
 
 impl Document {

@@ -11,6 +11,9 @@ use bristlecone_crash::workload::Workload;
 use bristlecone_pmem::media::sim::EventKind;
 use std::collections::BTreeMap;
 
+/// Images of a workload. A fault that shows at all has shown by then, and so has what else it does.
+const MAX_IMAGES: u64 = 30_000;
+
 fn mutation(plant: &Planted) -> Mutation {
     Mutation {
         planted: Some(plant.name),
@@ -97,6 +100,7 @@ fn wrong(plant: &Planted) -> Option<String> {
             nested: plant.nested,
             bound: 100,
             samples: 8,
+            max_images: MAX_IMAGES,
             ..Options::new(plant.model)
         };
         for violation in explore(subject.as_ref(), &recording, &options, &|_| ()).found {
