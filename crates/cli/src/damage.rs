@@ -84,7 +84,8 @@ impl Survey {
     /// Returns those of them that are in no entry, but in the index.
     pub fn index_problems(&self) -> impl Iterator<Item = String> {
         let blocks = self.index.blocks.values().cloned();
-        let all = blocks.chain(self.violation());
+        let passed = self.report.passed.iter().cloned();
+        let all = blocks.chain(passed).chain(self.violation());
         all.map(|what| format!("index: {what}"))
     }
 

@@ -47,6 +47,7 @@ pub fn salvage<M: Media>(
     walk.names(&*index, visit);
     walk.entries(&*index, visit);
     Ok(SalvageReport {
+        passed: Vec::new(),
         design,
         node_bytes,
         indexed: index.stats().entries,

@@ -624,6 +624,12 @@ impl<M: Media> HostedTree<M> {
         self.0.recovery()
     }
 
+    /// Returns the damage that the opening passed over, which it does in a pool that is
+    /// [salvaged](Pool::salvage): what was lost with it, nobody can tell.
+    pub fn passed(&self) -> &[String] {
+        &self.0.passed
+    }
+
     /// Returns the pool that the tree is in.
     pub fn pool(&self) -> &Arc<Pool<M>> {
         self.0.pool()

@@ -118,6 +118,7 @@ mod replace;
 mod rescue;
 mod room;
 mod root;
+mod salvaged;
 mod scan;
 mod scrub;
 mod serial;
@@ -270,6 +271,8 @@ where
     spare: Mutex<Vec<u64>>,
     /// Until all pages are loaded: newborn pages that cannot be read, and their blocks.
     unreadable: Mutex<Vec<(u32, u64)>>,
+    /// Damage that the opening passed over (`salvaged`).
+    passed: Vec<String>,
     /// On a medium that can give memory back.
     memory: Option<memory::Memory>,
     /// Inner pages that were damaged, and made again.

@@ -102,6 +102,7 @@ where
             retired: Retired::default(),
             spare: Mutex::default(),
             unreadable: Mutex::default(),
+            passed: Vec::new(),
             memory: Self::new_memory(pool.pm()),
             made_again: AtomicU64::new(0),
             log: None,
@@ -249,8 +250,11 @@ where
         let corrupt = TreeError::Corrupt;
         let (repaired, values) = self.read_table(loading).map_err(corrupt)?;
         let full = self.sessions.read(self.root(), &self.slots);
-        let full = full.map_err(corrupt)?;
+        let full = self.or_passed(full).map_err(corrupt)?.unwrap_or(false);
         self.decide_values(values, loading).map_err(corrupt)?;
+        if self.pool.is_salvaged() {
+            self.lead_to_leaves().map_err(Self::not_opened)?;
+        }
         self.heap.finish_recovery();
         if !self.read_only {
             self.fill_spare();
@@ -304,21 +308,26 @@ where
         let (mut newborn, mut values) = (Vec::new(), Vec::new());
         self.table
             .attach(self.root(), |block, bytes| self.heap.check(block, bytes))?;
-        let log = Logs::open(
-            &self.heap,
-            root::required(self.root(), root::LOG)? * 64,
-            merge::RECORD,
-        )?;
+        let log = root::required(self.root(), root::LOG)
+            .and_then(|block| Logs::open(&self.heap, block * 64, merge::RECORD));
+        let log = self.or_passed(log)?;
         let slots = (self.slots.block(), slots::BYTES + sessions::BYTES);
         let in_slots = |e| format!("the commit slots: {e}");
         self.heap.check(slots.0, slots.1).map_err(in_slots)?;
-        self.slots.check(self.pm())?;
-        let merges = log.recover(|record| self.apply(record))?;
-        self.report.clean = self.load_closed();
-        if !self.report.clean {
+        self.assume_slots()?;
+        let mut merges = 0;
+        if let Some(log) = &log {
+            let recovered = log.recover(|record| self.apply(record));
+            merges = self.or_passed(recovered)?.unwrap_or_default();
+        }
+        // What is salvaged is looked at.
+        self.report.clean = !self.pool.is_salvaged() && self.load_closed();
+        if !self.report.clean
+            && let Some(log) = &log
+        {
             log.mark(&self.heap, &guard)?;
         }
-        self.log = Some(log);
+        self.log = log;
         if self.report.clean {
             return Ok((merges, Vec::new()));
         }
@@ -355,7 +364,9 @@ where
         }
         // ORDERING: Relaxed; a count.
         self.made_again.fetch_add(mended, Ordering::Relaxed);
-        if let Some(damaged) = damaged.into_iter().next() {
+        if self.pool.is_salvaged() {
+            self.lead_again(&guard);
+        } else if let Some(damaged) = damaged.into_iter().next() {
             if loading == Loading::AtOnce {
                 return Err(damaged);
             }
@@ -401,7 +412,12 @@ where
 
     /// Marks a block that the page table names. In a pool that is salvaged it may be one that is
     /// not there: then it is damaged for whoever comes to it.
-    fn marked(&self, block: u64, bytes: u64, guard: &epoch::Guard) -> Result<(), String> {
+    pub(super) fn marked(
+        &self,
+        block: u64,
+        bytes: u64,
+        guard: &epoch::Guard,
+    ) -> Result<(), String> {
         let marked = self.heap.mark(block, bytes, guard);
         marked.or_else(|e| match self.root().pool().is_salvaged() {
             true => Ok(()),

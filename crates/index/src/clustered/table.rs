@@ -475,6 +475,15 @@ impl Table {
         Some(meant)
     }
 
+    /// Gives a number that lost its word to a page, in memory only: the medium is open for reading.
+    /// Returns whether there is room for the word.
+    pub(super) fn assume<M: Media>(&self, pm: &M, id: u32, word: Word) -> bool {
+        let mut ids = lock(&self.ids);
+        ids.next = ids.next.max(id + 1);
+        self.store(pm, id, Some(word));
+        self.cell(pm, id).is_some()
+    }
+
     /// Clears the word of a page or a value that does not count and flushes that; the caller fences
     /// before the number or the block is used again, and releases the number then.
     pub(super) fn clear<M: Media>(&self, pm: &M, id: u32) {

@@ -281,6 +281,15 @@ impl<M: Media> Heap<M> {
         extents
     }
 
+    /// Returns the parts of a pool that is [salvaged](Pool::salvage) which may be the root's, and
+    /// may be anybody's or nobody's.
+    #[must_use]
+    pub fn lost(&self) -> Vec<Range<u64>> {
+        let chunks = self.pool.lost_chunks().iter();
+        let starts = chunks.map(|(chunk, _)| u64::from(*chunk) * CHUNK);
+        starts.map(|start| start..start + CHUNK).collect()
+    }
+
     /// Returns whether the root has the chunk at `offset`.
     #[must_use]
     pub fn owns(&self, offset: u64) -> bool {

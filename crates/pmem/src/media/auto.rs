@@ -272,6 +272,10 @@ unsafe impl Media for Auto {
         each!(self, pm => pm.touch_to_store(offset));
     }
 
+    fn pad(&self, len: u64) -> Result<(), SpaceError> {
+        each!(self, pm => pm.pad(len))
+    }
+
     fn bound_ahead(&self, bytes: u64) {
         each!(self, pm => pm.bound_ahead(bytes));
     }

@@ -185,6 +185,10 @@ unsafe impl<M: Media, const PERSISTENT: bool> Media for Counting<M, PERSISTENT> 
         self.inner.touch_to_store(offset);
     }
 
+    fn pad(&self, len: u64) -> Result<(), SpaceError> {
+        self.inner.pad(len)
+    }
+
     fn bound_ahead(&self, bytes: u64) {
         self.inner.bound_ahead(bytes);
     }

@@ -135,6 +135,13 @@ unsafe impl Media for Mapped {
         self.mapping.refill(offset, len)
     }
 
+    fn pad(&self, len: u64) -> Result<(), SpaceError> {
+        match self.read_only {
+            true => self.mapping.extend_anonymous(len),
+            false => Err(SpaceError::ReadOnly),
+        }
+    }
+
     fn sparse(&self) -> bool {
         self.mapping.sparse()
     }

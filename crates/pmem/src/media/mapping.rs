@@ -409,8 +409,8 @@ impl Mapping {
     }
 
     /// Makes `to` bytes accessible with anonymous memory past the end of the file, which stays as
-    /// it is: for replaying growth that a read-only file has not seen. Only before the mapping is
-    /// shared.
+    /// it is: for replaying growth that a read-only file has not seen, and for what was cut off a
+    /// file. Only before the mapping is shared.
     ///
     /// # Errors
     /// [`SpaceError`]. Nothing has changed then.

@@ -396,6 +396,16 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
         let _ = offset;
     }
 
+    /// Lengthens what is in memory to `len` bytes, the last of which read as zeros, for a pool that
+    /// is [salvaged](Access::Salvage) and whose file was cut short.
+    ///
+    /// # Errors
+    /// [`SpaceError`]: it is not opened so, or there is not so much address space.
+    fn pad(&self, len: u64) -> Result<(), SpaceError> {
+        let _ = len;
+        Err(SpaceError::ReadOnly)
+    }
+
     /// Prepares for [giving memory back](Self::evict): at most so many bytes of pages, about, are
     /// ahead of the pool file. At half of that a checkpoint begins, and beyond it commits wait for
     /// one. It may be called again, to change the bound.

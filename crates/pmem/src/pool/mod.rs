@@ -275,7 +275,12 @@ impl<M: Media> Pool<M> {
                 expected: superblock.size,
                 found: pm.len(),
             })?;
-            superblock.size = pm.len() / CHUNK * CHUNK;
+            // What was cut off reads as zeros.
+            let size = superblock.size / CHUNK * CHUNK;
+            superblock.size = match pm.pad(size) {
+                Ok(()) => size,
+                Err(_) => pm.len() / CHUNK * CHUNK,
+            };
         }
         if superblock.size % CHUNK != 0 || superblock.size < 2 * CHUNK {
             wrong.found(corrupt(format!(
@@ -358,7 +363,8 @@ impl<M: Media> Pool<M> {
     }
 
     /// Reads all chunk tables: fills the free set, returns runs that belong to no published root.
-    /// Where damage is passed over, chunks whose use cannot be told are lost.
+    /// Where damage is passed over, chunks whose use cannot be told are lost, and so are those that
+    /// seem to be free.
     fn load_chunks(&mut self, wrong: &mut Wrong<'_>) -> Result<Vec<(u32, u32)>, OpenError> {
         let path = self.path.clone();
         let corrupt = |chunk: u32, what: &str| OpenError::Corrupt {
@@ -369,7 +375,7 @@ impl<M: Media> Pool<M> {
             ),
         };
         let end = (self.size() / CHUNK) as u32;
-        let (mut free, mut lost, mut unowned) = (BTreeSet::new(), Vec::new(), Vec::new());
+        let (mut free, mut unknown, mut unowned) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
         let absent: [bool; ROOTS] = std::array::from_fn(|i| matches!(self.root_at(i), Ok(None)));
         let mut chunk = 0;
         while chunk < end {
@@ -391,16 +397,10 @@ impl<M: Media> Pool<M> {
                 Ok(ChunkUse::Run { owner, chunks }) => owned_by(owner, chunks),
                 Err(what) => {
                     wrong.found(corrupt(chunk, what))?;
-                    if u64::from(chunk) % REGION_CHUNKS == 0 {
-                        1
-                    } else {
-                        // It may have begun a run, whose other words are zero.
-                        let others = (chunk + 1..end.min(chunk + MAX_RUN))
-                            .take_while(|other| self.chunk_use(*other) == Some(ChunkUse::Free));
-                        let chunks = 1 + others.count() as u32;
-                        lost.push((chunk, chunks));
-                        chunks
+                    if !u64::from(chunk).is_multiple_of(REGION_CHUNKS) {
+                        unknown.insert(chunk);
                     }
+                    1
                 }
             };
             for tail in chunk + 1..chunk + chunks {
@@ -410,7 +410,11 @@ impl<M: Media> Pool<M> {
             }
             chunk += chunks;
         }
-        self.lost = lost;
+        if matches!(wrong, Wrong::Noted(_)) {
+            // A word that says so may have been lost, too.
+            unknown.extend(&free);
+            self.lost = layout::rooms(&unknown);
+        }
         let space = self.space.get_mut().unwrap_or_else(PoisonError::into_inner);
         if self.pm.sparse() {
             space.holes = free.clone();

@@ -103,6 +103,7 @@ impl<M: Media> Walk<'_, M> {
             indexed: self.walked,
             walked: self.walked,
             violation: self.violation,
+            passed: self.tree.passed().to_vec(),
         }
     }
 

@@ -6,6 +6,7 @@ mod batches;
 mod closing;
 mod clustered;
 mod common;
+mod corruptions;
 mod cost;
 mod deferring;
 mod dropping;

@@ -487,6 +487,13 @@ unsafe impl Media for Journal {
         }
     }
 
+    fn pad(&self, len: u64) -> Result<(), SpaceError> {
+        match self.read_only {
+            true => self.core.image.extend_anonymous(len),
+            false => Err(SpaceError::ReadOnly),
+        }
+    }
+
     fn bound_ahead(&self, bytes: u64) {
         // ORDERING: Relaxed; a bound, which leaders read when they next write.
         let most = (bytes / PAGE).max(2);
