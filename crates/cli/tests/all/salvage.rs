@@ -142,7 +142,7 @@ fn of_a_database_that_was_cut_short_the_rest_is_saved() {
 }
 
 #[test]
-fn words_of_the_chunk_table_that_are_gone_cost_what_they_were_for() {
+fn words_of_the_chunk_table_that_are_gone_cost_nothing() {
     let b = Bench::new();
     let content = filled(&b, "mapped");
     let mut in_use = Vec::new();
@@ -155,7 +155,10 @@ fn words_of_the_chunk_table_that_are_gone_cost_what_they_were_for() {
         saved(&b, &content)
     });
     let saved: Vec<_> = saved.collect();
-    assert!(saved.contains(&Some(true)), "{saved:?}");
+    assert!(
+        saved.len() > 6 && saved.iter().all(|lost| *lost == Some(false)),
+        "{saved:?}"
+    );
 }
 
 /// A database that was killed, with what it has acknowledged.

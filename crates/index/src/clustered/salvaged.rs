@@ -107,8 +107,8 @@ where
         self.passed.extend(lost.collect::<Vec<_>>());
     }
 
-    /// The word of a number, if what it leads to may be there: of words that are something else, one
-    /// in 2^12 passes its check.
+    /// The word of a number, if what it leads to may be there: of words that are something else,
+    /// one in 2^12 passes its check.
     fn word_of(&self, id: u32) -> Result<Option<Word>, String> {
         let word = self.table.read(self.pm(), id)?;
         let leads = |word: Word| match word.kind {

@@ -22,8 +22,10 @@ const PAGE: u64 = 16 << 10;
 /// The roots: without them nobody knows what there is.
 const ROOTS: Range<u64> = 0x4000..0x1_0000;
 
-/// The keys of each keyspace, with their values and the places in the file that these lie at.
-type Content = BTreeMap<String, BTreeMap<Vec<u8>, (Vec<u8>, Vec<Range<u64>>)>>;
+/// A value, and the places in the file that it and its key lie at.
+type Placed = (Vec<u8>, Vec<Range<u64>>);
+/// The keys of each keyspace.
+type Content = BTreeMap<String, BTreeMap<Vec<u8>, Placed>>;
 
 /// Random numbers from a seed (SplitMix64).
 struct Draw(u64);
@@ -144,7 +146,8 @@ impl Subject {
         if draw.below(20) == 0 {
             let end = used[draw.below(used.len() as u64) as usize] * SECTOR + draw.below(SECTOR);
             file.truncate(end as usize);
-            return (vec![end..u64::MAX], format!("cut at byte {end:#x}"));
+            changed.push(end..u64::MAX);
+            return (changed, format!("cut at byte {end:#x}"));
         }
         for _ in 0..1 + draw.below(3) {
             let first = used[draw.below(used.len() as u64) as usize];
@@ -310,7 +313,7 @@ impl Subject {
             Ok(report) => told.extend(report.passed),
             Err(e) => told.push(e),
         }
-        let mut known: BTreeMap<&[u8], &(Vec<u8>, Vec<Range<u64>>)> = BTreeMap::new();
+        let mut known: BTreeMap<&[u8], &Placed> = BTreeMap::new();
         known.extend((self.content.values().flatten()).map(|(key, of)| (&key[..], of)));
         let saved = found.len() as u64;
         // Where the newest page and the word that led to it are both gone, and that is told.
