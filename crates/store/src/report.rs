@@ -197,7 +197,7 @@ pub struct SalvageReport {
     pub walked: u64,
     /// The first violation that verifying the index found; the first page that cannot be read.
     pub violation: Option<Violation>,
-    /// Damage that opening the tree passed over, which it does in a pool that is
+    /// Damage that opening the tree passed over, as it does in a pool that is
     /// [salvaged](bristlecone_pmem::Pool::salvage).
     pub passed: Vec<String>,
 }

@@ -624,8 +624,8 @@ impl<M: Media> HostedTree<M> {
         self.0.recovery()
     }
 
-    /// Returns the damage that the opening passed over, which it does in a pool that is
-    /// [salvaged](Pool::salvage): what was lost with it, nobody can tell.
+    /// Returns the damage that the opening passed over, as it does in a pool that is
+    /// [salvaged](Pool::salvage).
     pub fn passed(&self) -> &[String] {
         &self.0.passed
     }

@@ -320,7 +320,7 @@ where
             let recovered = log.recover(|record| self.apply(record));
             merges = self.or_passed(recovered)?.unwrap_or_default();
         }
-        // What is salvaged is looked at.
+        // A saved state would hide damage of what it was saved from.
         self.report.clean = !self.pool.is_salvaged() && self.load_closed();
         if !self.report.clean
             && let Some(log) = &log

@@ -8,11 +8,11 @@
 //! 3. *Words of the page table* that are damaged, or gone although a page leads to their number.
 //!    Pages say which number they have: the newest one in the pool has it. If that is damaged
 //!    itself, it is an earlier page, with the values of then.
+//! 4. *Inner pages* say only which numbers are in use: which keys a leaf page has, it says itself.
+//!    Keys that no page has lead to the next page of the one before them. It is damaged, and
+//!    reading them says so.
 //!
-//! 4. *Inner pages* are not read at all: leaf pages say which keys they have. Keys that none has
-//!    lead to the page that follows the one before, which is damaged then, or gone.
-//!
-//! All but the last is told; that one is where something is missing.
+//! The first three are listed in `passed`.
 
 use super::layout::MIN_PAGE;
 use super::load::Sound;
@@ -84,15 +84,16 @@ where
                 lost => {
                     let gone = || format!("word {id} of the table is gone");
                     let lost = lost.err().unwrap_or_else(gone);
-                    let Some((generation, block)) = others.get(&id) else {
+                    let found = others.get(&id).filter(|(generation, block)| {
+                        let word = Word::new(Kind::Page, *block, *generation, false);
+                        self.table.assume(self.pm(), id, word)
+                    });
+                    let Some((_, block)) = found else {
                         self.passed.push(lost);
                         continue;
                     };
-                    let word = Word::new(Kind::Page, *block, *generation, false);
-                    if self.table.assume(self.pm(), id, word) {
-                        // It may be marked as another's.
-                        let _ = self.marked(*block, MIN_PAGE as u64, guard);
-                    }
+                    // It may be marked as another's.
+                    let _ = self.marked(*block, MIN_PAGE as u64, guard);
                     self.passed.push(format!(
                         "{lost}; the newest page {id} that can be read is at {block:#x}"
                     ));
@@ -108,7 +109,7 @@ where
     }
 
     /// The word of a number, if what it leads to may be there: of words that are something else,
-    /// one in 2^12 passes its check.
+    /// one in 2^12 passes its check. What a newborn word leads to need not be.
     fn word_of(&self, id: u32) -> Result<Option<Word>, String> {
         let word = self.table.read(self.pm(), id)?;
         let leads = |word: Word| match word.kind {
@@ -116,7 +117,9 @@ where
             Kind::Outer => self.is_value_of(id, word),
         };
         match word {
-            Some(word) if !leads(word) => Err(format!("word {id} of the table leads nowhere")),
+            Some(word) if !word.newborn && !leads(word) => {
+                Err(format!("word {id} of the table leads nowhere"))
+            }
             word => Ok(word),
         }
     }

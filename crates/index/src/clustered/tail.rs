@@ -89,7 +89,7 @@ impl<'p, M: Media> Page<'p, M> {
             let Some((kind, words)) = self.group(seed, end, &mut rest) else {
                 has_dead = seed.nearly_headed(end, self.word(end));
                 if has_dead {
-                    // What was there before the page may look like a head.
+                    // The block's earlier content may look like a head.
                     self.copy(end, self.words(), &mut rest);
                     is_suspect = wrong_bit(seed, end, &rest).is_some();
                 }

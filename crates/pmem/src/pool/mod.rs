@@ -275,7 +275,7 @@ impl<M: Media> Pool<M> {
                 expected: superblock.size,
                 found: pm.len(),
             })?;
-            // What was cut off reads as zeros.
+            // The missing end reads as zeros.
             let size = superblock.size / CHUNK * CHUNK;
             superblock.size = match pm.pad(size) {
                 Ok(()) => size,
@@ -411,7 +411,7 @@ impl<M: Media> Pool<M> {
             chunk += chunks;
         }
         if matches!(wrong, Wrong::Noted(_)) {
-            // A word that says so may have been lost, too.
+            // A word of zeros may have been overwritten.
             unknown.extend(&free);
             self.lost = layout::rooms(&unknown);
         }

@@ -1,10 +1,9 @@
 //! One flipped bit of a file that was closed, or that a kill left: what is read is right, or it is
 //! an error, or the file is refused; and `check` finds what a read finds.
 
-use crate::common::{Fixture, TREE};
+use crate::common::{Fixture, TREE, looked_at};
 use bristlecone_pmem::heap::damage_is_expected;
-use bristlecone_pmem::media::{Access, Auto};
-use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
+use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Batch, Store, StoreOptions, TransactionOptions};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -125,20 +124,7 @@ impl Subject {
 
     /// Reads all of a file in all ways. Returns whether damage was noticed.
     fn look(&self, path: &Path, writable: bool, what: &str) -> bool {
-        let options = PoolOptions {
-            media: MediaOptions {
-                access: if writable {
-                    Access::ReadWrite
-                } else {
-                    Access::ReadOnly
-                },
-                ..MediaOptions::default()
-            },
-        };
-        let Ok(pool) = Pool::open(path, &options) else {
-            return true;
-        };
-        let Ok(store) = Store::<Auto>::open(&pool, "s", &self.options) else {
+        let Some(store) = looked_at(path, writable, &self.options) else {
             return true;
         };
         let reported = store.recovery().damaged > 0;

@@ -49,6 +49,16 @@ pub fn journalled(dir: &Path) -> Arc<Pool<Auto>> {
     Pool::create(&dir.join("pool"), &options).unwrap()
 }
 
+/// Opens store `s` of a file, for writing too if it is to be `writable`; `None` if that is refused.
+pub fn looked_at(path: &Path, writable: bool, options: &StoreOptions) -> Option<Store<Auto>> {
+    let of_pool = match writable {
+        true => PoolOptions::default(),
+        false => PoolOptions::read_only(),
+    };
+    let pool = Pool::open(path, &of_pool).ok()?;
+    Store::open(&pool, "s", options).ok()
+}
+
 /// A clock that is set by hand.
 #[derive(Clone, Default)]
 pub struct Hands {
