@@ -390,3 +390,46 @@ fn what_is_being_swept_is_not_damaged() {
     }
     assert!(steps > 3, "{steps}");
 }
+
+/// Pages that are split, merged and replaced, and long values that come and go, are nothing to
+/// report.
+#[test]
+fn of_a_killed_store_that_is_whole_nothing_is_passed_over() {
+    let f = Fixture::new(TREE);
+    let key = |i: u64| format!("{:05}", i * 7_919 % 10_007);
+    for round in 0..12u64 {
+        for i in 0..1_500 {
+            let key = key(round * 700 + i);
+            match (i + round) % 5 {
+                0 => drop(f.store.delete(&f.k, key.as_bytes()).unwrap()),
+                1 if i % 20 == 1 => (f.store)
+                    .put(&f.k, key.as_bytes(), &vec![i as u8; 3_000])
+                    .unwrap(),
+                _ => f.put(&key, &format!("{round} {i}, a value")),
+            }
+        }
+        if round % 3 == 2 {
+            for i in (0..10_007).filter(|i| i % 9 > 1) {
+                f.store.delete(&f.k, format!("{i:05}").as_bytes()).unwrap();
+            }
+        }
+        let pool = Pool::<Auto>::salvage(&f.copy()).unwrap();
+        assert!(pool.problems().is_empty(), "{:?}", pool.problems());
+        let mut found = BTreeMap::new();
+        let report = Store::salvage(&pool, "s", f.store.now(), &mut |salvaged| {
+            let entry = salvaged.found.unwrap();
+            found.insert(salvaged.key.to_vec(), entry.value.to_vec());
+            ControlFlow::Continue(())
+        });
+        let report = report.unwrap();
+        assert_eq!((report.passed, report.violation), (Vec::new(), None));
+        let mut expected = BTreeMap::new();
+        let snapshot = f.store.snapshot();
+        let scanned = snapshot.scan::<Vec<u8>>(&f.k, .., |key, entry| {
+            expected.insert(key.to_vec(), entry.value.to_vec());
+            ControlFlow::Continue(())
+        });
+        scanned.unwrap();
+        assert!(expected.len() > 100 && found == expected, "round {round}");
+    }
+}
