@@ -4,8 +4,8 @@
 mod journal_support;
 
 use bristlecone_pmem::cell::PWord;
-use bristlecone_pmem::media::journal::Storage;
 use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
+use bristlecone_pmem::media::journal::{Site, Storage};
 use bristlecone_pmem::media::{Access, Durability, Journal, LINE, Media};
 use journal_support::{create, open, options};
 use rand::rngs::StdRng;
@@ -292,7 +292,7 @@ impl Storage for Forgetful {
         self.file.write_at(offset, bytes)
     }
 
-    fn sync(&self) -> io::Result<()> {
+    fn sync_at(&self, site: Site) -> io::Result<()> {
         if self.first {
             let before = self.shared.before_sync.lock().expect("no panics").take();
             if let Some(before) = before {
@@ -303,11 +303,11 @@ impl Storage for Forgetful {
         if self.told.swap(errors, Ordering::SeqCst) < errors {
             return Err(io::Error::other("a write was lost"));
         }
-        self.file.sync()
+        self.file.sync_at(site)
     }
 
-    fn write_durable(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_durable(offset, bytes)
+    fn write_durable_at(&self, offset: u64, bytes: &[u8], site: Site) -> io::Result<()> {
+        self.file.write_durable_at(offset, bytes, site)
     }
 
     fn allocate(&self, from: u64, to: u64) -> io::Result<()> {

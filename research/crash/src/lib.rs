@@ -16,12 +16,14 @@
 //! | [`concurrent`] | simulated threads under a deterministic scheduler, with crashes |
 //! | [`history`] | durable linearizability of their calls |
 //! | [`oracle`] | the checks of a recovered image |
+//! | [`disk`] | power cuts on a simulated disk, under the journal medium |
 //! | [`over`] | pools created over an older pool |
 //! | [`watchdog`] | an end to a run that hangs |
 
 pub mod campaign;
 pub mod concurrent;
 mod deferred;
+pub mod disk;
 pub mod explore;
 pub mod history;
 pub mod mutants;

@@ -1,9 +1,11 @@
 //! The command line: arguments, help and examples.
 
 mod bench;
+mod crash_disk;
 mod power_cut;
 
 pub use bench::{Bench, Limits, Micro, Peers, Redb};
+pub use crash_disk::CrashDisk;
 pub use power_cut::{Planted, PowerCut, PowerCutWriter};
 
 use bristlecone_command::args::{
@@ -49,6 +51,8 @@ Exit status: 0 done, 1 failed (or something was found, or no such key), 2 wrong 
 pub enum Command {
     /// Explore the states that a power cut can leave, and recover each of them
     Crash(Crash),
+    /// Cut the power on a simulated disk, in every write and sync, and recover what may be left
+    CrashDisk(CrashDisk),
     /// Regenerate a figure or table of the papers, beside its claims
     Figure(Figure),
     /// Simulate an index on a described memory device

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Crash(a) => commands::crash::run(&a),
+        Command::CrashDisk(a) => commands::crash_disk::run(&a),
         Command::Figure(a) => commands::figure::run(&a),
         Command::Model(a) => commands::model::run(&a),
         Command::Bench(a) => commands::bench::run(&a),

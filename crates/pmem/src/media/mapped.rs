@@ -5,6 +5,7 @@
 //! it show what persistent memory of the same speed would cost.
 
 use super::cpu::{self, FlushKind};
+use super::issued::{self, lines_of};
 use super::mapping::{Mapping, Sharing};
 use super::{Access, Media, MediaOptions, MediumKind, Recorder};
 use crate::error::{CommitError, OpenError, SpaceError};
@@ -87,11 +88,13 @@ unsafe impl Media for Mapped {
     fn flush(&self, addr: *const u8, len: usize) {
         let pool = (self.mapping.base().cast_const(), self.mapping.len());
         self.recorder.note(pool, addr, len);
+        issued::lines(lines_of(addr, len));
         cpu::flush(self.flush, addr, len);
     }
 
     #[inline(always)]
     fn fence(&self) {
+        issued::fence();
         cpu::persist_fence();
         self.recorder.fence(self.mapping.base());
     }

@@ -30,6 +30,7 @@ pub mod cpu;
 mod dram;
 mod dram_trace;
 mod instrument;
+mod issued;
 pub mod journal;
 mod mapped;
 mod mapping;
@@ -46,6 +47,7 @@ pub use dram_trace::{DramAccess, DramRegion, DramTouch, DramTrace, Untraced};
 #[cfg(feature = "explore")]
 pub use dram_trace::{DramObserver, Traced};
 pub use instrument::Instrument;
+pub use issued::{Issued, issued};
 pub use journal::Journal;
 pub use mapped::{Dax, Mapped};
 pub use mapping::Mapping;

@@ -9,6 +9,7 @@ use crate::server::{REDIS_VERSION, Server};
 use crate::session::{Context, Done, Flow, SessionCommand};
 use crate::table::value;
 use bristlecone_pmem::Media;
+use bristlecone_pmem::media::issued;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
@@ -154,6 +155,7 @@ fn of_persistence(server: &Server, text: &mut String) {
     let status = if failed { "err" } else { "ok" };
     let store = server.data.store();
     let (scrub, archive) = (store.scrub_stats(), store.archive_stats());
+    let issued = issued();
     lines!(
         text,
         "loading" = 0,
@@ -179,6 +181,8 @@ fn of_persistence(server: &Server, text: &mut String) {
         "archive_enabled" = u8::from(archive.is_some()),
         "applied_timestamp" = server.data.applied(),
         "durable_timestamp" = server.data.store().durable(),
+        "persist_lines" = issued.lines,
+        "persist_fences" = issued.fences,
     );
     if let Some(archive) = archive {
         lines!(

@@ -348,9 +348,21 @@ mod tests {
         let fixture = Fixture::new();
         let monitor = monitor(fixture.open());
         let server = &monitor.server;
+        let issued = |text: &str, name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap().trim().parse::<u64>().unwrap()
+        };
+        let before = prometheus::text(server);
         fixture.call(&server.data, "set here x");
         fixture.call(&server.data, "mget here here gone");
         let text = prometheus::text(server);
+        for name in ["lines", "fences"] {
+            let name = format!("bristlecone_persist_{name}_total ");
+            assert!(
+                issued(&text, &name) > issued(&before, &name),
+                "{name}\n{text}"
+            );
+        }
         for line in [
             "bristlecone_hits_total 2",
             "bristlecone_misses_total 1",

@@ -5,6 +5,7 @@ use crate::memory::resident;
 use crate::server::Server;
 use crate::table::{Durations, value};
 use bristlecone_pmem::Media;
+use bristlecone_pmem::media::issued;
 use std::fmt::{Display, Write};
 
 /// A metric: name, kind, help, value.
@@ -89,11 +90,12 @@ fn of_connections(server: &Server) -> [Metric; 16] {
 }
 
 /// Returns the metrics of the process, the pool and the store that are known at once.
-fn of_store(server: &Server) -> [Metric; 10] {
+fn of_store(server: &Server) -> [Metric; 12] {
     let store = server.data.store();
     let (pool, scrub) = (store.pool().info(), store.scrub_stats());
     let ready = u64::from(server.unready().is_empty());
     let counted = u64::from(store.is_counted());
+    let issued = issued();
     [
         gauge("resident_bytes", "Memory of the process", resident()),
         gauge("pool_bytes", "Size of the pool", pool.pool_bytes),
@@ -122,6 +124,12 @@ fn of_store(server: &Server) -> [Metric; 10] {
             "Rounds of scrubbing that came to their end",
             scrub.rounds,
         ),
+        counter(
+            "persist_lines_total",
+            "Cache lines flushed to persistent memory, or captured for the journal",
+            issued.lines,
+        ),
+        counter("persist_fences_total", "Fences after them", issued.fences),
         gauge("ready", "1, or 0 while writes are refused", ready),
         gauge(
             "durable_timestamp",

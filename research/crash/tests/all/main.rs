@@ -7,6 +7,7 @@ mod common;
 mod concurrent;
 mod crabtree;
 mod create_over;
+mod disk;
 mod exhaustive;
 mod fastfair;
 mod lstree;

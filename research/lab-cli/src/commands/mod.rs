@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod crash;
+pub mod crash_disk;
 pub mod export;
 pub mod figure;
 pub mod model;

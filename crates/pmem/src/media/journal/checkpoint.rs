@@ -222,6 +222,7 @@ impl Core {
     }
 
     /// Writes `header` to the slot that does not hold the last one.
+    #[track_caller]
     pub fn write_header(&self, keeper: &mut Keeper, header: Header) -> Result<(), CommitError> {
         let header = Header {
             generation: keeper.header.generation + 1,

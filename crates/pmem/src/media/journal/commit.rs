@@ -16,12 +16,14 @@
 use super::format::{FRAME_HEAD, Header};
 use super::image::{Behind, Image};
 use super::log::{Full, Log};
+use super::recover::Unsure;
 use super::stage::Stage;
 use super::stats::{JournalStats, Stats, count};
 use super::storage::{Storage, write_error};
 use crate::error::CommitError;
 use crate::media::{Durability, Sections};
 use crate::sync::lock;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
@@ -85,6 +87,8 @@ pub(super) struct Keeper {
     pub header: Header,
     /// The slot that it is in; the next goes to the other.
     pub slot: usize,
+    /// Replayed frames that are to be written once more before a session begins.
+    pub unsure: VecDeque<Unsure>,
     /// When the last checkpoint began.
     pub last: Option<Instant>,
     /// Room for copied pages, where memory is bounded. One for all checkpoints: each thread's would

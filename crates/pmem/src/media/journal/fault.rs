@@ -4,7 +4,12 @@
 //! truncation and hole is an event. At a chosen event the power is cut: unsynced data is then kept,
 //! dropped or torn at 512-byte sectors, write by write and in any order, as the seed decides. From
 //! then on every call fails, until [`FaultDisk::restart`] returns a new disk with the data that
-//! survived.
+//! survived. [`FaultDisk::record`] keeps the events, from which an explorer builds the disks of all
+//! cuts.
+//!
+//! A sync that fails loses some of the data for good, which stays visible until the power is cut,
+//! and the next one succeeds without it. So does Linux, whose page cache takes what it failed to
+//! write for written.
 //!
 //! ```
 //! use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
@@ -21,10 +26,10 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
-use super::storage::Storage;
+use super::storage::{Site, Storage};
 use crate::sync::lock;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 const SECTOR: usize = 512;
@@ -38,13 +43,37 @@ pub enum Which {
     Journal,
 }
 
-/// A change that is not durable yet.
-#[derive(Debug)]
-enum Pending {
+/// A change of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// These bytes at this offset.
     Write(u64, Vec<u8>),
+    /// Zeros up to this length.
     Extend(u64),
+    /// Nothing beyond this length.
     Truncate(u64),
+    /// Zeros from this offset on, so many.
     Punch(u64, u64),
+}
+
+/// What a disk was asked to do.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// The file.
+    pub which: Which,
+    /// The request.
+    pub what: What,
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// A change, to be durable at some time.
+    Change(Change),
+    /// These bytes at this offset, durable when it ends.
+    Durable(u64, Vec<u8>, Site),
+    /// All changes of the file are durable when it ends.
+    Sync(Site),
 }
 
 #[derive(Debug, Default)]
@@ -53,7 +82,7 @@ struct File {
     durable: Vec<u8>,
     /// The bytes that a reader sees.
     seen: Vec<u8>,
-    pending: Vec<Pending>,
+    pending: Vec<Change>,
 }
 
 #[derive(Debug)]
@@ -65,13 +94,18 @@ struct Disk {
     cut_at: Option<u64>,
     dead: bool,
     fail_sync_at: Option<u64>,
+    /// All syncs after a failed one fail, too.
     failing: bool,
+    tape: Option<Vec<Event>>,
+    /// How often its user was killed. Files of an earlier user do nothing any more.
+    killed: u64,
     /// Maximum number of bytes of both files together.
     capacity: Option<u64>,
     /// True if every write fails for want of space.
     full: bool,
     short_writes: bool,
     sync_time: Duration,
+    pool_time: Duration,
 }
 
 /// A disk with a pool file and a journal file. Clones are the same disk.
@@ -83,6 +117,8 @@ pub struct FaultDisk(Arc<Mutex<Disk>>);
 struct FaultFile {
     disk: FaultDisk,
     which: Which,
+    /// The kills before its user began.
+    user: u64,
 }
 
 fn next(random: &mut u64) -> u64 {
@@ -97,6 +133,10 @@ fn power_is_off() -> io::Error {
     io::Error::other("the power is off")
 }
 
+fn is_killed() -> io::Error {
+    io::Error::other("the process was killed")
+}
+
 fn no_space() -> io::Error {
     io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error())
 }
@@ -105,10 +145,30 @@ fn input_output() -> io::Error {
     io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error())
 }
 
-/// Applies `change` to `bytes`, or only to those of its sectors that `keep` names.
-fn apply(bytes: &mut Vec<u8>, change: &Pending, mut keep: impl FnMut() -> bool) {
+impl Change {
+    /// Applies it to a file's bytes. Of a write's sectors, in order, only to those that `keep`
+    /// returns true for.
+    pub fn apply(&self, bytes: &mut Vec<u8>, keep: impl FnMut() -> bool) {
+        apply(bytes, self, keep);
+    }
+
+    /// Returns the number of sectors that a write changes; 1 for another change, which is made
+    /// wholly or not at all.
+    #[must_use]
+    pub fn sectors(&self) -> usize {
+        match self {
+            Self::Write(offset, bytes) => {
+                let begin = *offset as usize;
+                (begin + bytes.len()).div_ceil(SECTOR) - begin / SECTOR
+            }
+            _ => 1,
+        }
+    }
+}
+
+fn apply(bytes: &mut Vec<u8>, change: &Change, mut keep: impl FnMut() -> bool) {
     match change {
-        Pending::Write(offset, data) => {
+        Change::Write(offset, data) => {
             let mut at = *offset as usize;
             let mut rest = &data[..];
             while !rest.is_empty() {
@@ -123,13 +183,13 @@ fn apply(bytes: &mut Vec<u8>, change: &Pending, mut keep: impl FnMut() -> bool) 
                 rest = &rest[n..];
             }
         }
-        Pending::Extend(len) => {
+        Change::Extend(len) => {
             if bytes.len() < *len as usize {
                 bytes.resize(*len as usize, 0);
             }
         }
-        Pending::Truncate(len) => bytes.truncate(*len as usize),
-        Pending::Punch(offset, len) => {
+        Change::Truncate(len) => bytes.truncate(*len as usize),
+        Change::Punch(offset, len) => {
             let end = (offset + len).min(bytes.len() as u64) as usize;
             if let Some(hole) = bytes.get_mut(*offset as usize..end) {
                 hole.fill(0);
@@ -151,10 +211,13 @@ impl FaultDisk {
             dead: false,
             fail_sync_at: None,
             failing: false,
+            tape: None,
+            killed: 0,
             capacity: None,
             full: false,
             short_writes: false,
             sync_time: Duration::ZERO,
+            pool_time: Duration::ZERO,
         })))
     }
 
@@ -164,6 +227,7 @@ impl FaultDisk {
         Arc::new(FaultFile {
             disk: self.clone(),
             which,
+            user: lock(&self.0).killed,
         })
     }
 
@@ -171,6 +235,12 @@ impl FaultDisk {
     pub fn cut_after(&self, events: u64) {
         let mut disk = lock(&self.0);
         disk.cut_at = Some(disk.events + events);
+    }
+
+    /// Kills the user: files that were handed out do nothing any more. What was written is there,
+    /// and what was not synced may still be lost.
+    pub fn kill(&self) {
+        lock(&self.0).killed += 1;
     }
 
     /// Cuts the power now.
@@ -200,6 +270,33 @@ impl FaultDisk {
     pub fn fail_sync(&self, n: u64) {
         let mut disk = lock(&self.0);
         disk.fail_sync_at = Some(disk.syncs + n);
+        disk.failing = true;
+    }
+
+    /// Makes the `n`-th sync from now (1 is the next) fail with EIO, and none after it.
+    pub fn fail_one_sync(&self, n: u64) {
+        let mut disk = lock(&self.0);
+        disk.fail_sync_at = Some(disk.syncs + n);
+        disk.failing = false;
+    }
+
+    /// Keeps all events from now on, for [`taken`](Self::taken). Their number is
+    /// [`events`](Self::events), if nothing happened before.
+    pub fn record(&self) {
+        lock(&self.0).tape = Some(Vec::new());
+    }
+
+    /// Returns the events kept so far, and keeps none any more.
+    #[must_use]
+    pub fn taken(&self) -> Vec<Event> {
+        lock(&self.0).tape.take().unwrap_or_default()
+    }
+
+    /// Returns true once a sync has failed.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        let disk = lock(&self.0);
+        disk.fail_sync_at.is_some_and(|at| disk.syncs >= at)
     }
 
     /// Limits the files' bytes together; `None` lifts the limit.
@@ -220,6 +317,11 @@ impl FaultDisk {
     /// Makes every sync take this long.
     pub fn set_sync_time(&self, time: Duration) {
         lock(&self.0).sync_time = time;
+    }
+
+    /// Makes every write and sync of the pool file take this long, and so checkpoints.
+    pub fn set_pool_time(&self, time: Duration) {
+        lock(&self.0).pool_time = time;
     }
 
     /// Returns the bytes of a file as a reader sees them now.
@@ -246,7 +348,7 @@ impl FaultDisk {
         let disk = &mut *lock(&self.0);
         let random = &mut disk.random;
         for (file, to) in disk.files.iter().zip(&mut lock(&after.0).files) {
-            let mut order: Vec<&Pending> = file.pending.iter().collect();
+            let mut order: Vec<&Change> = file.pending.iter().collect();
             for i in (1..order.len()).rev() {
                 order.swap(i, (next(random) % (i as u64 + 1)) as usize);
             }
@@ -278,7 +380,7 @@ impl FaultDisk {
             let file = &disk.files[which as usize];
             let mut bytes = file.durable.clone();
             for change in &file.pending {
-                if !matches!(change, Pending::Write(offset, _) if !keep(which, *offset)) {
+                if !matches!(change, Change::Write(offset, _) if !keep(which, *offset)) {
                     apply(&mut bytes, change, || true);
                 }
             }
@@ -314,16 +416,43 @@ impl Disk {
         Ok(self.dead)
     }
 
-    fn count_sync(&mut self) -> io::Result<()> {
+    /// Counts a sync of the last `changes` changes of a file that are not durable. If it is to
+    /// fail, some of them are lost, although readers see them.
+    fn count_sync(&mut self, which: Which, changes: usize) -> io::Result<()> {
         self.syncs += 1;
-        if self.failing || self.fail_sync_at.is_some_and(|at| self.syncs >= at) {
-            self.failing = true;
-            return Err(input_output());
+        let fails = (self.fail_sync_at).is_some_and(|at| match self.failing {
+            true => self.syncs >= at,
+            false => self.syncs == at,
+        });
+        if !fails {
+            return Ok(());
         }
-        Ok(())
+        let file = &mut self.files[which as usize];
+        let from = file.pending.len() - changes;
+        for change in file.pending.drain(from..) {
+            // The file's length is not in its pages.
+            if !matches!(change, Change::Write(..)) || next(&mut self.random) & 1 == 0 {
+                apply(&mut file.durable, &change, || true);
+            }
+        }
+        Err(input_output())
     }
 
-    fn change(&mut self, which: Which, change: Pending) -> io::Result<()> {
+    fn keep(&mut self, which: Which, what: impl FnOnce() -> What) {
+        if let Some(tape) = self.tape.as_mut().filter(|_| !self.dead) {
+            tape.push(Event {
+                which,
+                what: what(),
+            });
+        }
+    }
+
+    fn change(&mut self, which: Which, change: Change) -> io::Result<()> {
+        self.keep(which, || What::Change(change.clone()));
+        self.made(which, change)
+    }
+
+    fn made(&mut self, which: Which, change: Change) -> io::Result<()> {
         let cut = self.event()?;
         let file = &mut self.files[which as usize];
         apply(&mut file.seen, &change, || true);
@@ -332,9 +461,33 @@ impl Disk {
     }
 }
 
+impl FaultFile {
+    fn disk(&self) -> io::Result<MutexGuard<'_, Disk>> {
+        let disk = lock(&self.disk.0);
+        match disk.killed == self.user {
+            true => Ok(disk),
+            false => Err(is_killed()),
+        }
+    }
+
+    /// Takes the time of a call, without holding the disk up.
+    fn pause(&self, time: impl FnOnce(&Disk) -> Duration) -> io::Result<()> {
+        let disk = self.disk()?;
+        let mut time = time(&disk);
+        if self.which == Which::Pool {
+            time += disk.pool_time;
+        }
+        drop(disk);
+        if !time.is_zero() {
+            std::thread::sleep(time);
+        }
+        Ok(())
+    }
+}
+
 impl Storage for FaultFile {
     fn size(&self) -> io::Result<u64> {
-        let disk = lock(&self.disk.0);
+        let disk = self.disk()?;
         if disk.dead {
             return Err(power_is_off());
         }
@@ -342,7 +495,7 @@ impl Storage for FaultFile {
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        let disk = lock(&self.disk.0);
+        let disk = self.disk()?;
         if disk.dead {
             return Err(power_is_off());
         }
@@ -354,7 +507,8 @@ impl Storage for FaultFile {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
-        let mut disk = lock(&self.disk.0);
+        self.pause(|_| Duration::ZERO)?;
+        let mut disk = self.disk()?;
         if disk.full && !disk.dead {
             return Err(no_space());
         }
@@ -362,20 +516,19 @@ impl Storage for FaultFile {
         if disk.short_writes && n > 1 {
             n = 1 + (next(&mut disk.random) % (n as u64 - 1)) as usize;
         }
-        disk.change(self.which, Pending::Write(offset, bytes[..n].to_vec()))?;
+        disk.change(self.which, Change::Write(offset, bytes[..n].to_vec()))?;
         Ok(n)
     }
 
-    fn sync(&self) -> io::Result<()> {
-        let time = lock(&self.disk.0).sync_time;
-        if !time.is_zero() {
-            std::thread::sleep(time);
-        }
-        let mut disk = lock(&self.disk.0);
+    fn sync_at(&self, site: Site) -> io::Result<()> {
+        self.pause(|disk| disk.sync_time)?;
+        let mut disk = self.disk()?;
+        disk.keep(self.which, || What::Sync(site));
         if disk.event()? {
             return Err(power_is_off());
         }
-        disk.count_sync()?;
+        let changes = disk.files[self.which as usize].pending.len();
+        disk.count_sync(self.which, changes)?;
         let file = &mut disk.files[self.which as usize];
         // The same changes, all of them, in order: cheaper than copying the whole file.
         for change in file.pending.drain(..) {
@@ -385,18 +538,15 @@ impl Storage for FaultFile {
     }
 
     /// Only this write becomes durable; other changes stay pending.
-    fn write_durable(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let time = lock(&self.disk.0).sync_time;
-        if !time.is_zero() {
-            std::thread::sleep(time);
-        }
-        let mut disk = lock(&self.disk.0);
+    fn write_durable_at(&self, offset: u64, bytes: &[u8], site: Site) -> io::Result<()> {
+        self.pause(|disk| disk.sync_time)?;
+        let mut disk = self.disk()?;
         if disk.full && !disk.dead {
             return Err(no_space());
         }
-        let written = disk.change(self.which, Pending::Write(offset, bytes.to_vec()));
-        written?;
-        disk.count_sync()?;
+        disk.keep(self.which, || What::Durable(offset, bytes.to_vec(), site));
+        disk.made(self.which, Change::Write(offset, bytes.to_vec()))?;
+        disk.count_sync(self.which, 1)?;
         let file = &mut disk.files[self.which as usize];
         if let Some(change) = file.pending.pop() {
             apply(&mut file.durable, &change, || true);
@@ -405,7 +555,7 @@ impl Storage for FaultFile {
     }
 
     fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
-        let mut disk = lock(&self.disk.0);
+        let mut disk = self.disk()?;
         let total: usize = disk.files.iter().map(|f| f.seen.len()).sum();
         let here = disk.files[self.which as usize].seen.len() as u64;
         debug_assert!(from <= to, "extends");
@@ -416,18 +566,19 @@ impl Storage for FaultFile {
         {
             return Err(no_space());
         }
-        disk.change(self.which, Pending::Extend(to))
+        disk.change(self.which, Change::Extend(to))
     }
 
     fn truncate(&self, len: u64) -> io::Result<()> {
-        lock(&self.disk.0).change(self.which, Pending::Truncate(len))
+        self.disk()?.change(self.which, Change::Truncate(len))
     }
 
     fn another(&self) -> io::Result<Arc<dyn Storage>> {
+        drop(self.disk()?);
         Ok(self.disk.file(self.which))
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        lock(&self.disk.0).change(self.which, Pending::Punch(offset, len))
+        self.disk()?.change(self.which, Change::Punch(offset, len))
     }
 }

@@ -105,8 +105,9 @@ mod storage;
 #[doc(hidden)]
 pub use evict::compare_when_evicting;
 pub use stats::JournalStats;
-pub use storage::{FileStorage, Storage};
+pub use storage::{FileStorage, Site, Storage};
 
+use super::issued;
 use super::mapping::{Mapping, PAGE, Sharing};
 use super::{
     Access, Durability, Evicted, Goes, LINE, Media, MediaOptions, MediaRecovery, MediumKind,
@@ -192,7 +193,9 @@ impl Journal {
         }
         let pool = (core.image.base().cast_const(), core.image.len());
         self.recorder.note(pool, addr, len);
-        Some((start as u64 / LINE as u64, end.div_ceil(LINE as u64)))
+        let (first, end) = (start as u64 / LINE as u64, end.div_ceil(LINE as u64));
+        issued::lines(end - first);
+        Some((first, end))
     }
 
     fn stop_threads(&self) {
@@ -343,6 +346,7 @@ unsafe impl Media for Journal {
 
     #[inline]
     fn fence(&self) {
+        issued::fence();
         self.core.fence();
         self.recorder.fence(self.core.image.base());
     }

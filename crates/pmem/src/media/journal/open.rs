@@ -2,7 +2,7 @@
 
 use super::checkpoint::zero;
 use super::commit::{Core, Keeper};
-use super::format::{self, FIRST_SEGMENTS, Header, Position};
+use super::format::{self, FIRST_SEGMENTS, Frame, Header, Position};
 use super::image::{Behind, DirtyPages, Image};
 use super::log::Log;
 use super::recover::{Chain, Discard, Owner, Source, ToImage, foreign, is_named, nameless, owner};
@@ -13,6 +13,7 @@ use crate::error::{OpenError, Wrong};
 use crate::media::mapping::{Mapping, Sharing};
 use crate::media::{Access, LINE, MediaOptions, MediaRecovery, Recorder, Sections};
 use crate::sync::lock;
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -106,6 +107,7 @@ impl Journal {
             let chain = Chain {
                 end: header.head,
                 live: vec![header.head.segment],
+                unsure: VecDeque::new(),
                 report: MediaRecovery::default(),
             };
             (header, 0, chain)
@@ -114,6 +116,7 @@ impl Journal {
             problems,
             ..chain.report.clone()
         };
+        let unsure = chain.unsure.clone();
         let log = log_after(&header, chain);
         let behind = Behind {
             dirty,
@@ -136,6 +139,7 @@ impl Journal {
             keeper: Mutex::new(Keeper {
                 header,
                 slot,
+                unsure,
                 last: None,
                 copy: Vec::new(),
             }),
@@ -158,10 +162,9 @@ impl Journal {
             if tight {
                 // The image is exactly the content of the journal, so it may go to the pool file
                 // now. Later, the first frame might find no segment on a full disk.
-                core.journal
-                    .sync()
-                    .map_err(|e| OpenError::io(&journal_name, "sync", e))?;
-                core.checkpoint(&mut lock(&core.keeper))?;
+                let mut keeper = lock(&core.keeper);
+                core.settle(&*core.journal, &mut keeper, &journal_name)?;
+                core.checkpoint(&mut keeper)?;
             }
         }
         Ok(Self {
@@ -195,15 +198,15 @@ impl Journal {
         storage
             .allocate(0, end)
             .map_err(error.clone()("reserve space"))?;
-        zero(storage, 0, end).map_err(error.clone()("zero"))?;
-        // PERSIST: a journal of zeros, before a header says that it is one.
-        storage.sync().map_err(error("sync"))?;
+        // Beginning a session syncs them, before a header says that this is a journal.
+        zero(storage, 0, end).map_err(error("zero"))?;
         keeper.header = header;
         self.begun.store(false, Ordering::Relaxed);
         let mut log = lock(&self.core.log);
         let chain = Chain {
             end: header.head,
             live: vec![0],
+            unsure: VecDeque::new(),
             report: MediaRecovery::default(),
         };
         *log = log_after(&header, chain);
@@ -224,17 +227,54 @@ impl Journal {
         if let Ok(pool) = self.core.pool.another() {
             let _ = self.core.pool_aside.set(pool);
         }
-        // PERSIST: every replayed frame, before frames are written behind it (those of a killed
-        // writer may never have been synced).
-        aside.sync().map_err(|e| OpenError::io(&path, "sync", e))?;
+        self.core.settle(&**aside, keeper, &path)?;
         let header = Header {
             epoch: keeper.header.epoch + 1,
             ..keeper.header
         };
-        // PERSIST: the new epoch, before a frame carries it.
+        // PERSIST: the new epoch in both slots, before a frame carries it: a slot that is damaged
+        // later takes no frame with it.
+        self.core.write_header(keeper, header)?;
         self.core.write_header(keeper, header)?;
         lock(&self.core.log).epoch = header.epoch;
         self.begun.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Makes every replayed frame durable. Those of a killed writer may never have been synced. And
+    /// where a sync has failed, the page cache takes what the disk lacks for written: the frames
+    /// that nothing calls durable are written once more.
+    fn settle(
+        &self,
+        journal: &dyn Storage,
+        keeper: &mut Keeper,
+        path: &Path,
+    ) -> Result<(), OpenError> {
+        let salt = format::salt(&keeper.header.uuid);
+        let mut bytes = Vec::new();
+        for frame in &keeper.unsure {
+            bytes.resize(frame.bytes, 0);
+            let read = journal.read_full(frame.at, &mut bytes);
+            let read = read.map_err(|e| OpenError::io(path, "read", e))?;
+            let found = Frame::open(salt, &bytes[..read]).map(|(found, _)| found.seq);
+            if found != Some(frame.seq) || read != frame.bytes {
+                return Err(OpenError::Corrupt {
+                    path: path.to_path_buf(),
+                    what: format!(
+                        "frame {} was there when it was replayed and now is not: the disk has not kept what was written; open the pool again, which goes on from what the disk has",
+                        frame.seq
+                    ),
+                });
+            }
+            let again = journal.write_all(frame.at, &bytes);
+            again.map_err(|e| OpenError::io(path, "write", e))?;
+        }
+        // PERSIST: every replayed frame, before frames are written behind it, or pages that are
+        // ahead of those before it.
+        journal.sync().map_err(|e| OpenError::io(path, "sync", e))?;
+        keeper.unsure.clear();
         Ok(())
     }
 }

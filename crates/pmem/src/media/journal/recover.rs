@@ -22,6 +22,7 @@ use super::storage::Storage;
 use crate::error::{OpenError, Wrong};
 use crate::format::superblock::{self, Copy, Superblock};
 use crate::media::{LINE, MediaRecovery};
+use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use uuid::Uuid;
@@ -39,7 +40,18 @@ pub(super) struct Chain {
     pub end: Position,
     /// Segments that the chain goes through, in order; never empty.
     pub live: Vec<u32>,
+    /// Its last frames: nothing says that they ever became durable.
+    pub unsure: VecDeque<Unsure>,
     pub report: MediaRecovery,
+}
+
+/// A frame that was read, and that may be nowhere but in the page cache.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unsure {
+    pub seq: u64,
+    /// Its place in the journal's file.
+    pub at: u64,
+    pub bytes: usize,
 }
 
 /// Receives the frames of a chain, in order.
@@ -186,6 +198,7 @@ impl Source<'_> {
         let mut chain = Chain {
             end: header.head,
             live: vec![header.head.segment],
+            unsure: VecDeque::new(),
             report: MediaRecovery::default(),
         };
         let mut epoch = header.floor;
@@ -207,6 +220,15 @@ impl Source<'_> {
                     break;
                 }
                 epoch = frame.epoch;
+                let durable = frame.durable.max(header.required);
+                while chain.unsure.pop_front_if(|f| f.seq < durable).is_some() {}
+                if seq >= durable {
+                    chain.unsure.push_back(Unsure {
+                        seq,
+                        at: header.file_offset(segment, offset),
+                        bytes: frame.disk_bytes(),
+                    });
+                }
                 // Inside a segment, whose length fits 32 bits.
                 let end = offset + frame.disk_bytes() as u32;
                 chain.end = Position {

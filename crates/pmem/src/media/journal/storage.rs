@@ -9,11 +9,15 @@ use rustix::io::{Errno, ReadWriteFlags};
 use std::fmt::Debug;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// A file of bytes whose writes become durable when [`sync`](Self::sync) returns, and not before.
+/// The place in the code that asks for a sync, by which a test names it.
+pub type Site = &'static Location<'static>;
+
+/// A file of bytes whose writes become durable when `sync` returns, and not before.
 ///
 /// Until then a power failure may keep, drop or tear each write at 512-byte sectors, and in any
 /// order. All methods may be called from several threads at once.
@@ -40,15 +44,15 @@ pub trait Storage: Send + Sync + Debug {
     ///
     /// # Errors
     /// The operating system's error.
-    fn sync(&self) -> io::Result<()>;
+    fn sync_at(&self, site: Site) -> io::Result<()>;
 
     /// Writes all of `bytes` and makes them (not necessarily earlier writes) durable.
     ///
     /// # Errors
     /// The operating system's error; any part may have been written then.
-    fn write_durable(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    fn write_durable_at(&self, offset: u64, bytes: &[u8], site: Site) -> io::Result<()> {
         self.write_all(offset, bytes)?;
-        self.sync()
+        self.sync_at(site)
     }
 
     /// Extends the file from `from` to `to` bytes of zeros with real space behind them, so that a
@@ -110,6 +114,26 @@ pub trait Storage: Send + Sync + Debug {
             }
         }
         Ok(done)
+    }
+}
+
+impl dyn Storage + '_ {
+    /// [`Storage::sync_at`], from where it is called.
+    ///
+    /// # Errors
+    /// As there.
+    #[track_caller]
+    pub fn sync(&self) -> io::Result<()> {
+        self.sync_at(Location::caller())
+    }
+
+    /// [`Storage::write_durable_at`], from where it is called.
+    ///
+    /// # Errors
+    /// As there.
+    #[track_caller]
+    pub fn write_durable(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_durable_at(offset, bytes, Location::caller())
     }
 }
 
@@ -265,11 +289,11 @@ impl Storage for FileStorage {
         Ok(rustix::io::pwrite(self.fd()?, bytes, offset)?)
     }
 
-    fn sync(&self) -> io::Result<()> {
+    fn sync_at(&self, _: Site) -> io::Result<()> {
         Ok(rustix::fs::fdatasync(self.fd()?)?)
     }
 
-    fn write_durable(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    fn write_durable_at(&self, offset: u64, bytes: &[u8], site: Site) -> io::Result<()> {
         let fd = self.fd()?;
         if Direct::takes(offset, bytes)
             && let Some(direct) = self.direct.get_or_init(|| Direct::of(fd))
@@ -293,7 +317,7 @@ impl Storage for FileStorage {
         }
         if done < bytes.len() {
             self.write_all(offset + done as u64, &bytes[done..])?;
-            self.sync()?;
+            self.sync_at(site)?;
         }
         Ok(())
     }
@@ -380,7 +404,9 @@ mod tests {
             // Also over bytes that are only in the page cache.
             file.write_all(at as u64, &[0xEE; 100]).unwrap();
             model[at..at + 100].fill(0xEE);
-            file.write_durable(at as u64, &bytes).unwrap();
+            (&file as &dyn Storage)
+                .write_durable(at as u64, &bytes)
+                .unwrap();
             model[at..at + length].copy_from_slice(&bytes);
         }
         let mut found = vec![1; end];
