@@ -11,7 +11,7 @@ const FEW: usize = 3;
 const HEADERS: [usize; 2] = [0, 4096];
 
 /// Where the journal's frames begin.
-const FRAMES: u64 = 8192;
+pub(super) const FRAMES: u64 = 8192;
 
 /// Damage of a disk besides what a cut leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

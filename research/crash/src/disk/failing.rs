@@ -15,6 +15,8 @@ pub struct FailingFinding {
     pub seed: u64,
     /// The number of the sync that failed.
     pub sync: u64,
+    /// What came after it.
+    pub then: String,
     /// What is wrong.
     pub fault: Fault,
 }
@@ -25,16 +27,25 @@ pub struct FailingFinding {
 /// # Errors
 /// Something was lost, or did not work.
 pub fn fail_sync(subject: &dyn DiskSubject, seed: u64, sync: u64) -> Result<bool, FailingFinding> {
-    let found = |fault| FailingFinding { seed, sync, fault };
+    let mut then = String::new();
+    let found = |fault, then: &str| FailingFinding {
+        seed,
+        sync,
+        then: then.to_owned(),
+        fault,
+    };
     let mut rng = Rng::of(seed, 0xfa11, sync);
     let mut disk = FaultDisk::new(rng.next_u64());
     match rng.below(2) {
         0 => disk.fail_one_sync(sync),
-        _ => disk.fail_sync(sync),
+        _ => {
+            then.push_str("all later ones fail; ");
+            disk.fail_sync(sync);
+        }
     }
     let history = History::default();
     let worked = caught(|| subject.work(&disk, seed, &history));
-    worked.map_err(found)?;
+    worked.map_err(|fault| found(fault, ""))?;
     if disk.syncs() < sync {
         return Ok(false);
     }
@@ -48,19 +59,23 @@ pub fn fail_sync(subject: &dyn DiskSubject, seed: u64, sync: u64) -> Result<bool
             false => disk.restart(rng.next_u64()),
         };
         disk = after;
+        then.push_str(if kill { "kill; " } else { "cut; " });
         // A disk that fails once more, while it is recovered.
         if rng.below(3) == 0 {
             disk.fail_one_sync(1 + rng.below(6));
+            then.push_str("one more fails; ");
             let recovered = caught(|| subject.recover(&disk, seed, &allowed));
-            allowed = grown(recovered, &disk, &allowed).map_err(found)?;
+            allowed = grown(recovered, &disk, &allowed).map_err(|fault| found(fault, &then))?;
         } else {
-            let recovered = recover_caught(subject, &disk, seed, &allowed).map_err(found)?;
+            let recovered = recover_caught(subject, &disk, seed, &allowed)
+                .map_err(|fault| found(fault, &then))?;
             allowed = recovered.allowed(&allowed, disk.events());
         }
         disk.cut_now();
     }
     let last = disk.restart(rng.next_u64());
-    recover_caught(subject, &last, seed, &allowed).map_err(found)?;
+    then.push_str("cut");
+    recover_caught(subject, &last, seed, &allowed).map_err(|fault| found(fault, &then))?;
     Ok(true)
 }
 

@@ -29,7 +29,7 @@ const UUID: [u8; 16] = *b"lines of threads";
 const FIRST: u64 = 8192 / LINE as u64;
 /// Lines of a thread.
 const EACH: u64 = 600;
-const INITIAL: u64 = 128 << 10;
+
 /// Steps of a thread.
 const STEPS: u64 = 200;
 
@@ -44,6 +44,14 @@ struct Plan {
     checkpoints: bool,
     trims: bool,
     grows: bool,
+}
+
+/// Bytes of a new pool. A longer one has a journal that becomes longer before it is checkpointed.
+fn initial(seed: u64) -> u64 {
+    match seed % 4 {
+        3 => 1536 << 10,
+        _ => 128 << 10,
+    }
 }
 
 fn threads(seed: u64) -> usize {
@@ -104,18 +112,18 @@ fn options(access: Access, seed: u64) -> MediaOptions {
             1 => Durability::None,
             _ => Durability::Immediate,
         },
-        journal_max: [128 << 10, 512 << 10][(seed / 8 % 2) as usize],
+        journal_max: [256 << 10, 1 << 20][(seed / 8 % 2) as usize],
         ..MediaOptions::default()
     }
 }
 
-fn open_on(disk: &FaultDisk, options: &MediaOptions) -> Result<Journal, OpenError> {
+fn open_on(disk: &FaultDisk, access: Access, seed: u64) -> Result<Journal, OpenError> {
     Journal::open_on(
         disk.file(Which::Pool),
         disk.file(Which::Journal),
         Path::new("pool"),
-        INITIAL,
-        options,
+        initial(seed),
+        &options(access, seed),
     )
 }
 
@@ -199,7 +207,7 @@ impl DiskSubject for Lines {
             true => Ok(()),
             false => Err(progress(e)),
         };
-        let pm = match open_on(disk, &options(Access::Create, seed)) {
+        let pm = match open_on(disk, Access::Create, seed) {
             Ok(pm) => pm,
             Err(e) => return unless_failed(e.to_string()),
         };
@@ -263,7 +271,7 @@ impl DiskSubject for Lines {
             };
         }
         let failed = |e: &dyn std::fmt::Display| Fault::new(FaultKind::Recovery, e.to_string());
-        let pm = open_on(disk, &options(Access::ReadWrite, seed)).map_err(|e| failed(&e))?;
+        let pm = open_on(disk, Access::ReadWrite, seed).map_err(|e| failed(&e))?;
         let named = word(&pm, 32).load(&pm, Ordering::Acquire) != 0;
         if !named {
             return match allowed.made {

@@ -26,6 +26,17 @@ pub struct Mutant {
     pub left: Left,
 }
 
+impl Mutant {
+    /// Whether it leaves out the write of a header, or its sync.
+    #[must_use]
+    pub fn is_of_header(&self, events: &[Event]) -> bool {
+        events.iter().any(|event| match event.what {
+            What::Durable(at, _, site) => site == self.site && at < super::cuts::FRAMES,
+            _ => false,
+        })
+    }
+}
+
 impl std::fmt::Display for Mutant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let left = match self.left {

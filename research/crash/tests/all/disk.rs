@@ -2,8 +2,12 @@
 //! mutants of every sync.
 
 use bristlecone_crash::disk::failing::fail_sync;
-use bristlecone_crash::disk::mutants::{killed, mutants_of};
-use bristlecone_crash::disk::{DiskOptions, DiskReport, explore_disk, record_disk, subjects};
+use bristlecone_crash::disk::mutants::{Mutant, killed, mutants_of};
+use bristlecone_crash::disk::{
+    DiskOptions, DiskRecording, DiskReport, DiskSubject, explore_disk, record_disk, subjects,
+};
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 fn options(disks: usize, nested_every: u64) -> DiskOptions {
     DiskOptions {
@@ -16,27 +20,31 @@ fn options(disks: usize, nested_every: u64) -> DiskOptions {
     }
 }
 
+fn recorded(subject: &dyn DiskSubject, seeds: Range<u64>) -> Vec<DiskRecording> {
+    let record = |seed| record_disk(subject, seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    seeds.map(record).collect()
+}
+
+fn mutants(recordings: &[DiskRecording]) -> BTreeSet<Mutant> {
+    let all = recordings.iter();
+    all.flat_map(|recording| mutants_of(recording.events()))
+        .collect()
+}
+
 #[test]
 fn nothing_that_was_acknowledged_is_lost_by_a_cut() {
-    for subject in subjects() {
+    for (subject, seeds) in subjects().iter().zip([0..8, 0..4]) {
         let mut whole = DiskReport::default();
-        for seed in 0..6 {
-            let recording = record_disk(&*subject, seed).unwrap();
-            let report = explore_disk(&*subject, &recording, None, &options(3, 8));
-            whole.add(report);
+        for recording in recorded(&**subject, seeds) {
+            whole.add(explore_disk(&**subject, &recording, None, &options(2, 12)));
         }
         let name = subject.name();
-        eprintln!(
-            "{name}: {} events, {} disks, {} nested",
-            whole.events, whole.disks, whole.nested
+        let found = whole.found.first();
+        assert_eq!(whole.wrong, 0, "{name}: {found:?}");
+        assert!(
+            whole.disks > 1_000 && whole.nested > 500,
+            "{name}: {whole:?}"
         );
-        for found in &whole.found {
-            eprintln!(
-                "{name}, seed {}, {:?}: {}\n{}",
-                found.seed, found.events, found.fault, found.cut
-            );
-        }
-        assert_eq!(whole.wrong, 0);
     }
 }
 
@@ -46,33 +54,52 @@ fn nothing_that_was_acknowledged_is_lost_when_syncs_fail() {
         let mut runs = 0;
         for seed in 0..12 {
             let mut sync = 1;
-            loop {
-                match fail_sync(&*subject, seed, sync) {
-                    Ok(true) => runs += 1,
-                    Ok(false) => break,
-                    Err(found) => panic!("{}: {found:?}", subject.name()),
-                }
+            while fail_sync(&*subject, seed, sync)
+                .unwrap_or_else(|found| panic!("{}: {found:?}", subject.name()))
+            {
+                runs += 1;
                 sync += 1 + sync / 6;
             }
         }
-        eprintln!("{}: {runs} runs", subject.name());
+        assert!(runs > 100, "{}: {runs}", subject.name());
     }
 }
 
+/// The syncs of frames and pages. A header write is missed in few states only.
 #[test]
-fn every_sync_is_missed() {
-    for subject in subjects() {
-        let recordings: Vec<_> = (0..10)
-            .map(|seed| record_disk(&*subject, seed).unwrap())
-            .collect();
-        let mutants: std::collections::BTreeSet<_> = recordings
-            .iter()
-            .flat_map(|r| mutants_of(r.events()))
-            .collect();
-        for mutant in mutants {
-            let t = std::time::Instant::now();
-            let k = killed(&*subject, &recordings, &mutant, &options(8, 0));
-            eprintln!("{} {mutant}: {:?} {:?}", subject.name(), k, t.elapsed());
+fn a_sync_that_is_left_out_is_found() {
+    let subject = &*subjects()[0];
+    let recordings = recorded(subject, 0..4);
+    let of_header = |mutant: &Mutant| {
+        let mut all = recordings.iter();
+        all.any(|recording| mutant.is_of_header(recording.events()))
+    };
+    let (mut found, mut missed) = (0, Vec::new());
+    for mutant in mutants(&recordings) {
+        if of_header(&mutant) || !mutant.to_string().starts_with("commit.rs") {
+            continue;
+        }
+        match killed(subject, &recordings, &mutant, &options(4, 0)) {
+            Some(_) => found += 1,
+            None => missed.push(mutant.to_string()),
         }
     }
+    assert!(found >= 4 && missed.is_empty(), "{found} found, {missed:?}");
+}
+
+/// All syncs and header writes. Those that stay are known, each for its reason.
+#[test]
+#[ignore = "takes an hour; CI_FULL runs it"]
+fn every_sync_that_is_left_out_is_found() {
+    let all = subjects();
+    let recordings: Vec<_> = (all.iter().zip([0..24, 0..24]))
+        .map(|(subject, seeds)| recorded(&**subject, seeds))
+        .collect();
+    let mutants: BTreeSet<Mutant> = recordings.iter().flat_map(|of| mutants(of)).collect();
+    let missed = mutants.iter().filter(|mutant| {
+        let mut tries = all.iter().zip(&recordings);
+        !tries.any(|(subject, of)| killed(&**subject, of, mutant, &options(12, 0)).is_some())
+    });
+    let missed: Vec<String> = missed.map(ToString::to_string).collect();
+    assert_eq!(missed, Vec::<String>::new());
 }

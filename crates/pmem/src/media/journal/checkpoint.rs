@@ -160,6 +160,8 @@ impl Core {
             // ORDERING: Acquire fence; pairs with the Release fence that ends `Stage::fence`: a
             // store that was copied was made after fences that `appended` counts.
             fence(Ordering::Acquire);
+            // After a failure nothing is captured, and so `appended` does not count it.
+            self.health()?;
             let copied = self.stage.appended();
             // PERSIST: the journal through E, before any page that may depend on it.
             let required = self.durable_through(keeper, copied)?;
@@ -344,7 +346,8 @@ impl Core {
             floor: keeper.header.epoch,
             ..keeper.header
         };
-        self.write_header(keeper, header)?;
+        // PERSIST: the new length, before what is beyond it is cut off. The other slot keeps the
+        // checkpoint's header, behind whose head there is nothing either.
         self.write_header(keeper, header)?;
         self.cut_journal(keeper)
     }

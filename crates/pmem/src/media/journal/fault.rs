@@ -7,9 +7,9 @@
 //! survived. [`FaultDisk::record`] keeps the events, from which an explorer builds the disks of all
 //! cuts.
 //!
-//! A sync that fails loses some of the data for good, which stays visible until the power is cut,
-//! and the next one succeeds without it. So does Linux, whose page cache takes what it failed to
-//! write for written.
+//! A sync that fails loses some of the data for good, which stays visible until the power is cut.
+//! Each handle is told of that once, as by Linux: its page cache takes what it failed to write for
+//! written, so that later syncs succeed without it.
 //!
 //! ```
 //! use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
@@ -29,6 +29,7 @@
 use super::storage::{Site, Storage};
 use crate::sync::lock;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -83,6 +84,8 @@ struct File {
     /// The bytes that a reader sees.
     seen: Vec<u8>,
     pending: Vec<Change>,
+    /// How often a sync has lost some of its data.
+    lost: u64,
 }
 
 #[derive(Debug)]
@@ -119,6 +122,8 @@ struct FaultFile {
     which: Which,
     /// The kills before its user began.
     user: u64,
+    /// Lost writes that this handle was told of.
+    told: AtomicU64,
 }
 
 fn next(random: &mut u64) -> u64 {
@@ -224,10 +229,12 @@ impl FaultDisk {
     /// Returns a handle on one file. A file without bytes does not exist.
     #[must_use]
     pub fn file(&self, which: Which) -> Arc<dyn Storage> {
+        let disk = lock(&self.0);
         Arc::new(FaultFile {
             disk: self.clone(),
             which,
-            user: lock(&self.0).killed,
+            user: disk.killed,
+            told: AtomicU64::new(disk.files[which as usize].lost),
         })
     }
 
@@ -336,7 +343,7 @@ impl FaultDisk {
         disk.files[which as usize] = File {
             durable: bytes.clone(),
             seen: bytes,
-            pending: Vec::new(),
+            ..File::default()
         };
     }
 
@@ -363,7 +370,7 @@ impl FaultDisk {
             *to = File {
                 durable: bytes.clone(),
                 seen: bytes,
-                pending: Vec::new(),
+                ..File::default()
             };
         }
         after
@@ -428,6 +435,7 @@ impl Disk {
             return Ok(());
         }
         let file = &mut self.files[which as usize];
+        file.lost += 1;
         let from = file.pending.len() - changes;
         for change in file.pending.drain(from..) {
             // The file's length is not in its pages.
@@ -467,6 +475,16 @@ impl FaultFile {
         match disk.killed == self.user {
             true => Ok(disk),
             false => Err(is_killed()),
+        }
+    }
+
+    /// Returns the end of a sync through this handle, which is also told of what others have lost.
+    fn told(&self, disk: &Disk, synced: io::Result<()>) -> io::Result<()> {
+        let lost = disk.files[self.which as usize].lost;
+        // ORDERING: Relaxed; changed under the disk's lock only.
+        match self.told.swap(lost, Ordering::Relaxed) < lost {
+            true => Err(input_output()),
+            false => synced,
         }
     }
 
@@ -528,7 +546,8 @@ impl Storage for FaultFile {
             return Err(power_is_off());
         }
         let changes = disk.files[self.which as usize].pending.len();
-        disk.count_sync(self.which, changes)?;
+        let synced = disk.count_sync(self.which, changes);
+        self.told(&disk, synced)?;
         let file = &mut disk.files[self.which as usize];
         // The same changes, all of them, in order: cheaper than copying the whole file.
         for change in file.pending.drain(..) {
@@ -546,7 +565,8 @@ impl Storage for FaultFile {
         }
         disk.keep(self.which, || What::Durable(offset, bytes.to_vec(), site));
         disk.made(self.which, Change::Write(offset, bytes.to_vec()))?;
-        disk.count_sync(self.which, 1)?;
+        let synced = disk.count_sync(self.which, 1);
+        self.told(&disk, synced)?;
         let file = &mut disk.files[self.which as usize];
         if let Some(change) = file.pending.pop() {
             apply(&mut file.durable, &change, || true);

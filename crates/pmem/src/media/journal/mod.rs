@@ -36,7 +36,8 @@
 //!    frames are a prefix of what was captured.
 //! 2. Of two captures of one line, the one later in the journal is the later state (`stage.rs`).
 //! 3. A store that a capture or a page copy holds was made after fences that are all earlier in
-//!    the journal (than the capture), or below E (of the copy).
+//!    the journal (than the capture), or below E (of the copy). After a failure nothing is
+//!    captured, so a copy made then is not written.
 //! 4. The pool file is written only by checkpoints, with copies whose E is durable, and with long
 //!    runs of fresh blocks (`direct.rs`), when what had freed these is durable.
 //! 5. Both header slots lead into frames that are still there: a segment is reused only when

@@ -8,6 +8,7 @@ use super::log::Log;
 use super::recover::{Chain, Discard, Owner, Source, ToImage, foreign, is_named, nameless, owner};
 use super::stage::Stage;
 use super::stats::Stats;
+use super::storage::Shared;
 use super::{Journal, Storage, journal_path};
 use crate::error::{OpenError, Wrong};
 use crate::media::mapping::{Mapping, Sharing};
@@ -222,7 +223,7 @@ impl Journal {
         }
         let path = journal_path(&self.path);
         let aside = (self.core.journal.another()).map_err(|e| OpenError::io(&path, "open", e))?;
-        let aside = self.core.aside.get_or_init(|| aside);
+        let aside = self.core.aside.get_or_init(|| Arc::new(Shared::new(aside)));
         // Where the file cannot be opened again, as after a renaming, all goes into the journal.
         if let Ok(pool) = self.core.pool.another() {
             let _ = self.core.pool_aside.set(pool);

@@ -159,6 +159,9 @@ impl Stage {
     pub fn fence(&self, image: &Image) -> bool {
         let mut slot = lock(&self.slots[SLOT.with(|s| *s)]);
         if slot.noted.is_empty() {
+            // ORDERING: Release fence; as below. After a failure nothing is noted: a copied store
+            // then implies that `trouble` is seen, which this thread has seen.
+            fence(Ordering::Release);
             return false;
         }
         if slot.noted.len() > 1 {

@@ -1,7 +1,7 @@
 //! The journal medium's view of a file. It is a trait, so that tests can use a failing disk.
 
 use super::format::SECTOR;
-use crate::error::{CommitError, OpenError};
+use crate::error::{CommitError, OpenError, copy_io};
 use crate::media::mapping::{PAGE, sync_parent};
 use crate::sync::lock;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
@@ -140,12 +140,15 @@ impl dyn Storage + '_ {
 /// Returns the commit error for a failed write: a lack of space may end, and anything else is
 /// fatal.
 pub(super) fn write_error(doing: &'static str, source: io::Error) -> CommitError {
-    match source.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            CommitError::NoSpace { doing, source }
-        }
-        _ => CommitError::Failed { doing, source },
+    match is_full(&source) {
+        true => CommitError::NoSpace { doing, source },
+        false => CommitError::Failed { doing, source },
     }
+}
+
+fn is_full(e: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(e.kind(), StorageFull | QuotaExceeded)
 }
 
 /// Maximum length of a direct write. Longer writes go through the page cache.
@@ -368,6 +371,77 @@ impl Storage for FileStorage {
             }
             other => Ok(other?),
         }
+    }
+}
+
+/// A handle that several threads sync. The system tells each handle once that it could not write,
+/// and so only one of these threads: the others are told here, before they take what was written
+/// for durable.
+#[derive(Debug)]
+pub(super) struct Shared {
+    file: Arc<dyn Storage>,
+    /// Held across syncs: the one that fails is noted before another begins.
+    failed: Mutex<Option<io::Error>>,
+}
+
+impl Shared {
+    pub fn new(file: Arc<dyn Storage>) -> Self {
+        Self {
+            file,
+            failed: Mutex::new(None),
+        }
+    }
+
+    fn once(&self, sync: impl FnOnce(&dyn Storage) -> io::Result<()>) -> io::Result<()> {
+        let mut failed = lock(&self.failed);
+        if let Some(e) = &*failed {
+            return Err(copy_io(e));
+        }
+        let result = sync(&*self.file);
+        if let Err(e) = &result
+            && !is_full(e)
+        {
+            *failed = Some(copy_io(e));
+        }
+        result
+    }
+}
+
+impl Storage for Shared {
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.file.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write_at(offset, bytes)
+    }
+
+    fn sync_at(&self, site: Site) -> io::Result<()> {
+        self.once(|file| file.sync_at(site))
+    }
+
+    fn write_durable_at(&self, offset: u64, bytes: &[u8], site: Site) -> io::Result<()> {
+        self.once(|file| file.write_durable_at(offset, bytes, site))
+    }
+
+    fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
+        self.file.allocate(from, to)
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        self.file.truncate(len)
+    }
+
+    fn another(&self) -> io::Result<Arc<dyn Storage>> {
+        self.file.another()
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.file.punch(offset, len)
     }
 }
 
