@@ -30,7 +30,7 @@ pub mod lines;
 pub mod mutants;
 pub mod store;
 
-pub use explore::{DiskFinding, DiskOptions, DiskReport, explore_disk, record_disk};
+pub use explore::{DiskFinding, DiskOptions, DiskRecording, DiskReport, explore_disk, record_disk};
 pub use history::{Allowed, History, Recovered};
 
 use crate::subject::Fault;

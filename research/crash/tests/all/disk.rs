@@ -69,7 +69,7 @@ fn nothing_that_was_acknowledged_is_lost_when_syncs_fail() {
 #[test]
 fn a_sync_that_is_left_out_is_found() {
     let subject = &*subjects()[0];
-    let recordings = recorded(subject, 0..4);
+    let recordings = recorded(subject, 4..8);
     let of_header = |mutant: &Mutant| {
         let mut all = recordings.iter();
         all.any(|recording| mutant.is_of_header(recording.events()))
