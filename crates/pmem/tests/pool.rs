@@ -297,3 +297,117 @@ fn what_is_no_pool_says_what_it_is() {
     file.write_all_at(b"corrupt!", 4196).unwrap();
     assert!(matches!(open(), OpenError::Corrupt { .. }));
 }
+
+/// A medium with caches that outlive a process, which notes the lines that are flushed, and whether
+/// anything was fenced before.
+struct Caches {
+    mapped: Mapped,
+    flushed: std::sync::Mutex<std::collections::BTreeSet<u64>>,
+    /// The lines that were flushed before the first fence.
+    first: AtomicU64,
+}
+
+impl bristlecone_pmem::media::Instrument for Caches {
+    type Dram = bristlecone_pmem::media::Untraced;
+}
+
+// SAFETY: 1 to 6. as of `Mapped`, which it wraps.
+unsafe impl Media for Caches {
+    fn open(
+        path: &Path,
+        initial: u64,
+        options: &bristlecone_pmem::MediaOptions,
+    ) -> Result<Self, OpenError> {
+        Ok(Self {
+            mapped: Mapped::open(path, initial, options)?,
+            flushed: std::sync::Mutex::default(),
+            first: AtomicU64::new(0),
+        })
+    }
+
+    fn kind(&self) -> MediumKind {
+        self.mapped.kind()
+    }
+
+    fn flush(&self, addr: *const u8, len: usize) {
+        let at = (addr.addr() - self.base().addr()) as u64;
+        let lines = at / 64..(at + len as u64).div_ceil(64);
+        self.flushed.lock().unwrap().extend(lines);
+        self.mapped.flush(addr, len);
+    }
+
+    fn fence(&self) {
+        let flushed = self.flushed.lock().unwrap().len() as u64;
+        // ORDERING: Relaxed (both); one thread.
+        let _ = (self.first).compare_exchange(0, flushed, Ordering::Relaxed, Ordering::Relaxed);
+        self.mapped.fence();
+    }
+
+    fn base(&self) -> *mut u8 {
+        self.mapped.base()
+    }
+
+    fn len(&self) -> u64 {
+        self.mapped.len()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.mapped.capacity()
+    }
+
+    fn grow(&self, len: u64) -> Result<(), bristlecone_pmem::SpaceError> {
+        self.mapped.grow(len)
+    }
+
+    fn shrink(&self, len: u64) -> Result<(), bristlecone_pmem::SpaceError> {
+        self.mapped.shrink(len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> Result<(), bristlecone_pmem::SpaceError> {
+        self.mapped.punch(offset, len)
+    }
+
+    fn read_only(&self) -> bool {
+        self.mapped.read_only()
+    }
+
+    fn keeps_unflushed(&self) -> bool {
+        true
+    }
+
+    fn sync(&self) -> Result<(), bristlecone_pmem::CommitError> {
+        self.mapped.sync()
+    }
+}
+
+/// What a killed process had not flushed is made durable before the next one relies on it.
+#[test]
+fn what_is_in_use_is_written_back_after_a_kill() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    let pool = Pool::<Mapped>::create(&path, &options()).unwrap();
+    let root = pool.create_root("numbers", &kind()).unwrap();
+    let heap = root.heap();
+    // Blocks of a class, and runs of chunks.
+    let sizes = [64, 4096, 300_000, 1_000_000];
+    let blocks = sizes.map(|bytes| (heap.alloc(bytes).unwrap().get(), bytes));
+    let used = pool.info().used_bytes;
+    let killed = dir.path().join("killed");
+    std::fs::copy(&path, &killed).unwrap();
+    drop((heap, root, pool));
+    let pool = Pool::<Caches>::open(&killed, &options()).unwrap();
+    // ORDERING: Relaxed; one thread.
+    let first = pool.pm().first.load(Ordering::Relaxed);
+    assert!(first * 64 >= used, "{first} lines before the first fence");
+    for (block, bytes) in blocks {
+        let flushed = pool.pm().flushed.lock().unwrap();
+        let missing =
+            (block / 64..(block + bytes).div_ceil(64)).find(|line| !flushed.contains(line));
+        assert_eq!(missing, None, "of {bytes} bytes");
+    }
+    drop(pool);
+    // After a clean close nothing has to be.
+    let pool = Pool::<Caches>::open(&killed, &options()).unwrap();
+    let first = pool.pm().first.load(Ordering::Relaxed);
+    assert!(first < 10, "{first} lines before the first fence");
+}

@@ -292,6 +292,10 @@ unsafe impl Media for Auto {
         each!(self, pm => pm.attach(uuid))
     }
 
+    fn keeps_unflushed(&self) -> bool {
+        each!(self, pm => pm.keeps_unflushed())
+    }
+
     fn history_found(&self) -> bool {
         each!(self, pm => pm.history_found())
     }

@@ -205,6 +205,10 @@ unsafe impl<M: Media, const PERSISTENT: bool> Media for Counting<M, PERSISTENT> 
         self.inner.attach(uuid)
     }
 
+    fn keeps_unflushed(&self) -> bool {
+        self.inner.keeps_unflushed()
+    }
+
     fn history_found(&self) -> bool {
         self.inner.history_found()
     }

@@ -38,9 +38,17 @@ struct Counts {
     fences: AtomicU64,
 }
 
-/// All counts there are, and those that no thread has.
-static ALL: Mutex<(Vec<&CachePadded<Counts>>, Vec<&CachePadded<Counts>>)> =
-    Mutex::new((Vec::new(), Vec::new()));
+/// All counts there are.
+struct All {
+    every: Vec<&'static CachePadded<Counts>>,
+    /// Those that no thread has.
+    free: Vec<&'static CachePadded<Counts>>,
+}
+
+static ALL: Mutex<All> = Mutex::new(All {
+    every: Vec::new(),
+    free: Vec::new(),
+});
 
 /// For threads that are ending, and have given their counts back.
 static LATE: Counts = Counts {
@@ -53,10 +61,10 @@ struct Mine(&'static CachePadded<Counts>);
 
 impl Mine {
     fn take() -> Self {
-        let (all, free) = &mut *lock(&ALL);
-        Self(free.pop().unwrap_or_else(|| {
+        let mut all = lock(&ALL);
+        Self(all.free.pop().unwrap_or_else(|| {
             let new: &'static _ = Box::leak(Box::default());
-            all.push(new);
+            all.every.push(new);
             new
         }))
     }
@@ -64,7 +72,7 @@ impl Mine {
 
 impl Drop for Mine {
     fn drop(&mut self) {
-        lock(&ALL).1.push(self.0);
+        lock(&ALL).free.push(self.0);
     }
 }
 
@@ -120,7 +128,7 @@ pub fn issued() -> Issued {
     let of = |to: fn(&Counts) -> &AtomicU64| {
         // ORDERING: Relaxed; as in `add`.
         let each = all
-            .0
+            .every
             .iter()
             .map(|counts| to(counts).load(Ordering::Relaxed));
         each.sum::<u64>() + to(&LATE).load(Ordering::Relaxed)
@@ -137,7 +145,7 @@ mod tests {
 
     #[test]
     fn threads_count_on_where_others_have_ended() {
-        let counts = || lock(&ALL).0.len();
+        let counts = || lock(&ALL).every.len();
         let before = issued();
         for _ in 0..50 {
             std::thread::spawn(|| {

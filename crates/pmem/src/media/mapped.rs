@@ -238,6 +238,11 @@ unsafe impl Media for Dax {
         self.0.read_only()
     }
 
+    /// The processor's caches do, unless they keep their content in a power failure too.
+    fn keeps_unflushed(&self) -> bool {
+        self.0.flush != FlushKind::None
+    }
+
     fn sync(&self) -> Result<(), CommitError> {
         self.0.sync()
     }

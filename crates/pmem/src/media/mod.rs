@@ -441,6 +441,13 @@ pub unsafe trait Media: Instrument + Send + Sync + Sized + 'static {
         true
     }
 
+    /// Returns true if what a killed process had stored and not flushed is seen by the next one,
+    /// and may be lost after that. An opening then writes back what is in use before it relies on
+    /// it.
+    fn keeps_unflushed(&self) -> bool {
+        false
+    }
+
     /// Makes the whole content durable in the pool file itself, whatever the durability level.
     ///
     /// # Errors

@@ -28,6 +28,7 @@ mod check;
 mod roots;
 mod space;
 mod superblock;
+mod write_back;
 
 pub use crate::format::layout;
 pub use crate::format::layout::MAX_RUN;
@@ -325,6 +326,9 @@ impl<M: Media> Pool<M> {
             }
         }
         let unowned = pool.load_chunks(wrong)?;
+        if !was_clean && pool.pm.keeps_unflushed() && !pool.pm.read_only() {
+            pool.write_back();
+        }
         {
             let mut superblock = lock(&pool.superblock);
             *superblock = superblock.clone().opened(pool.pm.kind());

@@ -87,7 +87,21 @@ fn a_sync_that_is_left_out_is_found() {
     assert!(found >= 4 && missed.is_empty(), "{found} found, {missed:?}");
 }
 
-/// All syncs and header writes. Those that stay are known, each for its reason.
+/// The reason that the code gives for the sync or write that a mutant leaves out.
+fn reason(mutant: &Mutant) -> String {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
+    let source = std::fs::read_to_string(format!("{root}{}", mutant.site.file())).unwrap();
+    let before: Vec<&str> = source.lines().take(mutant.site.line() as usize).collect();
+    let reason = |line: &&str| Some(line.split_once("// PERSIST: ")?.1.to_owned());
+    before.iter().rev().find_map(reason).unwrap()
+}
+
+/// All syncs and header writes. Those that no cut needs:
+/// - a longer journal's length: frames in it are synced with it, and the header's count may be
+///   ahead of it; so a lack of space shows early;
+/// - each of the two headers that have the count: one is enough, unless the other is damaged while
+///   frames are in the new segments and no checkpoint has been made since;
+/// - the last header of a session: what it leaves out has been checkpointed.
 #[test]
 #[ignore = "takes an hour; CI_FULL runs it"]
 fn every_sync_that_is_left_out_is_found() {
@@ -95,11 +109,18 @@ fn every_sync_that_is_left_out_is_found() {
     let recordings: Vec<_> = (all.iter().zip([0..24, 0..24]))
         .map(|(subject, seeds)| recorded(&**subject, seeds))
         .collect();
-    let mutants: BTreeSet<Mutant> = recordings.iter().flat_map(|of| mutants(of)).collect();
-    let missed = mutants.iter().filter(|mutant| {
+    let every: BTreeSet<Mutant> = recordings.iter().flat_map(|of| mutants(of)).collect();
+    let missed = every.iter().filter(|mutant| {
         let mut tries = all.iter().zip(&recordings);
         !tries.any(|(subject, of)| killed(&**subject, of, mutant, &options(12, 0)).is_some())
     });
-    let missed: Vec<String> = missed.map(ToString::to_string).collect();
-    assert_eq!(missed, Vec::<String>::new());
+    let missed: BTreeSet<String> = missed.map(reason).collect();
+    let known = [
+        "the file's length and space, before a frame is put there.",
+        "the count, before a frame is put in the new segments: recovery looks no further.",
+        "the new length, before what is beyond it is cut off. The other slot keeps the",
+    ];
+    let unknown = missed.iter().filter(|reason| !known.contains(&&reason[..]));
+    assert_eq!(unknown.collect::<Vec<_>>(), Vec::<&String>::new());
+    assert!(every.len() > 15, "{every:?}");
 }
