@@ -4,7 +4,7 @@
 use bristlecone_pmem::cell::PWord;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::media::journal::journal_path;
-use bristlecone_pmem::pool::layout::{CHUNK, CHUNK_TABLE, ChunkUse, ROOT_TABLE};
+use bristlecone_pmem::pool::layout::{CHUNK, CHUNK_TABLE, ChunkUse, REGION, ROOT_TABLE};
 use bristlecone_pmem::pool::{DataKind, RootKind};
 use bristlecone_pmem::{Access, Media, MediumKind, OpenError, Pool, PoolOptions};
 use std::os::unix::fs::FileExt;
@@ -41,6 +41,8 @@ impl Fixture {
         let pool = Pool::<Auto>::create(&live, &options).unwrap();
         let root = pool.create_root("r", &kind()).unwrap();
         let heap = root.heap();
+        // The blocks lie behind the smallest pool.
+        heap.alloc(CHUNK).unwrap();
         let mut places = Vec::new();
         for i in 0..BLOCKS {
             let block = heap.alloc(BLOCK).unwrap().get();
@@ -265,6 +267,57 @@ fn a_chunk_word_may_be_another_that_passes_its_check() {
             bytes[..8].copy_from_slice(&was)
         });
     }
+    f.all_is_there(&[]);
+}
+
+/// Words that are those of other chunks pass their checks: sectors of the table that were swapped, or
+/// are as they were before.
+#[test]
+fn a_chunk_word_may_be_that_of_another_chunk() {
+    let f = Fixture::new(MediumKind::Mapped, true);
+    let chunk = f.places[0] / CHUNK;
+    let (owner, class) = (0, 3);
+    for used in [
+        ChunkUse::Free,
+        ChunkUse::Blocks { owner, class },
+        ChunkUse::Blocks { owner, class: 9 },
+        ChunkUse::Blocks { owner: 7, class },
+        ChunkUse::Run { owner, chunks: 2 },
+    ] {
+        f.change(CHUNK_TABLE + chunk * 8, |bytes| {
+            bytes[..8].copy_from_slice(&used.encode().to_le_bytes());
+        });
+        f.all_is_there(&[]);
+    }
+}
+
+/// Bytes of a superblock copy without its checksum.
+const SUMMED: usize = 508;
+
+fn set_size(f: &Fixture, size: u64) {
+    for at in [0, 4096] {
+        f.change(at, |bytes| {
+            bytes[24..32].copy_from_slice(&size.to_le_bytes());
+            let sum = crc32c::crc32c(&bytes[..SUMMED]);
+            bytes[SUMMED..SUMMED + 4].copy_from_slice(&sum.to_le_bytes());
+        });
+    }
+}
+
+/// A superblock that said that the pool has a terabyte took memory for as many chunks.
+#[test]
+fn a_superblock_may_say_any_size() {
+    let f = Fixture::new(MediumKind::Mapped, true);
+    for size in [1 << 30, 1 << 40, 1 << 50, u64::MAX, u64::MAX - CHUNK + 1] {
+        set_size(&f, size);
+        let pool = Pool::<Auto>::salvage(&f.path).unwrap();
+        assert!(pool.size() <= REGION, "{:#x}", pool.size());
+        drop(pool);
+        f.all_is_there(&["bytes"]);
+    }
+    // It is of an earlier time: the pool has grown since.
+    set_size(&f, 2 * CHUNK);
+    assert!(f.places.iter().all(|place| *place >= 2 * CHUNK));
     f.all_is_there(&[]);
 }
 

@@ -10,6 +10,7 @@ use crate::error::StoreError;
 use crate::options::StoreOptions;
 use crate::report::{SalvageReport, Salvaged};
 use crate::root::{self, StoreRoot};
+use crate::tree::DESIGN;
 use bristlecone_pmem::{Media, Pool};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -82,6 +83,40 @@ pub(crate) fn open<'f, M: Media>(
     };
     store.check_finished(name)?;
     Ok((store, *format))
+}
+
+/// As [`open`], for reading what is whole. In a pool that is salvaged it goes past damage of the
+/// store's own root words, which it returns.
+///
+/// # Errors
+/// [`StoreError`]
+pub(crate) fn open_to_salvage<'f, M: Media>(
+    pool: &Arc<Pool<M>>,
+    name: &str,
+    formats: &[&'f dyn StoreFormat<M>],
+) -> Result<(StoreRoot<M>, &'f dyn StoreFormat<M>, Vec<String>), StoreError> {
+    if !pool.is_salvaged() {
+        let (store, format) = open(pool, name, formats)?;
+        return Ok((store, format, Vec::new()));
+    }
+    let store = root::open(pool, name)?;
+    let mut passed = Vec::new();
+    let mut found = store.version();
+    let index = pool.roots().into_iter();
+    let mut index = index.filter(|root| root.name == store.index_name);
+    // No other format has an index of that design.
+    if found != CLUSTERED && index.any(|root| root.kind.design == DESIGN) {
+        passed.push(format!(
+            "the root of store {name:?} says format {found}; its index is of format {CLUSTERED}"
+        ));
+        found = CLUSTERED;
+    }
+    if let Err(e) = store.check_finished(name) {
+        passed.push(e.to_string());
+    }
+    let format = formats.iter().find(|format| format.version() == found);
+    let format = format.ok_or_else(|| refused(name, found))?;
+    Ok((store, *format, passed))
 }
 
 /// Returns why a store of that format was not opened: it is none of those that were asked for.

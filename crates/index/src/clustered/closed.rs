@@ -48,6 +48,14 @@ where
         saved::save(self.root(), &self.heap, root::CLOSED, state);
     }
 
+    /// The checksum that the table's words had at the last close, if that saved it and nobody has
+    /// had the tree open for writing since.
+    pub(super) fn closed_sum(&self) -> Option<u32> {
+        saved::load(self.root(), root::CLOSED, |state| {
+            Some(u32::from_le_bytes(*state.first_chunk()?))
+        })
+    }
+
     /// Takes over what the last close saved, if it is whole and the table is as it was then: the
     /// numbers, and the marks of all blocks. Otherwise no block is marked.
     pub(super) fn load_closed(&self) -> bool {

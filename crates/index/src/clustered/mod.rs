@@ -153,6 +153,8 @@ mod tests_outer;
 #[cfg(test)]
 mod tests_rescue;
 #[cfg(test)]
+mod tests_salvaged;
+#[cfg(test)]
 mod tests_scrub;
 #[cfg(test)]
 mod tests_serial;

@@ -228,6 +228,10 @@ where
         let heap = root.heap();
         heap.begin_recovery();
         let corrupt = TreeError::Corrupt;
+        let mended = match pool.is_salvaged() {
+            true => root::mend(&root),
+            false => Vec::new(),
+        };
         let salt = root::salt(&root).map_err(corrupt)?;
         let generations = root::required(&root, root::GENERATIONS).map_err(corrupt)?;
         let stamps = root::required(&root, root::STAMPS).map_err(corrupt)?;
@@ -235,6 +239,7 @@ where
         let ceilings = (generations, stamps);
         let mut tree = Self::assemble(root, heap, options, salt, ceilings, slots)?;
         tree.sums_on_read = loading == Loading::WhenTouched;
+        tree.passed = mended;
         let opened = tree.recover(loading);
         if let Err(e) = opened {
             // Nothing of this tree may be changed at its end.
@@ -320,8 +325,9 @@ where
             let recovered = log.recover(|record| self.apply(record));
             merges = self.or_passed(recovered)?.unwrap_or_default();
         }
+        let is_salvaged = self.pool.is_salvaged();
         // A saved state would hide damage of what it was saved from.
-        self.report.clean = !self.pool.is_salvaged() && self.load_closed();
+        self.report.clean = !is_salvaged && self.load_closed();
         if !self.report.clean
             && let Some(log) = &log
         {
@@ -364,9 +370,9 @@ where
         }
         // ORDERING: Relaxed; a count.
         self.made_again.fetch_add(mended, Ordering::Relaxed);
-        if self.pool.is_salvaged() {
-            self.lead_again(&guard);
-        } else if let Some(damaged) = damaged.into_iter().next() {
+        if is_salvaged {
+            self.lead_again();
+        } else if let Some(damaged) = damaged {
             if loading == Loading::AtOnce {
                 return Err(damaged);
             }
@@ -374,14 +380,17 @@ where
             self.read_only = true;
         }
         marked?;
-        let (mut cleared, mut unreadable) = (Vec::new(), Vec::new());
+        let (mut cleared, mut unreadable, mut unsure) = (Vec::new(), Vec::new(), Vec::new());
         let pm = self.pm();
         let decided = newborn.iter().map(|(id, word)| {
             let birth = self.birth(*id, *word);
             // It is left as it is until all pages are loaded, which fails.
             birth.or_else(|e| match loading {
                 Loading::AtOnce => Err(e),
-                Loading::WhenTouched => Ok(Birth::Unreadable),
+                Loading::WhenTouched => {
+                    unsure.push(e);
+                    Ok(Birth::Unreadable)
+                }
             })
         });
         let decided = decided.collect::<Result<Vec<Birth>, _>>()?;
@@ -407,6 +416,9 @@ where
         }
         self.release(cleared);
         *lock(&self.unreadable) = unreadable;
+        if is_salvaged {
+            self.passed.extend(unsure);
+        }
         Ok(((newborn.len() + values.len()) as u64 + merges, values))
     }
 
@@ -427,13 +439,13 @@ where
 
     /// Decides about newborn values: those about pages have been decided, and which stamps count is
     /// known.
-    fn decide_values(&self, newborn: Vec<(u32, Word)>, loading: Loading) -> Result<(), String> {
+    fn decide_values(&mut self, newborn: Vec<(u32, Word)>, loading: Loading) -> Result<(), String> {
         let guard = epoch::pin();
-        let pm = self.pm();
         let mut decided = Vec::with_capacity(newborn.len());
         // None is marked before all are decided: groups count by what all of their values are.
         for (id, word) in newborn {
-            let counts = self.outer_counts(id, word)?;
+            let counts = self.outer_counts(id, word);
+            let counts = self.or_passed(counts)?.flatten();
             if counts.is_none() && loading == Loading::AtOnce {
                 let block = word.block;
                 return Err(format!(
@@ -442,6 +454,7 @@ where
             }
             decided.push((id, word, counts));
         }
+        let pm = self.pm();
         let mut cleared = Vec::new();
         for (id, word, counts) in &decided {
             if *counts != Some(false) {

@@ -404,7 +404,8 @@ where
                 return true;
             };
             let Some(word) = word.filter(|word| names(*word, one)) else {
-                return false;
+                // Overwritten, or it never was durable: the value was then.
+                return self.pool.is_salvaged() && self.content_of(one, true).is_ok();
             };
             // A word is settled once the group is durable, with what it leads to: a value that is
             // not sound then is damaged, which who reads it will see.

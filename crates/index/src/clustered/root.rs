@@ -40,6 +40,9 @@ const VERSION: u64 = 3;
 /// Places of root words: none of another checked word.
 const PLACES: u64 = 1 << 40 | VERSION << 48;
 
+/// The highest value of a root word.
+const HIGHEST: u64 = (MARK & MARK.wrapping_neg()) - 1;
+
 /// The root word number `i` with this value.
 pub(super) fn word(i: usize, value: u64) -> u64 {
     checked::marked(value, PLACES + i as u64)
@@ -78,6 +81,38 @@ pub(super) fn salt<M: Media>(root: &Root<M>) -> Result<u64, String> {
     required(root, SALT).or_else(|e| required(root, SALT_AGAIN).map_err(|_| e))
 }
 
+/// Makes words good that fail their check, of a tree in a pool that is salvaged: one wrong bit is
+/// turned back, and a ceiling that is lost is the highest. In memory only. Returns what was wrong.
+pub(super) fn mend<M: Media>(root: &Root<M>) -> Vec<String> {
+    let pm = root.pool().pm();
+    let mut told = Vec::new();
+    for i in 0..CLOSED {
+        let what = match read(root, i) {
+            Ok(Some(_)) => continue,
+            Ok(None) if i != GENERATIONS && i != STAMPS => continue,
+            Ok(None) => format!("root word {i} is empty"),
+            Err(what) => what,
+        };
+        let cell = root.word(i);
+        // ORDERING (both): Relaxed; the tree is being opened.
+        let found = cell.load(pm, Ordering::Relaxed);
+        let is_sound = |word: &u64| match *word {
+            0 => i > SEGMENTS,
+            word => checked::marked_value(word, PLACES + i as u64).is_some(),
+        };
+        let mut turned = (0..64).map(|bit| found ^ 1 << bit).filter(is_sound);
+        let meant = match (turned.next(), turned.next(), i) {
+            (Some(one), None, _) => one,
+            // Nothing is numbered by whoever only reads.
+            (_, _, GENERATIONS | STAMPS) => word(i, HIGHEST),
+            _ => continue,
+        };
+        cell.store(pm, meant, Ordering::Relaxed);
+        told.push(what);
+    }
+    told
+}
+
 /// A salt for a tree that is being made. No other tree has it, in this pool or another: blocks keep
 /// what an earlier tenant wrote, and generations begin anew in each tree. Where crash states are
 /// explored, which repeat what was done, there is one tree.
@@ -90,5 +125,5 @@ pub(super) fn new_salt<M: Media>() -> u64 {
         (random(), random())
     };
     // Below the mark's two bits.
-    sum::mix(a, b, 0) & (MARK & MARK.wrapping_neg()).wrapping_sub(1)
+    sum::mix(a, b, 0) & HIGHEST
 }

@@ -5,14 +5,18 @@
 //!    committed through it counts, and so does what there is of a change that a crash cut short.
 //! 2. *The log of merges*, and *ended sessions*. One that cannot be read counts as empty: a merge
 //!    that a crash cut short may be half done, and a change may be there in part.
-//! 3. *Words of the page table* that are damaged, or gone although a page leads to their number.
-//!    Pages say which number they have: the newest one in the pool has it. If that is damaged
-//!    itself, it is an earlier page, with the values of then.
+//! 3. *Words of the page table* that are damaged, or that lead to another page, or are gone
+//!    although a page leads to their number. Pages say which number they have and where they begin,
+//!    which stays so for as long as they have it: of those that do as the page says which leads
+//!    there, the newest one has the number. If that is damaged itself, it is an earlier page, with
+//!    the values of then.
 //! 4. *Inner pages* say only which numbers are in use: which keys a leaf page has, it says itself.
-//!    Keys that no page has lead to the next page of the one before them. It is damaged, and
-//!    reading them says so.
+//!    A word of the table may lead to a page of an earlier time, which is gone by now: a key is that
+//!    of the newest page which has it. Keys that no page has lead to the next page of the one before
+//!    them. It is damaged, and reading them says so.
 //!
-//! The first three are listed in `passed`.
+//! The first three are listed in `passed`, and so is a page table that is not as it was when the
+//! tree was closed.
 
 use super::layout::MIN_PAGE;
 use super::load::Sound;
@@ -23,11 +27,73 @@ use super::{ClusteredTree, Handle, ReadError};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::LINE;
-use crossbeam_epoch::{self as epoch, Guard};
+use crossbeam_epoch as epoch;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 /// The number that no page has.
 const NOWHERE: u32 = 0;
+
+/// A page's number, and the key that it begins at.
+type Begun = (u32, Vec<u8>);
+
+/// Which page each key belongs to, by what the pages say, the newest one first.
+#[derive(Debug, Default)]
+struct Claims {
+    /// From these keys on: up to the next one, or the end of `covered`.
+    pages: BTreeMap<Vec<u8>, u32>,
+    /// The ranges whose keys have a page: where each begins, and where it ends unless that is the
+    /// end of all keys.
+    covered: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+}
+
+impl Claims {
+    /// Gives page `id` the keys from `low` to `high` that have no page yet.
+    fn add(&mut self, low: &[u8], high: Option<&[u8]>, id: u32) {
+        let is_inside = |key: &[u8]| high.is_none_or(|high| key < high);
+        let (mut start, mut at) = (low.to_vec(), low.to_vec());
+        if !is_inside(low) {
+            return;
+        }
+        while is_inside(&at) {
+            // A range that has the key, or ends there, becomes a part of this one.
+            let until = (Bound::Unbounded, Bound::Included(&at[..]));
+            let before = self.covered.range::<[u8], _>(until).next_back();
+            let before = before.filter(|(_, end)| end.as_ref().is_none_or(|end| *end >= at));
+            if let Some(from) = before.map(|(from, _)| from.clone()) {
+                let end = self.covered.remove(&from).flatten();
+                start = start.min(from);
+                match end {
+                    None => return drop(self.covered.insert(start, None)),
+                    Some(end) => at = end,
+                }
+                continue;
+            }
+            self.pages.insert(at.clone(), id);
+            let behind = (Bound::Excluded(&at[..]), Bound::Unbounded);
+            let next = self.covered.range::<[u8], _>(behind).next();
+            let next = next.map(|(from, _)| from).filter(|from| is_inside(from));
+            match (next, high) {
+                (Some(next), _) => at = next.clone(),
+                (None, Some(high)) => at = high.to_vec(),
+                (None, None) => return drop(self.covered.insert(start, None)),
+            }
+        }
+        self.covered.insert(start, Some(at));
+    }
+
+    /// Where the keys begin that have no page.
+    fn gaps(&self) -> Vec<Vec<u8>> {
+        let mut gaps = Vec::new();
+        let mut end = Some(Vec::new());
+        for (from, to) in &self.covered {
+            gaps.extend(end.filter(|end| end < from));
+            end = to.clone();
+        }
+        gaps.extend(end);
+        gaps
+    }
+}
 
 impl<K, V, M> ClusteredTree<K, V, M>
 where
@@ -54,71 +120,99 @@ where
     /// # Errors
     /// A message that names the slot that is lost.
     pub(super) fn assume_slots(&mut self) -> Result<(), String> {
-        for (slot, what) in self.slots.lost(self.pm()) {
+        let ceiling = self.stamps.ceiling();
+        for (slot, what) in self.slots.lost(self.pm(), ceiling) {
             let what = format!("{what}: a change that was being made may be there in part");
             self.or_passed::<()>(Err(what))?;
-            self.slots.assume(self.pm(), slot, self.stamps.ceiling());
+            self.slots.assume(self.pm(), slot, ceiling);
         }
         Ok(())
     }
 
     /// Leads to pages whose words of the table are damaged or gone.
-    pub(super) fn lead_again(&mut self, guard: &Guard) {
+    pub(super) fn lead_again(&mut self) {
         let numbers = Table::FIRST_ID..self.table.end();
-        let words = numbers.filter_map(|id| Some((id, self.word_of(id).ok()??)));
-        let pages: BTreeMap<u32, u64> = words
-            .filter(|(_, word)| word.kind == Kind::Page)
-            .map(|(id, word)| (id, word.block))
-            .collect();
-        let others = self.newest_pages(&pages.values().copied().collect());
-        let mut to_do: Vec<u32> = pages.into_keys().chain([Table::FIRST_ID]).collect();
-        let mut done = BTreeSet::new();
-        while let Some(id) = to_do.pop() {
-            if !done.insert(id) {
-                continue;
+        // A newborn page counts if another one leads to it.
+        let is_settled = |id: &u32| {
+            let word = self.word_of(*id).ok().flatten();
+            word.is_some_and(|word| word.kind == Kind::Page && !word.newborn)
+        };
+        let mut to_do: Vec<u32> = numbers.clone().filter(is_settled).collect();
+        let mut done: BTreeSet<u32> = to_do.iter().copied().collect();
+        let mut led = vec![(Table::FIRST_ID, Vec::new())];
+        let (mut newest, mut lost) = (None, BTreeMap::new());
+        loop {
+            for id in to_do.drain(..) {
+                let others = self.led_to(id).into_iter();
+                led.extend(others.filter(|(id, _)| !done.contains(id)));
             }
-            let block = match self.word_of(id) {
-                Ok(Some(word)) if word.kind == Kind::Page => word.block,
-                // A value has the number.
-                Ok(Some(_)) => continue,
-                lost => {
-                    let gone = || format!("word {id} of the table is gone");
-                    let lost = lost.err().unwrap_or_else(gone);
-                    let found = others.get(&id).filter(|(generation, block)| {
-                        let word = Word::new(Kind::Page, *block, *generation, false);
-                        self.table.assume(self.pm(), id, word)
-                    });
-                    let Some((_, block)) = found else {
-                        self.passed.push(lost);
-                        continue;
-                    };
-                    // It may be marked as another's.
-                    let _ = self.marked(*block, MIN_PAGE as u64, guard);
-                    self.passed.push(format!(
-                        "{lost}; the newest page {id} that can be read is at {block:#x}"
-                    ));
-                    *block
+            // The keys that numbers without a word are led to by.
+            let mut sought = BTreeMap::<u32, Vec<Vec<u8>>>::new();
+            for (id, low) in led.drain(..) {
+                match self.word_of(id) {
+                    Ok(Some(word)) if word.kind == Kind::Page => {
+                        if done.insert(id) {
+                            to_do.push(id);
+                        }
+                    }
+                    // A value has the number.
+                    Ok(Some(_)) => {}
+                    _ => sought.entry(id).or_default().push(low),
                 }
-            };
-            to_do.extend(self.led_to(id, block));
+            }
+            for (id, lows) in sought {
+                let gone = || format!("word {id} of the table is gone");
+                let what = self.word_of(id).err().unwrap_or_else(gone);
+                let newest = newest.get_or_insert_with(|| self.newest_pages());
+                let found = lows.into_iter().filter_map(|low| newest.get(&(id, low)));
+                let found = found.max().filter(|(generation, block)| {
+                    let word = Word::new(Kind::Page, *block, *generation, false);
+                    self.table.assume(self.pm(), id, word)
+                });
+                let Some((_, block)) = found else {
+                    lost.insert(id, what);
+                    continue;
+                };
+                lost.remove(&id);
+                done.insert(id);
+                to_do.push(id);
+                self.passed.push(format!(
+                    "{what}; the newest page {id} that can be read is at {block:#x}"
+                ));
+            }
+            if to_do.is_empty() {
+                break;
+            }
         }
         // Those of values: references lead to these by themselves.
-        let others = (Table::FIRST_ID..self.table.end()).filter(|id| !done.contains(id));
-        let lost = others.filter_map(|id| self.word_of(id).err());
-        self.passed.extend(lost.collect::<Vec<_>>());
+        let others = numbers.filter(|id| !done.contains(id));
+        let others = others.filter_map(|id| Some((id, self.word_of(id).err()?)));
+        lost.extend(others.collect::<Vec<_>>());
+        self.passed.extend(lost.into_values());
+        let closed = self.closed_sum();
+        if closed.is_some_and(|sum| sum != self.table.crc(self.pm())) {
+            let what = "the page table is not as it was when it was closed: some of what it leads \
+                        to may be of an earlier time";
+            self.passed.push(what.into());
+        }
     }
 
     /// The word of a number, if what it leads to may be there: of words that are something else,
-    /// one in 2^12 passes its check. What a newborn word leads to need not be.
+    /// one in 2^12 passes its check, and one may be of an earlier time. What a newborn word leads to
+    /// need not be.
     fn word_of(&self, id: u32) -> Result<Option<Word>, String> {
         let word = self.table.read(self.pm(), id)?;
         let leads = |word: Word| match word.kind {
-            Kind::Page => self.heap.check(word.block, MIN_PAGE as u64).is_ok(),
+            Kind::Page => match self.checked_page(word.block) {
+                Ok((_, header, _)) => header.id == id && word.is_of(header.generation),
+                // It may be damaged.
+                Err(_) => self.heap.check(word.block, MIN_PAGE as u64).is_ok(),
+            },
             Kind::Outer => self.is_value_of(id, word),
         };
         match word {
             Some(word) if !word.newborn && !leads(word) => {
-                Err(format!("word {id} of the table leads nowhere"))
+                Err(format!("word {id} of the table leads to something else"))
             }
             word => Ok(word),
         }
@@ -129,78 +223,118 @@ where
         let guard = &epoch::pin();
         let numbers = Table::FIRST_ID..self.table.end();
         let leaves = numbers.filter_map(|id| {
-            let Sound { page, header, .. } = self.sound(id).ok()?;
-            let owned = |fence: Option<&[u8]>| fence.map(<[u8]>::to_vec);
-            let (low, high) = (owned(page.low(&header)), owned(page.high(&header)));
-            (header.level == 0).then_some((low, header.generation, id, high, header.next))
+            let header = self.sound(id).ok()?.header;
+            (header.level == 0).then_some((header.generation, id))
         });
-        let mut leaves: Vec<_> = leaves.collect();
-        leaves.sort();
-        // The last of those that begin alike is the newest.
-        leaves.reverse();
-        leaves.dedup_by(|one, newer| one.0 == newer.0);
-        leaves.reverse();
-        let mut first = Table::FIRST_ID;
-        // Where the pages so far end; `None` at the end of all keys.
-        let (mut end, mut next) = (Some(Vec::new()), NOWHERE);
-        for (low, _, id, high, following) in leaves {
-            let low = low.unwrap_or_default();
-            if let Some(end) = end.filter(|end| *end < low) {
-                self.lead(&end, next, &mut first, guard)?;
-            }
-            self.lead(&low, id, &mut first, guard)?;
-            (end, next) = (high, following);
+        let mut leaves: Vec<(u64, u32)> = leaves.collect();
+        leaves.sort_unstable();
+        // The newest one first.
+        let leaves = || {
+            let leaves = leaves.iter().rev();
+            leaves.filter_map(|(_, id)| self.sound(*id).ok())
+        };
+        let mut claims = Claims::default();
+        for Sound { page, header, .. } in leaves() {
+            let low = page.low(&header).unwrap_or_default();
+            claims.add(low, page.high(&header), header.id);
         }
-        match end {
-            Some(end) => self.lead(&end, next, &mut first, guard),
-            None => Ok(()),
-        }
-    }
-
-    /// Leads keys from `low` on to a page. `first`: the one that all keys lead to at first.
-    fn lead(&self, low: &[u8], id: u32, first: &mut u32, guard: &Guard) -> Result<(), ReadError> {
-        let to = Handle::Unloaded(id);
-        if !low.is_empty() {
-            return self.route(low, to, guard);
-        }
-        match std::mem::replace(first, id) {
-            before if before == id => Ok(()),
-            before => self.put_in_place(before, to, None, guard),
-        }
-    }
-
-    /// The newest page of each number that is in none of the blocks `named`: its generation, and
-    /// its block.
-    fn newest_pages(&self, named: &BTreeSet<u64>) -> BTreeMap<u32, (u64, u64)> {
-        let mut newest = BTreeMap::<u32, (u64, u64)>::new();
-        for extent in self.heap.extents().into_iter().chain(self.heap.lost()) {
-            for block in extent.step_by(LINE).filter(|block| !named.contains(block)) {
-                if let Ok((_, header, _)) = self.checked_page(block) {
-                    let known = newest.entry(header.id).or_default();
-                    *known = (*known).max((header.generation, block));
+        let mut gaps: BTreeMap<Vec<u8>, Option<u32>> = BTreeMap::new();
+        gaps.extend(claims.gaps().into_iter().map(|gap| (gap, None)));
+        if !gaps.is_empty() {
+            for Sound { page, header, .. } in leaves() {
+                if let Some(behind) = page.high(&header).and_then(|high| gaps.get_mut(high)) {
+                    behind.get_or_insert(header.next);
                 }
+            }
+        }
+        let gaps = gaps.into_iter();
+        claims
+            .pages
+            .extend(gaps.map(|(gap, next)| (gap, next.unwrap_or(NOWHERE))));
+        for (low, id) in &claims.pages {
+            let to = Handle::Unloaded(*id);
+            match &low[..] {
+                [] if *id == Table::FIRST_ID => {}
+                [] => self.put_in_place(Table::FIRST_ID, to, None, guard)?,
+                low => self.route(low, to, guard)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Of the numbers without a word, the newest page that begins at each key: its generation, and
+    /// its block.
+    fn newest_pages(&self) -> BTreeMap<Begun, (u64, u64)> {
+        let mut newest = BTreeMap::<Begun, (u64, u64)>::new();
+        let all = self.heap.extents().into_iter();
+        for block in all.flat_map(|extent| extent.step_by(LINE)) {
+            let Ok((page, header, _)) = self.checked_page(block) else {
+                continue;
+            };
+            if !matches!(self.word_of(header.id), Ok(Some(_))) {
+                let low = page.low(&header).unwrap_or_default();
+                let known = newest.entry((header.id, low.to_vec())).or_default();
+                *known = (*known).max((header.generation, block));
             }
         }
         newest
     }
 
-    /// The numbers of the pages that the page in `block` leads to, if it is `id`.
-    fn led_to(&self, id: u32, block: u64) -> Vec<u32> {
-        let Ok((page, header, _)) = self.checked_page(block) else {
+    /// The pages that a page leads to, and where each begins.
+    fn led_to(&self, id: u32) -> Vec<Begun> {
+        let Ok(sound) = self.sound(id) else {
             return Vec::new();
         };
-        if header.id != id {
-            return Vec::new();
+        let (page, header, block) = (sound.page, sound.header, sound.block);
+        let mut all = Vec::new();
+        if header.next != NOWHERE {
+            let end = page.high(&header).unwrap_or_default();
+            all.push((header.next, end.to_vec()));
         }
-        let mut all: Vec<u32> = Some(header.next)
-            .filter(|next| *next != 0)
-            .into_iter()
-            .collect();
         if header.level > 0 {
             let mut known = Known::of(&NewPage { header, block });
             let children = self.children(page, &mut known).unwrap_or_default();
-            all.extend(children.into_iter().map(|(_, child)| child));
+            all.extend(children.into_iter().map(|(low, child)| match low {
+                low if low == Self::lowest() => (child, Vec::new()),
+                low => (child, low),
+            }));
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By each key alone.
+    #[test]
+    fn keys_belong_to_the_first_page_that_claims_them() {
+        use rand::rngs::SmallRng;
+        use rand::{RngExt, SeedableRng};
+        let mut draw = SmallRng::seed_from_u64(5);
+        for _ in 0..2_000 {
+            let (mut claims, mut expected) = (Claims::default(), [None; 40]);
+            for id in 1..draw.random_range(1..9) {
+                let low = draw.random_range(0..40);
+                let high = Some(draw.random_range(0..48)).filter(|high| *high < 40);
+                let key = |at: usize| match at {
+                    0 => Vec::new(),
+                    at => vec![at as u8],
+                };
+                claims.add(&key(low), high.map(key).as_deref(), id);
+                for at in low..high.unwrap_or(40) {
+                    expected[at].get_or_insert(id);
+                }
+            }
+            for gap in claims.gaps() {
+                assert_eq!(claims.pages.insert(gap, NOWHERE), None);
+            }
+            for (at, id) in expected.into_iter().enumerate() {
+                let key = if at == 0 { vec![] } else { vec![at as u8] };
+                let (_, found) = claims.pages.range(..=key).next_back().unwrap();
+                assert_eq!(*found, id.unwrap_or(NOWHERE), "{at}: {claims:?}");
+            }
+        }
     }
 }

@@ -152,9 +152,16 @@ impl Slots {
         sound.ok_or_else(|| format!("both words of commit slot {slot} fail their check"))
     }
 
-    /// The slots that are lost, and what is wrong with each.
-    pub(super) fn lost<M: Media>(&self, pm: &M) -> Vec<(u64, String)> {
-        let lost = |slot| Some((slot, self.stamp(pm, slot).err()?));
+    /// The slots that are lost, and what is wrong with each. Stamps are below `ceiling`.
+    pub(super) fn lost<M: Media>(&self, pm: &M, ceiling: u64) -> Vec<(u64, String)> {
+        let wrong = |slot| match self.stamp(pm, slot) {
+            Ok(stamp) if stamp < ceiling => None,
+            Ok(stamp) => Some(format!(
+                "commit slot {slot} says {stamp}, of {ceiling} stamps"
+            )),
+            Err(e) => Some(e),
+        };
+        let lost = |slot| Some((slot, wrong(slot)?));
         (0..SLOTS).filter_map(lost).collect()
     }
 

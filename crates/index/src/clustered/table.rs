@@ -351,9 +351,13 @@ impl Table {
                     "segment {segment} of the page table has none before it"
                 ));
             }
-            let block = block * 64;
-            check(block, segment_words(segment) * 8)
-                .map_err(|e| format!("segment {segment} of the page table: {e}"))?;
+            let (block, bytes) = (block * 64, segment_words(segment) * 8);
+            let wrong = |e| format!("segment {segment} of the page table: {e}");
+            check(block, bytes).map_err(wrong)?;
+            let meets = |(other, its)| block < other + its && other < block + bytes;
+            if self.blocks().any(meets) {
+                return Err(wrong(format!("{block:#x} is another one's")));
+            }
             // ORDERING: Release; pairs with the Acquire of `cell`.
             self.segments[segment].store(block, Ordering::Release);
         }
@@ -364,15 +368,15 @@ impl Table {
     /// A word with one wrong bit is mended where that gives one that `is_sound` knows: durable once
     /// the caller fences.
     ///
-    /// Returns how many were mended, and what is wrong with each that was not.
+    /// Returns how many were mended, and what is wrong with the first that was not.
     pub(super) fn scan<M: Media>(
         &self,
         pm: &M,
         is_sound: impl Fn(u32, Word) -> bool,
         mut each: impl FnMut(u32, Word),
-    ) -> (u64, Vec<String>) {
+    ) -> (u64, Option<String>) {
         let mut ids = lock(&self.ids);
-        let (mut mended, mut damaged) = (0, Vec::new());
+        let (mut mended, mut damaged) = (0, None);
         for (id, cell) in self.cells(pm) {
             // ORDERING: Relaxed; nobody changes the table yet.
             let word = match Word::decode(cell.load(pm, Ordering::Relaxed), id) {
@@ -382,7 +386,7 @@ impl Table {
                     let word = self.mend(pm, id, &is_sound);
                     match word {
                         Some(_) => mended += 1,
-                        None => damaged.push(e),
+                        None => drop(damaged.get_or_insert(e)),
                     }
                     word.flatten()
                 }
@@ -478,10 +482,13 @@ impl Table {
     /// Gives a number that lost its word to a page, in memory only: the medium is open for reading.
     /// Returns whether there is room for the word.
     pub(super) fn assume<M: Media>(&self, pm: &M, id: u32, word: Word) -> bool {
-        let mut ids = lock(&self.ids);
-        ids.next = ids.next.max(id + 1);
-        self.store(pm, id, Some(word));
-        self.cell(pm, id).is_some()
+        let is_there = self.cell(pm, id).is_some();
+        if is_there {
+            let mut ids = lock(&self.ids);
+            ids.next = ids.next.max(id + 1);
+            self.store(pm, id, Some(word));
+        }
+        is_there
     }
 
     /// Clears the word of a page or a value that does not count and flushes that; the caller fences

@@ -14,8 +14,6 @@
 //! The first chunk of every region holds that region's chunk table at the same place, so a pool
 //! grows by appending chunks and never moves anything.
 
-use std::collections::BTreeSet;
-
 /// Bytes in a chunk: the unit in which space is assigned to a root.
 pub const CHUNK: u64 = 64 << 10;
 /// Chunks in a region.
@@ -127,44 +125,9 @@ impl ChunkUse {
     }
 }
 
-/// Returns these chunks, in order, each with the chunks that what begins there may take: itself and
-/// those of them that follow it in its region.
-pub fn rooms(chunks: &BTreeSet<u32>) -> Vec<(u32, u32)> {
-    let mut rooms: Vec<(u32, u32)> = Vec::with_capacity(chunks.len());
-    for chunk in chunks.iter().rev() {
-        let room = match rooms.last() {
-            Some((next, room))
-                if *next == chunk + 1 && !u64::from(*next).is_multiple_of(REGION_CHUNKS) =>
-            {
-                room + 1
-            }
-            _ => 1,
-        };
-        rooms.push((*chunk, room));
-    }
-    rooms.reverse();
-    rooms
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_begins_in_a_chunk_ends_with_its_neighbours_or_its_region() {
-        let chunks = BTreeSet::from([3, 4, 7, 1022, 1023, 1024, 1025]);
-        let expected = [
-            (3, 2),
-            (4, 1),
-            (7, 1),
-            (1022, 2),
-            (1023, 1),
-            (1024, 2),
-            (1025, 1),
-        ];
-        assert_eq!(rooms(&chunks), expected);
-        assert_eq!(rooms(&BTreeSet::new()), []);
-    }
 
     #[test]
     fn chunk_uses_round_trip_and_notice_flips() {

@@ -33,7 +33,7 @@ pub use vacate::Vacating;
 
 use crate::error::SpaceError;
 use crate::format::classes::class_of;
-use crate::format::layout::{CHUNK, ChunkUse, MAX_RUN};
+use crate::format::layout::{CHUNK, ChunkUse, MAX_RUN, REGION};
 use crate::media::{LINE, Media, cpu};
 use crate::off::POff;
 use crate::pool::{Blocks, Pool, Root};
@@ -249,22 +249,61 @@ impl<M: Media> Heap<M> {
         self.blocks.freed(off)
     }
 
-    /// Checks that `off` is the start of a block of this root with room for `bytes`.
+    /// Checks that `off` is the start of a block of this root with room for `bytes`. In a pool that
+    /// is [salvaged](Pool::salvage) nobody knows: a block may start wherever one of so many bytes
+    /// does in some chunk.
     ///
     /// # Errors
     /// The reason in words.
     pub fn check(&self, off: u64, bytes: u64) -> Result<(), String> {
-        self.blocks.check(off, bytes, self.pool.pm().len())
+        if !self.pool.is_salvaged() {
+            return self.blocks.check(off, bytes, self.pool.pm().len());
+        }
+        let within = off % CHUNK;
+        let starts = |class: &u64| *class >= bytes && within.is_multiple_of(*class);
+        let fits = self.room(off).is_some_and(|room| bytes <= room);
+        if !fits || within != 0 && !CLASSES.iter().any(starts) {
+            return Err(format!(
+                "{off:#x} is not the start of a block of {bytes} bytes"
+            ));
+        }
+        Ok(())
     }
 
-    /// Returns the bytes of the block at `off`, if it is one.
+    /// Returns the bytes that a block at `off` may have in a pool that is salvaged.
+    fn room(&self, off: u64) -> Option<u64> {
+        let body = self.body(off / REGION);
+        body.contains(&off).then(|| match off % CHUNK {
+            // It may be a run.
+            0 => body.end - off,
+            within => (CHUNK - within).min(body.end - off),
+        })
+    }
+
+    /// Returns where the blocks of a region may be in a pool that is salvaged: behind its header,
+    /// wherever the pool ends.
+    fn body(&self, region: u64) -> Range<u64> {
+        let start = region * REGION;
+        start.saturating_add(CHUNK)..start.saturating_add(REGION).min(self.pool.pm().len())
+    }
+
+    /// Returns the bytes of the block at `off`, if it is one. In a pool that is salvaged, those that
+    /// it may have.
     pub fn block_bytes(&self, off: u64) -> Option<u64> {
-        self.blocks.block_bytes(off)
+        match self.pool.is_salvaged() {
+            true => self.room(off),
+            false => self.blocks.block_bytes(off),
+        }
     }
 
-    /// Returns the parts of the pool that the root has, as they are now, in order.
+    /// Returns the parts of the pool that the root has, as they are now, in order. In a pool that is
+    /// salvaged, those that it may have.
     #[must_use]
     pub fn extents(&self) -> Vec<Range<u64>> {
+        if self.pool.is_salvaged() {
+            let regions = 0..self.pool.pm().len().div_ceil(REGION);
+            return regions.map(|region| self.body(region)).collect();
+        }
         let mut extents: Vec<Range<u64>> = Vec::new();
         for (chunk, used) in self.pool.chunks_of(self.blocks.owner()) {
             let chunks = match used {
@@ -279,15 +318,6 @@ impl<M: Media> Heap<M> {
             }
         }
         extents
-    }
-
-    /// Returns the parts of a pool that is [salvaged](Pool::salvage) which may be the root's, and
-    /// may be anybody's or nobody's.
-    #[must_use]
-    pub fn lost(&self) -> Vec<Range<u64>> {
-        let chunks = self.pool.lost_chunks().iter();
-        let starts = chunks.map(|(chunk, _)| u64::from(*chunk) * CHUNK);
-        starts.map(|start| start..start + CHUNK).collect()
     }
 
     /// Returns whether the root has the chunk at `offset`.
@@ -313,16 +343,23 @@ impl<M: Media> Heap<M> {
 
     /// Begins recovery: the root's chunks are known, and none of their blocks is live.
     pub fn begin_recovery(&self) {
-        let chunks = self.pool.chunks_of(self.blocks.owner());
-        self.blocks.begin_recovery(chunks, self.pool.lost_chunks());
+        let chunks = match self.pool.is_salvaged() {
+            true => Vec::new(),
+            false => self.pool.chunks_of(self.blocks.owner()),
+        };
+        self.blocks.begin_recovery(chunks);
     }
 
     /// Marks the block at `off`, which holds at least `bytes`, as reached. May be called from many
-    /// threads.
+    /// threads. In a pool that is salvaged, where nothing is allocated, it only
+    /// [checks](Self::check) it.
     ///
     /// # Errors
     /// The reason in words: no such block, too small, or reached twice.
     pub fn mark(&self, off: u64, bytes: u64, guard: &Guard) -> Result<(), String> {
+        if self.pool.is_salvaged() {
+            return self.check(off, bytes);
+        }
         self.blocks.mark(off, bytes, self.pool.pm().len(), guard)
     }
 

@@ -118,9 +118,6 @@ pub struct Pool<M: Media> {
     is_salvaged: bool,
     /// Faults that its opening passed over.
     problems: Vec<String>,
-    /// Chunks of which nobody knows the use, in order, with how many chunks each may take: those of
-    /// a pool to be salvaged.
-    lost: Vec<(u32, u32)>,
     // Last, so that the mapping outlives everything that leads into it.
     pm: M,
 }
@@ -276,8 +273,8 @@ impl<M: Media> Pool<M> {
                 expected: superblock.size,
                 found: pm.len(),
             })?;
-            // The missing end reads as zeros.
-            let size = superblock.size / CHUNK * CHUNK;
+            // The missing end reads as zeros, as far as a block may go that begins before it.
+            let size = superblock.size.min(pm.len().next_multiple_of(REGION)) / CHUNK * CHUNK;
             superblock.size = match pm.pad(size) {
                 Ok(()) => size,
                 Err(_) => pm.len() / CHUNK * CHUNK,
@@ -361,14 +358,11 @@ impl<M: Media> Pool<M> {
             is_open: false,
             is_salvaged: false,
             problems: Vec::new(),
-            lost: Vec::new(),
             pm,
         }
     }
 
     /// Reads all chunk tables: fills the free set, returns runs that belong to no published root.
-    /// Where damage is passed over, chunks whose use cannot be told are lost, and so are those that
-    /// seem to be free.
     fn load_chunks(&mut self, wrong: &mut Wrong<'_>) -> Result<Vec<(u32, u32)>, OpenError> {
         let path = self.path.clone();
         let corrupt = |chunk: u32, what: &str| OpenError::Corrupt {
@@ -379,7 +373,7 @@ impl<M: Media> Pool<M> {
             ),
         };
         let end = (self.size() / CHUNK) as u32;
-        let (mut free, mut unknown, mut unowned) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        let (mut free, mut unowned) = (BTreeSet::new(), Vec::new());
         let absent: [bool; ROOTS] = std::array::from_fn(|i| matches!(self.root_at(i), Ok(None)));
         let mut chunk = 0;
         while chunk < end {
@@ -401,9 +395,6 @@ impl<M: Media> Pool<M> {
                 Ok(ChunkUse::Run { owner, chunks }) => owned_by(owner, chunks),
                 Err(what) => {
                     wrong.found(corrupt(chunk, what))?;
-                    if !u64::from(chunk).is_multiple_of(REGION_CHUNKS) {
-                        unknown.insert(chunk);
-                    }
                     1
                 }
             };
@@ -413,11 +404,6 @@ impl<M: Media> Pool<M> {
                 }
             }
             chunk += chunks;
-        }
-        if matches!(wrong, Wrong::Noted(_)) {
-            // A word of zeros may have been overwritten.
-            unknown.extend(&free);
-            self.lost = layout::rooms(&unknown);
         }
         let space = self.space.get_mut().unwrap_or_else(PoisonError::into_inner);
         if self.pm.sparse() {
@@ -502,12 +488,6 @@ impl<M: Media> Pool<M> {
                 ChunkUse::Free | ChunkUse::Header => false,
             })
             .collect()
-    }
-
-    /// Returns the chunks whose use nobody knows ([`salvage`](Self::salvage)): they may be any
-    /// root's, and each may be the first of as many as the second number says.
-    pub(crate) fn lost_chunks(&self) -> &[(u32, u32)] {
-        &self.lost
     }
 
     /// Returns the durable use of each of these chunks.

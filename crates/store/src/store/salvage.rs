@@ -50,13 +50,15 @@ impl<M: Media> Store<M> {
         now: u64,
         visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
     ) -> Result<SalvageReport, StoreError> {
-        let (store, format) = format::open(pool, name, formats)?;
-        format.salvage(pool, &store, now, visit)
+        let (store, format, passed) = format::open_to_salvage(pool, name, formats)?;
+        let mut report = format.salvage(pool, &store, now, visit)?;
+        report.passed.splice(0..0, passed);
+        Ok(report)
     }
 
     /// Writes all that is whole in the store `name`, which must not be open, to the store `into`,
     /// with its expiries. Keyspaces whose names are lost are named by their
-    /// [numbers](Salvaged::keyspace_name). `seen` is told of everything, whole and damaged.
+    /// [numbers](Salvaged::keyspace_name), with an apostrophe if another has that name. `seen` is told of everything, whole and damaged.
     ///
     /// # Errors
     /// [`SalvageError`]; what was written so far is in `into`.
@@ -70,6 +72,7 @@ impl<M: Media> Store<M> {
         let mut copy = Copy {
             into,
             keyspaces: BTreeMap::new(),
+            nameless: BTreeMap::new(),
             batch: Batch::new(),
             bytes: 0,
         };
@@ -90,7 +93,7 @@ impl<M: Media> Store<M> {
         copy.write()?;
         // Also those that are empty.
         for name in &report.keyspaces {
-            into.keyspace(name)?;
+            copy.keyspace_named(name)?;
         }
         Ok(report)
     }
@@ -101,6 +104,8 @@ struct Copy<'s, N: Media> {
     into: &'s Store<N>,
     /// By their numbers in the damaged store.
     keyspaces: BTreeMap<u32, Keyspace>,
+    /// Those whose names are lost, by the names that they have.
+    nameless: BTreeMap<String, Keyspace>,
     batch: Batch,
     bytes: usize,
 }
@@ -113,7 +118,14 @@ impl<N: Media> Copy<'_, N> {
         let keyspace = match self.keyspaces.get(&salvaged.number) {
             Some(there) => there,
             None => {
-                let made = self.into.keyspace(&salvaged.keyspace_name())?;
+                let made = match salvaged.keyspace {
+                    Some(name) => self.keyspace_named(name)?,
+                    None => {
+                        let name = self.free_name(salvaged.keyspace_name());
+                        let made = self.into.keyspace(&name)?;
+                        self.nameless.entry(name).or_insert(made).clone()
+                    }
+                };
                 self.keyspaces.entry(salvaged.number).or_insert(made)
             }
         };
@@ -124,6 +136,24 @@ impl<N: Media> Copy<'_, N> {
             self.write()?;
         }
         Ok(())
+    }
+
+    /// Returns the keyspace of that name, which is not lost. One that has only been called so is
+    /// called otherwise.
+    fn keyspace_named(&mut self, name: &str) -> Result<Keyspace, WriteError> {
+        if let Some(other) = self.nameless.remove(name) {
+            let free = self.free_name(name.to_owned());
+            let renamed = self.into.rename_keyspace(&other, &free)?;
+            self.nameless.insert(free, renamed);
+        }
+        self.into.keyspace(name)
+    }
+
+    fn free_name(&self, mut name: String) -> String {
+        while self.into.find_keyspace(&name).is_some() {
+            name.push('\'');
+        }
+        name
     }
 
     fn write(&mut self) -> Result<(), WriteError> {

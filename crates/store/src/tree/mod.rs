@@ -76,7 +76,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use sweep::Sweep;
 
-pub(crate) use open::Clustered;
+pub(crate) use open::{Clustered, DESIGN};
 pub(crate) use replay::Replayed;
 
 /// An open store on a tree.

@@ -8,6 +8,7 @@ use super::value::{Found, Marker};
 use crate::entry::{Entry, expires_at};
 use crate::error::{Damage, StoreError};
 use crate::key::{CATALOGUE, split};
+use crate::limits::MAX_KEY_BYTES;
 use crate::report::{SalvageReport, Salvaged};
 use crate::root::StoreRoot;
 use bristlecone_index::Violation;
@@ -20,6 +21,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+
+/// Bytes of the longest key, with the number of its keyspace.
+const LONGEST: usize = size_of::<u32>() + MAX_KEY_BYTES;
 
 /// Nobody changes the store.
 #[derive(Debug)]
@@ -43,7 +47,7 @@ struct Walk<'t, M: Media> {
     tree: &'t HostedTree<M>,
     now: u64,
     names: Names,
-    /// What the keys of each space begin with, whose marker has been seen.
+    /// What the keys of each space begin with in the tree, whose marker has been seen.
     beginnings: BTreeMap<Vec<u8>, Vec<u8>>,
     walked: u64,
     /// The first page that could not be read.
@@ -157,24 +161,31 @@ impl<M: Media> Walk<'_, M> {
         key: &'k [u8],
         current: &Result<&Current<'_, M>, &str>,
     ) -> Option<Cow<'k, [u8]>> {
-        let whole = long::whole(key, |space| self.beginnings.get(space).cloned());
-        let Ok(current) = current else {
-            return Some(whole);
-        };
-        if !long::is_marker::<M>(key) {
-            return Some(whole);
+        if let Ok(current) = current
+            && long::is_marker::<M>(key)
+        {
+            // One that cannot be read leads nowhere.
+            let id = current
+                .value()
+                .ok()
+                .and_then(|stored| Marker::decode(&stored).ok());
+            if let Some(id) = id {
+                let beginning = key[..key.len() - 1].to_vec();
+                let space = long::space_of_marker(key, id);
+                self.beginnings.insert(space, beginning);
+            }
+            return None;
         }
-        // One that cannot be read leads nowhere.
-        let id = current
-            .value()
-            .ok()
-            .and_then(|stored| Marker::decode(&stored).ok());
-        if let Some(id) = id {
-            let space = long::space_of_marker(key, id);
-            let beginning = whole[..whole.len() - 1].to_vec();
-            self.beginnings.insert(space, beginning);
+        let mut whole = Cow::Borrowed(key);
+        // Markers that lead to each other make no end of it.
+        while long::lacks_its_beginning(&whole) && whole.len() <= LONGEST {
+            let beginning = |space: &[u8]| self.beginnings.get(space).cloned();
+            let Cow::Owned(longer) = long::whole(&whole, beginning) else {
+                break;
+            };
+            whole = Cow::Owned(longer);
         }
-        None
+        Some(whole)
     }
 
     /// Visits the keys of all keyspaces.
@@ -185,6 +196,7 @@ impl<M: Media> Walk<'_, M> {
                 None => return ControlFlow::Continue(()),
             };
             let is_headless = long::lacks_its_beginning(&whole);
+            let is_too_long = whole.len() > LONGEST;
             let (place, index_key) = (index_key, &*whole);
             let (number, key) = split(index_key).unwrap_or((CATALOGUE, index_key));
             let is_name = number == CATALOGUE && current.is_ok();
@@ -200,6 +212,9 @@ impl<M: Media> Walk<'_, M> {
             let mut flow = ControlFlow::Continue(());
             let tree = walk.tree;
             let read = read(current, |stored| {
+                if is_too_long {
+                    return Err(Damage::new("its key is longer than any"));
+                }
                 if is_headless {
                     return Err(Damage::new("the beginning of its key is lost"));
                 }

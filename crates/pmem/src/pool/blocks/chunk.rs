@@ -3,15 +3,11 @@
 use super::Freed;
 use crate::format::classes::CLASSES;
 use crate::format::layout::CHUNK;
-use crate::media::LINE;
 use crossbeam_epoch::Guard;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// Class number of a run: one block that takes whole chunks.
 pub(crate) const RUN: u8 = u8::MAX;
-/// Class number of a chunk of which nobody knows how it is cut, or whether it begins a run: a block
-/// may begin at any line of it, and ends where known chunks begin.
-pub(super) const LOST: u8 = u8::MAX - 1;
 
 /// Which blocks of a chunk are in use.
 ///
@@ -24,7 +20,7 @@ pub(crate) struct ChunkState {
     pub block_bytes: u64,
     /// Blocks in the chunk.
     pub blocks: u32,
-    /// Chunks that the block takes: 1 unless it is a run. Of a lost one, those that it may take.
+    /// Chunks that the block takes: 1 unless it is a run.
     pub chunks: u32,
     bits: Bits,
     /// Blocks not taken. Changed under the class lock only.
@@ -68,19 +64,6 @@ impl ChunkState {
 
     pub(crate) fn run(chunks: u32) -> Self {
         Self::new(RUN, u64::from(chunks) * CHUNK, 1, chunks)
-    }
-
-    pub(super) fn lost(chunks: u32) -> Self {
-        let line = LINE as u64;
-        Self::new(LOST, line, (CHUNK / line) as u32, chunks)
-    }
-
-    /// Returns the bytes that block number `block` may have.
-    pub(super) fn room(&self, block: u32) -> u64 {
-        match self.class {
-            LOST => u64::from(self.chunks) * CHUNK - u64::from(block) * self.block_bytes,
-            _ => self.block_bytes,
-        }
     }
 
     fn new(class: u8, block_bytes: u64, blocks: u32, chunks: u32) -> Self {

@@ -17,7 +17,7 @@ use crate::error::SpaceError;
 use crate::format::classes::CLASSES;
 use crate::format::layout::{CHUNK, ChunkUse};
 use crate::sync::lock;
-use chunk::{ChunkState, ChunkStates, LOST, RUN};
+use chunk::{ChunkState, ChunkStates, RUN};
 use crossbeam_epoch::{self as epoch, Guard};
 use crossbeam_utils::CachePadded;
 use std::collections::{BTreeSet, HashSet};
@@ -182,9 +182,6 @@ impl Blocks {
             };
             state.freed.note(captured);
             let class = state.class;
-            if class == LOST {
-                continue;
-            }
             if class == RUN {
                 state.give_back(0);
                 self.queue_empty(chunk);
@@ -478,7 +475,7 @@ impl Blocks {
                 "{off:#x} + {bytes} bytes lie past the end of the pool"
             ));
         }
-        let room = state.room(block);
+        let room = state.block_bytes;
         if bytes > room {
             return Err(format!(
                 "{off:#x} is a block of {room} bytes where {bytes} are needed"
@@ -491,7 +488,7 @@ impl Blocks {
     pub(crate) fn block_bytes(&self, off: u64) -> Option<u64> {
         let guard = epoch::pin();
         self.block(off, &guard)
-            .map(|(_, state, block)| state.room(block))
+            .map(|(_, state, _)| state.block_bytes)
     }
 
     /// Returns true if the block at `off` is live.

@@ -1,7 +1,7 @@
 //! Which blocks are live after an opening: marked by a walk of the structure, or loaded from a
 //! clean close.
 
-use super::chunk::{ChunkState, LOST};
+use super::chunk::ChunkState;
 use super::{Blocks, Cache};
 use crate::format::layout::ChunkUse;
 use crate::sync::lock;
@@ -9,9 +9,8 @@ use crossbeam_epoch::{self as epoch, Guard};
 use std::sync::atomic::Ordering;
 
 impl Blocks {
-    /// Begins recovery: `chunks` are the root's, those in `lost` may be, and none of their blocks
-    /// is live.
-    pub(crate) fn begin_recovery(&self, chunks: Vec<(u32, ChunkUse)>, lost: &[(u32, u32)]) {
+    /// Begins recovery: `chunks` are the root's, and none of their blocks is live.
+    pub(crate) fn begin_recovery(&self, chunks: Vec<(u32, ChunkUse)>) {
         let guard = epoch::pin();
         for chunk in std::mem::take(&mut *lock(&self.owned)) {
             self.chunks.set(chunk, None, &guard);
@@ -32,9 +31,6 @@ impl Blocks {
                 ChunkUse::Free | ChunkUse::Header | ChunkUse::Activated { .. } => continue,
             };
             self.adopt(chunk, state, &guard);
-        }
-        for (chunk, chunks) in lost {
-            self.adopt(*chunk, ChunkState::lost(*chunks), &guard);
         }
     }
 
@@ -59,9 +55,7 @@ impl Blocks {
         let guard = epoch::pin();
         let owned = lock(&self.owned).clone();
         for chunk in owned {
-            let state = self.chunks.get(chunk, &guard);
-            // Nothing is allocated from what is lost.
-            let Some(state) = state.filter(|state| state.class != LOST) else {
+            let Some(state) = self.chunks.get(chunk, &guard) else {
                 continue;
             };
             state.settle();
@@ -113,9 +107,6 @@ impl Blocks {
             let chunk = u32::from_le_bytes(saved.get(at..at + 4)?.try_into().ok()?);
             at += 4;
             let state = self.chunks.get(chunk, &guard)?;
-            if state.class == LOST {
-                return None;
-            }
             let bytes = state.blocks.div_ceil(64) as usize * 8;
             let words = saved.get(at..at + bytes)?.chunks_exact(8).map(|word| {
                 let mut eight = [0; 8];

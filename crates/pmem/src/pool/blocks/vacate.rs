@@ -2,7 +2,7 @@
 //! out, and its owner moves those that are live.
 
 use super::Blocks;
-use super::chunk::{LOST, RUN};
+use super::chunk::RUN;
 use crate::sync::lock;
 use crossbeam_epoch::{self as epoch, Guard};
 use std::collections::BTreeMap;
@@ -87,9 +87,6 @@ impl Blocks {
             let Some(state) = self.chunks.get(chunk, &guard) else {
                 continue;
             };
-            if state.class == LOST {
-                continue;
-            }
             if state.class == RUN {
                 state.set_closed(true);
                 continue;
