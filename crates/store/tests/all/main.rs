@@ -23,6 +23,7 @@ mod journal;
 mod pages;
 mod renaming;
 mod salvage;
+mod salvage_tree;
 mod scrubbing;
 mod single;
 mod streams;
