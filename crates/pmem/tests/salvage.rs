@@ -270,8 +270,8 @@ fn a_chunk_word_may_be_another_that_passes_its_check() {
     f.all_is_there(&[]);
 }
 
-/// Words that are those of other chunks pass their checks: sectors of the table that were swapped, or
-/// are as they were before.
+/// Words that are those of other chunks pass their checks: sectors of the table that were swapped,
+/// or are as they were before.
 #[test]
 fn a_chunk_word_may_be_that_of_another_chunk() {
     let f = Fixture::new(MediumKind::Mapped, true);

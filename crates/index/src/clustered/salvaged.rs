@@ -11,9 +11,9 @@
 //!    there, the newest one has the number. If that is damaged itself, it is an earlier page, with
 //!    the values of then.
 //! 4. *Inner pages* say only which numbers are in use: which keys a leaf page has, it says itself.
-//!    A word of the table may lead to a page of an earlier time, which is gone by now: a key is that
-//!    of the newest page which has it. Keys that no page has lead to the next page of the one before
-//!    them. It is damaged, and reading them says so.
+//!    A word of the table may lead to a page of an earlier time, which is gone by now: a key is
+//!    that of the newest page which has it. Keys that no page has lead to the next page of the one
+//!    before them. It is damaged, and reading them says so.
 //!
 //! The first three are listed in `passed`, and so is a page table that is not as it was when the
 //! tree was closed.
@@ -198,8 +198,8 @@ where
     }
 
     /// The word of a number, if what it leads to may be there: of words that are something else,
-    /// one in 2^12 passes its check, and one may be of an earlier time. What a newborn word leads to
-    /// need not be.
+    /// one in 2^12 passes its check, and one may be of an earlier time. What a newborn word leads
+    /// to need not be.
     fn word_of(&self, id: u32) -> Result<Option<Word>, String> {
         let word = self.table.read(self.pm(), id)?;
         let leads = |word: Word| match word.kind {

@@ -287,8 +287,8 @@ impl<M: Media> Heap<M> {
         start.saturating_add(CHUNK)..start.saturating_add(REGION).min(self.pool.pm().len())
     }
 
-    /// Returns the bytes of the block at `off`, if it is one. In a pool that is salvaged, those that
-    /// it may have.
+    /// Returns the bytes of the block at `off`, if it is one. In a pool that is salvaged, those
+    /// that it may have.
     pub fn block_bytes(&self, off: u64) -> Option<u64> {
         match self.pool.is_salvaged() {
             true => self.room(off),
@@ -296,8 +296,8 @@ impl<M: Media> Heap<M> {
         }
     }
 
-    /// Returns the parts of the pool that the root has, as they are now, in order. In a pool that is
-    /// salvaged, those that it may have.
+    /// Returns the parts of the pool that the root has, as they are now, in order. In a pool that
+    /// is salvaged, those that it may have.
     #[must_use]
     pub fn extents(&self) -> Vec<Range<u64>> {
         if self.pool.is_salvaged() {

@@ -58,7 +58,8 @@ impl<M: Media> Store<M> {
 
     /// Writes all that is whole in the store `name`, which must not be open, to the store `into`,
     /// with its expiries. Keyspaces whose names are lost are named by their
-    /// [numbers](Salvaged::keyspace_name), with an apostrophe if another has that name. `seen` is told of everything, whole and damaged.
+    /// [numbers](Salvaged::keyspace_name), with an apostrophe if another has that name. `seen` is
+    /// told of everything, whole and damaged.
     ///
     /// # Errors
     /// [`SalvageError`]; what was written so far is in `into`.

@@ -2,7 +2,7 @@
 
 use super::DiskSubject;
 use super::cuts::{Arena, Playing, Spoilt};
-use super::history::{Allowed, History, Recovered};
+use super::history::{Allowed, History};
 use super::mutants::Mutant;
 use crate::rng::Rng;
 use crate::subject::{Fault, FaultKind};
@@ -315,14 +315,4 @@ fn message(panic: &(dyn Any + Send)) -> String {
         return text.clone();
     }
     (panic.downcast_ref::<&str>()).map_or_else(|| "no message".to_owned(), |s| (*s).to_owned())
-}
-
-/// For the runs of [`failing`](super::failing).
-pub(super) fn recover_caught(
-    subject: &dyn DiskSubject,
-    disk: &FaultDisk,
-    seed: u64,
-    allowed: &Allowed,
-) -> Result<Recovered, Fault> {
-    caught(|| subject.recover(disk, seed, allowed))
 }

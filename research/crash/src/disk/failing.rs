@@ -2,7 +2,7 @@
 //! after another process has gone on from what the page cache has.
 
 use super::DiskSubject;
-use super::explore::{caught, recover_caught};
+use super::explore::caught;
 use super::history::{Allowed, History, Recovered};
 use crate::rng::Rng;
 use crate::subject::{Fault, FaultKind};
@@ -67,7 +67,7 @@ pub fn fail_sync(subject: &dyn DiskSubject, seed: u64, sync: u64) -> Result<bool
             let recovered = caught(|| subject.recover(&disk, seed, &allowed));
             allowed = grown(recovered, &disk, &allowed).map_err(|fault| found(fault, &then))?;
         } else {
-            let recovered = recover_caught(subject, &disk, seed, &allowed)
+            let recovered = caught(|| subject.recover(&disk, seed, &allowed))
                 .map_err(|fault| found(fault, &then))?;
             allowed = recovered.allowed(&allowed, disk.events());
         }
@@ -75,7 +75,7 @@ pub fn fail_sync(subject: &dyn DiskSubject, seed: u64, sync: u64) -> Result<bool
     }
     let last = disk.restart(rng.next_u64());
     then.push_str("cut");
-    recover_caught(subject, &last, seed, &allowed).map_err(|fault| found(fault, &then))?;
+    caught(|| subject.recover(&last, seed, &allowed)).map_err(|fault| found(fault, &then))?;
     Ok(true)
 }
 

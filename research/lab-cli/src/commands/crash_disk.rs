@@ -117,10 +117,11 @@ fn explore(args: &CrashDisk, subject: &dyn DiskSubject) -> Outcome<bool> {
     }
     for found in lost.iter().take(3) {
         eprintln!(
-            "{}, seed {}, sync {} fails: {}",
+            "{}, seed {}, sync {} fails; {}: {}",
             subject.name(),
             found.seed,
             found.sync,
+            found.then,
             found.fault
         );
     }

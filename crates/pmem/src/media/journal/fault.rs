@@ -153,51 +153,34 @@ fn input_output() -> io::Error {
 impl Change {
     /// Applies it to a file's bytes. Of a write's sectors, in order, only to those that `keep`
     /// returns true for.
-    pub fn apply(&self, bytes: &mut Vec<u8>, keep: impl FnMut() -> bool) {
-        apply(bytes, self, keep);
-    }
-
-    /// Returns the number of sectors that a write changes; 1 for another change, which is made
-    /// wholly or not at all.
-    #[must_use]
-    pub fn sectors(&self) -> usize {
+    pub fn apply(&self, bytes: &mut Vec<u8>, mut keep: impl FnMut() -> bool) {
         match self {
-            Self::Write(offset, bytes) => {
-                let begin = *offset as usize;
-                (begin + bytes.len()).div_ceil(SECTOR) - begin / SECTOR
-            }
-            _ => 1,
-        }
-    }
-}
-
-fn apply(bytes: &mut Vec<u8>, change: &Change, mut keep: impl FnMut() -> bool) {
-    match change {
-        Change::Write(offset, data) => {
-            let mut at = *offset as usize;
-            let mut rest = &data[..];
-            while !rest.is_empty() {
-                let n = rest.len().min(SECTOR - at % SECTOR);
-                if keep() {
-                    if bytes.len() < at + n {
-                        bytes.resize(at + n, 0);
+            Self::Write(offset, data) => {
+                let mut at = *offset as usize;
+                let mut rest = &data[..];
+                while !rest.is_empty() {
+                    let n = rest.len().min(SECTOR - at % SECTOR);
+                    if keep() {
+                        if bytes.len() < at + n {
+                            bytes.resize(at + n, 0);
+                        }
+                        bytes[at..at + n].copy_from_slice(&rest[..n]);
                     }
-                    bytes[at..at + n].copy_from_slice(&rest[..n]);
+                    at += n;
+                    rest = &rest[n..];
                 }
-                at += n;
-                rest = &rest[n..];
             }
-        }
-        Change::Extend(len) => {
-            if bytes.len() < *len as usize {
-                bytes.resize(*len as usize, 0);
+            Self::Extend(len) => {
+                if bytes.len() < *len as usize {
+                    bytes.resize(*len as usize, 0);
+                }
             }
-        }
-        Change::Truncate(len) => bytes.truncate(*len as usize),
-        Change::Punch(offset, len) => {
-            let end = (offset + len).min(bytes.len() as u64) as usize;
-            if let Some(hole) = bytes.get_mut(*offset as usize..end) {
-                hole.fill(0);
+            Self::Truncate(len) => bytes.truncate(*len as usize),
+            Self::Punch(offset, len) => {
+                let end = (offset + len).min(bytes.len() as u64) as usize;
+                if let Some(hole) = bytes.get_mut(*offset as usize..end) {
+                    hole.fill(0);
+                }
             }
         }
     }
@@ -362,9 +345,9 @@ impl FaultDisk {
             let mut bytes = file.durable.clone();
             for change in order {
                 match next(random) % 3 {
-                    0 => apply(&mut bytes, change, || true),
+                    0 => change.apply(&mut bytes, || true),
                     1 => {}
-                    _ => apply(&mut bytes, change, || next(random) & 1 == 0),
+                    _ => change.apply(&mut bytes, || next(random) & 1 == 0),
                 }
             }
             *to = File {
@@ -388,7 +371,7 @@ impl FaultDisk {
             let mut bytes = file.durable.clone();
             for change in &file.pending {
                 if !matches!(change, Change::Write(offset, _) if !keep(which, *offset)) {
-                    apply(&mut bytes, change, || true);
+                    change.apply(&mut bytes, || true);
                 }
             }
             after.set_bytes(which, bytes);
@@ -440,7 +423,7 @@ impl Disk {
         for change in file.pending.drain(from..) {
             // The file's length is not in its pages.
             if !matches!(change, Change::Write(..)) || next(&mut self.random) & 1 == 0 {
-                apply(&mut file.durable, &change, || true);
+                change.apply(&mut file.durable, || true);
             }
         }
         Err(input_output())
@@ -463,7 +446,7 @@ impl Disk {
     fn made(&mut self, which: Which, change: Change) -> io::Result<()> {
         let cut = self.event()?;
         let file = &mut self.files[which as usize];
-        apply(&mut file.seen, &change, || true);
+        change.apply(&mut file.seen, || true);
         file.pending.push(change);
         if cut { Err(power_is_off()) } else { Ok(()) }
     }
@@ -551,7 +534,7 @@ impl Storage for FaultFile {
         let file = &mut disk.files[self.which as usize];
         // The same changes, all of them, in order: cheaper than copying the whole file.
         for change in file.pending.drain(..) {
-            apply(&mut file.durable, &change, || true);
+            change.apply(&mut file.durable, || true);
         }
         Ok(())
     }
@@ -569,7 +552,7 @@ impl Storage for FaultFile {
         self.told(&disk, synced)?;
         let file = &mut disk.files[self.which as usize];
         if let Some(change) = file.pending.pop() {
-            apply(&mut file.durable, &change, || true);
+            change.apply(&mut file.durable, || true);
         }
         Ok(())
     }
