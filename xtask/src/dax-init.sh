@@ -1,57 +1,9 @@
-#!/bin/sh
-# First process of the virtual machine that `cargo run -p xtask -- dax` boots (busybox's shell).
+# The first process of the virtual machine that `cargo run -p xtask -- dax` boots, after machine-init.sh.
 #
 # It runs twice on the same memory: the first boot ends in a reset without warning, the second finds
-# what flush and fence have saved. Lines that begin with "vm: " are read by the chore; the last one
-# is "vm: PASS" or "vm: FAIL ...".
+# what flush and fence have saved. Its last line is "vm: PASS" or "vm: FAIL ...".
 
-say() { echo "vm: $*"; }
-
-fail() {
-    say "FAIL $*"
-    dmesg | tail -n 12
-    poweroff -f
-    sleep 60
-}
-
-# Prints what the last command printed, with a line break at its end.
-show() {
-    sed 's/^/vm:   /' /tmp/out
-    [ -z "$(tail -c 1 /tmp/out)" ] || echo
-}
-
-# Runs a command, shows what it prints, fails the machine if the command fails.
-must() {
-    say "\$ $*"
-    if "$@" >/tmp/out 2>&1; then
-        show
-    else
-        code=$?
-        show
-        fail "exit status $code: $*"
-    fi
-}
-
-/bin/busybox --install -s /bin
-export PATH=/bin
-mkdir -p /proc /sys /dev /mnt /tmp /etc
-mount -t proc proc /proc
-mount -t sysfs sysfs /sys
-mount -t devtmpfs devtmpfs /dev
-mount -t tmpfs tmpfs /tmp
-: >/etc/mtab
-
-say "Linux $(uname -r), up $(cut -d' ' -f1 /proc/uptime) s"
-# In the order of their dependencies.
-for module in libnvdimm nd_btt nd_pmem nd_e820 device_dax dax_pmem; do
-    must insmod "/modules/$module.ko"
-done
-tries=0
-while [ ! -b /dev/pmem0 ]; do
-    tries=$((tries + 1))
-    [ "$tries" -gt 50 ] && fail "no /dev/pmem0 after 5 s; was the kernel started with memmap=SIZE!START?"
-    usleep 100000
-done
+device /dev/pmem0
 
 command=/tests/bristlecone
 have_command() { [ -x "$command" ]; }

@@ -8,13 +8,14 @@
 //! | `public-api` | compares the library's public API with its committed listing (feature `public-api`) |
 //! | `arm` | unit tests on AArch64, emulated |
 //! | `dax` | the `dax` medium on emulated persistent memory, in a virtual machine that is reset mid-run |
+//! | `resets` | a database in a virtual machine that is reset under load, on emulated persistent memory or on a disk that loses what no flush covered |
 //! | `monitoring` | the status page in a browser; alerts and dashboard in a Prometheus |
 //! | `package` | the Debian package: makes it, installs it, serves with it, removes it |
 //! | `asan` | hostile-file tests under AddressSanitizer |
 //! | `tsan` | tests of threads under ThreadSanitizer |
 //! | `miri` | unit tests under Miri, which finds undefined behaviour |
 //!
-//! A chore that needs a tool says which Debian package has it; `arm`, `dax` and `monitoring`
+//! A chore that needs a tool says which Debian package has it; `arm`, `dax`, `resets` and `monitoring`
 //! install what is missing where apt is there and the user may.
 
 mod arm;
@@ -23,6 +24,7 @@ mod book;
 mod cpio;
 mod dax;
 mod layers;
+mod machine;
 mod miri;
 mod monitoring;
 mod package;
@@ -30,6 +32,7 @@ mod package;
 mod public_api;
 mod readme;
 mod references;
+mod resets;
 mod server;
 mod tools;
 mod tsan;
@@ -102,6 +105,8 @@ enum Chore {
         #[arg(long)]
         probe_only: bool,
     },
+    /// Resets a virtual machine under load, many times, and looks for every acknowledged write.
+    Resets(resets::Options),
     /// Looks at a server's status page with Chromium, and has a Prometheus read its metrics, alerts
     /// and dashboard.
     Monitoring,
@@ -159,6 +164,7 @@ fn main() -> ExitCode {
             program,
             probe_only,
         }),
+        Chore::Resets(options) => resets::run(&options),
         Chore::Monitoring => monitoring::run(),
         Chore::Package => package::run(),
         Chore::Asan { args } => asan::run(&args),

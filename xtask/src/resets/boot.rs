@@ -1,0 +1,284 @@
+//! One life of a machine: from power on until it is reset.
+
+use super::medium::Medium;
+use crate::machine::{self, Kernel};
+use crate::tools::Outcome;
+use std::fmt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// How long a disk that is to lose its power in a write may wait for one.
+const NO_WRITE: Duration = Duration::from_secs(1);
+/// How often it is asked.
+const ASK: Duration = Duration::from_millis(5);
+/// How long a failed machine may go on, to say more.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
+/// The same for every boot.
+pub struct Boot {
+    pub kernel: Kernel,
+    pub initramfs: PathBuf,
+    /// For the kernel's command line.
+    pub append: String,
+    /// The medium that the database has to be on.
+    pub expected_medium: &'static str,
+    /// How long a machine has to be ready.
+    pub timeout: Duration,
+    /// Shows all that it prints.
+    pub verbose: bool,
+}
+
+/// The moment of the reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// As soon as the database was looked at.
+    Ready,
+    /// So long after the machine began to open the database.
+    Opening(Duration),
+    /// So long after the threads began to write.
+    Load(Duration),
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ready => f.write_str("at rest"),
+            Self::Opening(after) => write!(f, "{} ms into opening", after.as_millis()),
+            Self::Load(after) => write!(f, "{} ms under load", after.as_millis()),
+        }
+    }
+}
+
+/// What a machine has seen of the database.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// It was reset before.
+    Nothing,
+    /// Each thread's keys are whole, and as this transaction of it leaves them.
+    Reached(Vec<u64>),
+    /// Contents that there cannot be.
+    Wrong(String),
+    /// The machine failed.
+    Failed(String),
+}
+
+/// A life of a machine.
+pub struct Booted {
+    pub seen: Seen,
+    /// How long it took to mount the file system and to open the database.
+    pub opening: Option<Duration>,
+    /// Each thread's last transaction that has to be there.
+    pub promised: Vec<u64>,
+    /// How many transactions were acknowledged.
+    pub acknowledged: u64,
+}
+
+enum Line {
+    /// Of the load.
+    Port(String),
+    /// Of the kernel, of the first process, or of the emulator.
+    Console(String),
+}
+
+/// A life, as far as it has come.
+struct Life<'b> {
+    boot: &'b Boot,
+    began: Instant,
+    end: End,
+    reset_at: Option<Instant>,
+    opening: Option<Instant>,
+    found: Vec<u64>,
+    booted: Booted,
+}
+
+impl Boot {
+    /// Boots a machine and resets it: at the moment `end`, or after so many further writes of the
+    /// disk.
+    ///
+    /// # Errors
+    /// It does not start, is not ready in time, or speaks nonsense.
+    pub fn run(&self, medium: &Medium, fresh: bool, end: End, writes: u64) -> Outcome<Booted> {
+        let create = if fresh { ",create" } else { "" };
+        let mut command = machine::emulator(
+            &self.kernel,
+            &self.initramfs,
+            &format!("{}{create}", self.append),
+        );
+        command
+            .args(["-smp", "2", "-no-reboot"])
+            .args(["-chardev", "file,id=console,path=/dev/stderr"])
+            .args(["-serial", "chardev:console"])
+            .args(["-chardev", "file,id=port,path=/dev/stdout"])
+            .args(["-device", "virtio-serial-pci"])
+            .args(["-device", "virtserialport,chardev=port"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let serving = medium.attach(&mut command)?;
+        let mut machine = machine::start(&mut command)?;
+        // It holds the emulator's ends of what is between us.
+        drop(command);
+        let (port, console) = (machine.0.stdout.take(), machine.0.stderr.take());
+        let (port, console) = port.zip(console).ok_or("no pipes of the emulator")?;
+        let (to, said) = mpsc::channel();
+        let to_too = to.clone();
+        machine::lines(port, move |line| to.send(Line::Port(line)).is_ok());
+        machine::lines(console, move |line| {
+            to_too.send(Line::Console(line)).is_ok()
+        });
+
+        let mut life = Life {
+            boot: self,
+            began: Instant::now(),
+            end,
+            reset_at: None,
+            opening: None,
+            found: Vec::new(),
+            booted: Booted {
+                seen: Seen::Nothing,
+                opening: None,
+                promised: Vec::new(),
+                acknowledged: 0,
+            },
+        };
+        let deadline = life.began + self.timeout;
+        loop {
+            let now = Instant::now();
+            let until = life.reset_at.unwrap_or(deadline);
+            if until <= now {
+                break;
+            }
+            match said.recv_timeout(until - now) {
+                Ok(line) => life.hear(line)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    life.fail("the machine ended by itself".to_owned());
+                    break;
+                }
+            }
+        }
+        if matches!(end, End::Load(_) | End::Opening(_)) {
+            medium.power_off_after(writes);
+            let waits = Instant::now();
+            while !medium.is_off() && waits.elapsed() < NO_WRITE {
+                std::thread::sleep(ASK);
+            }
+            medium.power_off_after(0);
+        }
+        drop(machine);
+        // What it had said before is in the pipes, and counts.
+        for line in said {
+            life.hear(line)?;
+        }
+        serving
+            .join()
+            .map_err(|_| "the thread of the medium panicked")??;
+        if life.reset_at.is_none() && !matches!(life.booted.seen, Seen::Failed(_)) {
+            return Err(format!(
+                "a machine was not ready in {} s; --verbose shows its console, --timeout gives it longer",
+                self.timeout.as_secs()
+            ));
+        }
+        Ok(life.booted)
+    }
+}
+
+/// Returns true for messages about damage of the file system.
+fn told_always(line: &str) -> bool {
+    ["EXT4-fs", "corrupt"]
+        .iter()
+        .any(|what| line.contains(what))
+}
+
+impl Life<'_> {
+    fn fail(&mut self, what: String) {
+        if !matches!(self.booted.seen, Seen::Wrong(_) | Seen::Failed(_)) {
+            self.booted.seen = Seen::Failed(what);
+            self.reset_at = Some(Instant::now() + LAST_WORDS);
+        }
+    }
+
+    fn hear(&mut self, line: Line) -> Outcome {
+        match line {
+            Line::Port(line) => {
+                if self.boot.verbose && !line.starts_with(|c: char| c.is_ascii_digit()) {
+                    println!(
+                        "[{:6.1} s] load: {line}",
+                        self.began.elapsed().as_secs_f64()
+                    );
+                }
+                self.port(&line)
+            }
+            Line::Console(line) => {
+                let failed = matches!(self.booted.seen, Seen::Failed(_));
+                if self.boot.verbose || failed || told_always(&line) {
+                    println!("[{:6.1} s] {line}", self.began.elapsed().as_secs_f64());
+                }
+                if let Some((_, said)) = line.split_once("vm: ") {
+                    if said == "opening" {
+                        let now = Instant::now();
+                        self.opening = Some(now);
+                        if let End::Opening(after) = self.end {
+                            self.reset_at = Some(now + after);
+                        }
+                    } else if said.starts_with("FAIL") {
+                        self.fail(said.to_owned());
+                    }
+                } else if line.contains("Kernel panic") {
+                    self.fail(line);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn port(&mut self, line: &str) -> Outcome {
+        let nonsense = || format!("the load says {line:?}");
+        let numbers = |text: &str| {
+            let (thread, number) = text.split_once(' ')?;
+            Some((thread.parse::<usize>().ok()?, number.parse::<u64>().ok()?))
+        };
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "opened" if rest == self.boot.expected_medium => {
+                self.booted.opening = self.opening.map(|opening| opening.elapsed());
+            }
+            "opened" => {
+                return Err(format!(
+                    "the database is on the medium {rest}, not {}",
+                    self.boot.expected_medium
+                ));
+            }
+            "found" => match numbers(rest) {
+                Some((thread, number)) if thread == self.found.len() => self.found.push(number),
+                _ => return Err(nonsense()),
+            },
+            "ready" => {
+                let now = Instant::now();
+                self.booted.promised = self.found.clone();
+                self.booted.seen = Seen::Reached(self.found.clone());
+                match self.end {
+                    End::Ready => self.reset_at = Some(now),
+                    End::Load(after) => self.reset_at = Some(now + after),
+                    End::Opening(_) => {}
+                }
+            }
+            "wrong" => {
+                self.booted.seen = Seen::Wrong(rest.to_owned());
+                self.reset_at = Some(Instant::now());
+            }
+            _ => {
+                let (thread, number) = numbers(line).ok_or_else(nonsense)?;
+                let promised = self.booted.promised.get_mut(thread).ok_or_else(nonsense)?;
+                // A thread's transactions are acknowledged one after the other.
+                if number != *promised + 1 {
+                    return Err(nonsense());
+                }
+                *promised = number;
+                self.booted.acknowledged += 1;
+            }
+        }
+        Ok(())
+    }
+}
