@@ -14,7 +14,8 @@
 
 use crate::machine::{self, Contents, Kernel};
 use crate::tools::Outcome;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -51,7 +52,7 @@ pub fn run(options: &Options) -> Outcome {
         system: &["mke2fs"],
         programs: &build(options)?,
     };
-    let initramfs = machine::initramfs("dax.cpio", &kernel, &contents)?;
+    let initramfs = machine::initramfs(&kernel, &contents)?;
     boot(&kernel, &initramfs, options)
 }
 
@@ -70,7 +71,7 @@ fn build(options: &Options) -> Outcome<Vec<(&'static str, PathBuf)>> {
     Ok(programs)
 }
 
-fn boot(kernel: &Kernel, initramfs: &Path, options: &Options) -> Outcome {
+fn boot(kernel: &Kernel, initramfs: &File, options: &Options) -> Outcome {
     let start = Instant::now();
     machine::say_booting(kernel);
     let mut machine = machine::start(

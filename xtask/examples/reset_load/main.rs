@@ -17,8 +17,9 @@
 //! wrong TEXT        the content is none that there can be; the last line
 //! ```
 //!
-//! A line about a transaction is written once its call has returned, and has left the machine when
-//! the thread goes on. With `early`, an error that is planted, it is written before the call.
+//! A line about a transaction is written once its call has returned. Some lines may be in the
+//! kernel's queue when the machine is reset. With `early`, an error that is planted, a line is
+//! written before the call.
 
 mod database;
 #[path = "../../src/resets/draw.rs"]
@@ -189,4 +190,76 @@ fn compared(content: &Content, seed: u64, threads: u16) -> Result<Vec<u64>, Stri
         wrong.len(),
         first.join(", ")
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REACHED: [u64; 3] = [40, 0, 60];
+
+    fn wrong(change: impl FnOnce(&mut Content)) -> String {
+        let mut content = plan::content(7, &REACHED);
+        change(&mut content);
+        compared(&content, 7, 3).unwrap_err()
+    }
+
+    #[test]
+    fn contents_are_what_the_transactions_leave() {
+        let mut content = Content::new();
+        let mut counts = [0; 3];
+        for (thread, reached) in (0..).zip(REACHED) {
+            for number in 1..=reached {
+                let step = plan::step(7, thread, number);
+                counts[usize::from(thread)] += u64::from(step.counts);
+                for (key, value) in step.changes {
+                    match value {
+                        Some(value) => content.insert(key, value),
+                        None => content.remove(&key),
+                    };
+                }
+            }
+        }
+        assert!(counts[0] > 0 && counts[1] == 0 && counts[2] > 0);
+        for thread in [0, 2] {
+            let count = counts[usize::from(thread)].to_string();
+            content.insert(plan::counter(thread), count.into_bytes());
+        }
+        let sum = counts.iter().sum::<u64>().to_string();
+        content.insert(plan::SHARED.to_vec(), sum.into_bytes());
+        assert_eq!(compared(&content, 7, 3), Ok(REACHED.to_vec()));
+        assert_eq!(compared(&Content::new(), 7, 3), Ok(vec![0; 3]));
+    }
+
+    #[test]
+    fn other_contents_are_wrong() {
+        let told = wrong(|content| {
+            let key = content
+                .keys()
+                .find(|key| key.starts_with(b"0/short"))
+                .cloned();
+            content.remove(&key.unwrap());
+        });
+        assert!(
+            told.contains("1 keys") && told.contains("nothing instead of"),
+            "{told}"
+        );
+        let told = wrong(|content| {
+            let long = content.iter_mut().find(|(_, value)| value.len() > 10_000);
+            let (_, value) = long.unwrap();
+            let last = value.len() - 1;
+            value[last] ^= 1;
+        });
+        assert!(told.contains("1 keys") && told.contains("/long/"), "{told}");
+        wrong(|content| drop(content.insert(b"1/short/0001".to_vec(), b"x".to_vec())));
+        wrong(|content| drop(content.insert(plan::SHARED.to_vec(), b"1".to_vec())));
+        // A marker without the rest of its transactions.
+        wrong(|content| {
+            let step = plan::step(7, 2, 75);
+            let (key, value) = step.changes.into_iter().next_back().unwrap();
+            content.insert(key, value.unwrap());
+        });
+        wrong(|content| drop(content.insert(plan::marker(1), b"short".to_vec())));
+        wrong(|content| drop(content.insert(plan::marker(1), vec![0xff; 8])));
+    }
 }

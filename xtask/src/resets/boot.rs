@@ -4,7 +4,7 @@ use super::medium::Medium;
 use crate::machine::{self, Kernel};
 use crate::tools::Outcome;
 use std::fmt;
-use std::path::PathBuf;
+use std::fs::File;
 use std::process::Stdio;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ const LAST_WORDS: Duration = Duration::from_secs(3);
 /// The same for every boot.
 pub struct Boot {
     pub kernel: Kernel,
-    pub initramfs: PathBuf,
+    pub initramfs: File,
     /// For the kernel's command line.
     pub append: String,
     /// The medium that the database has to be on.

@@ -248,3 +248,114 @@ fn handshake(from: &mut impl Read, to: &mut impl Write, size: u64) -> io::Result
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resets::draw::Draw;
+    use std::time::Duration;
+
+    /// The client's side of a connection.
+    struct Client(UnixStream);
+
+    impl Client {
+        fn send(&mut self, parts: &[&[u8]]) {
+            self.0.write_all(&parts.concat()).unwrap();
+        }
+
+        fn option(&mut self, option: u32) {
+            let (option, none) = (option.to_be_bytes(), 0_u32.to_be_bytes());
+            self.send(&[&OPTION.to_be_bytes(), &option, &none]);
+        }
+
+        /// Returns kind and data of a reply to an option.
+        fn replied(&mut self, option: u32) -> (u32, Vec<u8>) {
+            assert_eq!(u64_of(&mut self.0).unwrap(), OPTION_REPLY);
+            assert_eq!(u32_of(&mut self.0).unwrap(), option);
+            let kind = u32_of(&mut self.0).unwrap();
+            let length = u32_of(&mut self.0).unwrap();
+            (kind, bytes_of(&mut self.0, length).unwrap())
+        }
+
+        fn request(&mut self, flags: u16, kind: u16, offset: u64, length: u32, payload: &[u8]) {
+            self.send(&[
+                &REQUEST.to_be_bytes(),
+                &flags.to_be_bytes(),
+                &kind.to_be_bytes(),
+                &offset.to_be_bytes(), // the cookie as well
+                &offset.to_be_bytes(),
+                &length.to_be_bytes(),
+                payload,
+            ]);
+        }
+
+        /// Returns error, cookie and data of a reply.
+        fn answer(&mut self, length: usize) -> (u32, u64, Vec<u8>) {
+            assert_eq!(u32_of(&mut self.0).unwrap(), REPLY);
+            let (error, cookie) = (u32_of(&mut self.0).unwrap(), u64_of(&mut self.0).unwrap());
+            let mut data = vec![0; length];
+            self.0.read_exact(&mut data).unwrap();
+            (error, cookie, data)
+        }
+    }
+
+    #[test]
+    fn a_client_writes_flushes_reads_and_loses_the_power() {
+        let disk = Mutex::new(Disk::new(64 * SECTOR, false, Draw::of(1, 1)));
+        let (here, there) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            let serving = scope.spawn(|| serve(here, &disk));
+            let mut client = Client(there);
+            assert_eq!(&number::<8>(&mut client.0).unwrap(), b"NBDMAGIC");
+            assert_eq!(u64_of(&mut client.0).unwrap(), OPTION);
+            assert_eq!(u16_of(&mut client.0).unwrap(), 3);
+            client.send(&[&3_u32.to_be_bytes()]);
+            // Structured replies: there are none.
+            client.option(8);
+            assert_eq!(client.replied(8).0, option::UNSUPPORTED);
+            client.option(option::GO);
+            let (kind, export) = client.replied(option::GO);
+            assert_eq!(kind, option::INFORMATION);
+            assert_eq!(export[2..10], (64 * 512_u64).to_be_bytes());
+            assert_eq!(client.replied(option::GO).0, option::INFORMATION);
+            assert_eq!(client.replied(option::GO), (option::ACK, Vec::new()));
+
+            client.request(0, kind::WRITE, 512, 1024, &[7; 1024]);
+            assert_eq!(client.answer(0), (0, 512, Vec::new()));
+            assert_eq!(locked(&disk).contents()[512..1536], [0; 1024]);
+            client.request(0, kind::FLUSH, 0, 0, &[]);
+            assert_eq!(client.answer(0), (0, 0, Vec::new()));
+            assert_eq!(locked(&disk).contents()[512..1536], [7; 1024]);
+            client.request(FUA, kind::WRITE, 512, 512, &[8; 512]);
+            assert_eq!(client.answer(0), (0, 512, Vec::new()));
+            assert_eq!(locked(&disk).contents()[512..1024], [8; 512]);
+            client.request(0, kind::READ, 1024, 1024, &[]);
+            assert_eq!(client.answer(1024).2, [[7; 512], [0; 512]].concat());
+            client.request(0, kind::READ, 63 * 512, 1024, &[]);
+            assert_eq!(client.answer(0).0, INVALID);
+
+            locked(&disk).power_off_after(1);
+            client.request(0, kind::WRITE, 2048, 512, &[9; 512]);
+            client.request(0, kind::FLUSH, 0, 0, &[]);
+            client
+                .0
+                .set_read_timeout(Some(Duration::from_millis(100)))
+                .unwrap();
+            assert!(u32_of(&mut client.0).is_err(), "an answer without power");
+            drop(client);
+            assert_eq!(serving.join().unwrap(), Ok(()));
+        });
+        let mut disk = locked(&disk);
+        assert_eq!(disk.contents()[2048..2560], [0; 512]);
+        assert_eq!(disk.cut(&mut Draw::of(1, 0)).unflushed, 1);
+    }
+
+    #[test]
+    fn nonsense_ends_the_connection_with_an_error() {
+        let disk = Mutex::new(Disk::new(8 * SECTOR, false, Draw::of(1, 1)));
+        let (here, mut there) = UnixStream::pair().unwrap();
+        there.write_all(&[0xff; 64]).unwrap();
+        let failed = serve(here, &disk).unwrap_err();
+        assert!(failed.contains("an option begins with"), "{failed}");
+    }
+}
