@@ -13,7 +13,7 @@
 //! that no flush is missing.
 
 use crate::machine::{self, Contents, Kernel};
-use crate::tools::Outcome;
+use crate::tools::{Outcome, say};
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -73,7 +73,7 @@ fn build(options: &Options) -> Outcome<Vec<(&'static str, PathBuf)>> {
 
 fn boot(kernel: &Kernel, initramfs: &File, options: &Options) -> Outcome {
     let start = Instant::now();
-    machine::say_booting(kernel);
+    say(format!("booting {}", kernel.image.display()));
     let mut machine = machine::start(
         machine::emulator(kernel, initramfs, "memmap=256M!512M")
             .args(["-m", "1024", "-smp", "1", "-serial", "stdio"])

@@ -6,13 +6,12 @@
 
 use crate::cpio::Archive;
 use crate::server::Running;
-use crate::tools::{self, Outcome, say};
+use crate::tools::{self, Outcome};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread::JoinHandle;
 
 const QEMU: &str = "qemu-system-x86_64";
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -245,21 +244,20 @@ pub fn start(command: &mut Command) -> Outcome<Running> {
     ))
 }
 
-/// Passes each line of `source` on, until there are no more or `take` returns false.
+/// Passes each whole line of `source` on, until there are no more or `take` returns false.
 pub fn lines(
     source: impl Read + Send + 'static,
     mut take: impl FnMut(String) -> bool + Send + 'static,
-) -> JoinHandle<()> {
+) {
     std::thread::spawn(move || {
-        for line in BufReader::new(source).split(b'\n').map_while(Result::ok) {
+        let mut source = BufReader::new(source);
+        let mut line = Vec::new();
+        // A killed machine may leave half a line, which says nothing.
+        while source.read_until(b'\n', &mut line).is_ok() && line.pop() == Some(b'\n') {
             if !take(String::from_utf8_lossy(&line).trim_end().to_owned()) {
                 return;
             }
+            line.clear();
         }
-    })
-}
-
-/// Says which kernel is booted.
-pub fn say_booting(kernel: &Kernel) {
-    say(format!("booting {}", kernel.image.display()));
+    });
 }

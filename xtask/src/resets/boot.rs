@@ -128,20 +128,7 @@ impl Boot {
             to_too.send(Line::Console(line)).is_ok()
         });
 
-        let mut life = Life {
-            boot: self,
-            began: Instant::now(),
-            end,
-            reset_at: None,
-            opening: None,
-            found: Vec::new(),
-            booted: Booted {
-                seen: Seen::Nothing,
-                opening: None,
-                promised: Vec::new(),
-                acknowledged: 0,
-            },
-        };
+        let mut life = Life::new(self, end);
         let deadline = life.began + self.timeout;
         loop {
             let now = Instant::now();
@@ -191,7 +178,24 @@ fn told_always(line: &str) -> bool {
         .any(|what| line.contains(what))
 }
 
-impl Life<'_> {
+impl<'b> Life<'b> {
+    fn new(boot: &'b Boot, end: End) -> Self {
+        Self {
+            boot,
+            began: Instant::now(),
+            end,
+            reset_at: None,
+            opening: None,
+            found: Vec::new(),
+            booted: Booted {
+                seen: Seen::Nothing,
+                opening: None,
+                promised: Vec::new(),
+                acknowledged: 0,
+            },
+        }
+    }
+
     fn fail(&mut self, what: String) {
         if !matches!(self.booted.seen, Seen::Wrong(_) | Seen::Failed(_)) {
             self.booted.seen = Seen::Failed(what);
@@ -280,5 +284,76 @@ impl Life<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heard(end: End, lines: &[&str]) -> Outcome<(Booted, bool)> {
+        let boot = Boot {
+            kernel: Kernel {
+                image: "none".into(),
+                modules: "none".into(),
+            },
+            initramfs: tempfile::tempfile().unwrap(),
+            append: String::new(),
+            expected_medium: "journal",
+            timeout: Duration::from_secs(1),
+            verbose: false,
+        };
+        let mut life = Life::new(&boot, end);
+        for line in lines {
+            life.hear(match line.strip_prefix("console: ") {
+                Some(line) => Line::Console(line.to_owned()),
+                None => Line::Port((*line).to_owned()),
+            })?;
+        }
+        Ok((life.booted, life.reset_at.is_some()))
+    }
+
+    const READY: [&str; 5] = [
+        "console: vm: opening",
+        "opened journal",
+        "found 0 5",
+        "found 1 0",
+        "ready",
+    ];
+
+    #[test]
+    fn acknowledgements_are_counted_by_thread() {
+        let load = End::Load(Duration::from_secs(1));
+        let (booted, reset) = heard(load, &READY[..4]).unwrap();
+        assert!(booted.opening.is_some() && !reset);
+        assert_eq!(booted.seen, Seen::Nothing);
+        let lines = [&READY[..], &["1 1", "0 6", "1 2"]].concat();
+        let (booted, reset) = heard(load, &lines).unwrap();
+        assert!(reset);
+        assert_eq!(booted.seen, Seen::Reached(vec![5, 0]));
+        assert_eq!((booted.promised, booted.acknowledged), (vec![6, 2], 3));
+        for nonsense in ["1 2", "2 1", "1 x", "hello", "found 7 1", "opened dax"] {
+            let lines = [&READY[..], &[nonsense]].concat();
+            assert!(heard(load, &lines).is_err(), "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn moments_and_failures_are_heard() {
+        let opening = End::Opening(Duration::from_secs(1));
+        assert!(heard(opening, &READY[..1]).unwrap().1);
+        assert!(!heard(End::Ready, &READY[..1]).unwrap().1);
+        assert!(heard(End::Ready, &READY).unwrap().1);
+        let seen = |lines: &[&str]| heard(End::Ready, lines).unwrap().0.seen;
+        let wrong = [
+            "opened journal",
+            "wrong a key",
+            "console: vm: FAIL status 1",
+        ];
+        assert_eq!(seen(&wrong), Seen::Wrong("a key".to_owned()));
+        let failed = ["console: vm: FAIL exit status 2"];
+        assert_eq!(seen(&failed), Seen::Failed("FAIL exit status 2".to_owned()));
+        let panic = ["console: [1.0] Kernel panic - not syncing"];
+        assert!(matches!(seen(&panic), Seen::Failed(_)));
     }
 }

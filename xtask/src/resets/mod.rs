@@ -77,6 +77,15 @@ pub enum Plant {
     EarlyAck,
 }
 
+impl Plant {
+    fn name(self) -> &'static str {
+        match self {
+            Self::LyingFlush => "lying-flush",
+            Self::EarlyAck => "early-ack",
+        }
+    }
+}
+
 /// The choices of the command line.
 #[derive(clap::Args)]
 pub struct Options {
@@ -139,7 +148,7 @@ pub fn run(options: &Options) -> Outcome {
     }
     let start = Instant::now();
     let boot = prepare(options)?;
-    machine::say_booting(&boot.kernel);
+    say(format!("booting {}", boot.kernel.image.display()));
     let mut sums = Sums::default();
     let judged = resets(options, &boot, &mut sums, start);
     report(options, &sums, start.elapsed());
@@ -379,7 +388,7 @@ fn report(options: &Options, sums: &Sums, took: Duration) {
             serde_json::json!({
                 "medium": options.medium.name(),
                 "server": options.server,
-                "plant": options.plant.map(|plant| format!("{plant:?}")),
+                "plant": options.plant.map(Plant::name),
                 "resets": sums.resets,
                 "in_recovery": sums.in_recovery,
                 "acknowledged": sums.acknowledged,
