@@ -15,8 +15,8 @@
 //! | `tsan` | tests of threads under ThreadSanitizer |
 //! | `miri` | unit tests under Miri, which finds undefined behaviour |
 //!
-//! A chore that needs a tool says which Debian package has it; `arm`, `dax`, `resets` and `monitoring`
-//! install what is missing where apt is there and the user may.
+//! A chore that needs a tool says which Debian package has it; `arm`, `dax`, `resets` and
+//! `monitoring` install what is missing where apt is there and the user may.
 
 mod arm;
 mod asan;

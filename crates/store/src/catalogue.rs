@@ -5,6 +5,7 @@
 
 use crate::error::{Damage, OtherStore, WriteError};
 use crate::key::{CATALOGUE, FIRST_RESERVED, IndexKey, IndexKeys, split};
+use crate::limits::MAX_KEYSPACE_NAME_BYTES;
 use bristlecone_pmem::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -190,6 +191,15 @@ impl Catalogue {
 pub fn parse(key: &[u8], value: &[u8]) -> Option<(Arc<str>, u32)> {
     let name = std::str::from_utf8(split(key)?.1).ok()?;
     let id = u32::from_le_bytes(*value.first_chunk::<4>()?);
-    let sound = !name.is_empty() && id != CATALOGUE && id < FIRST_RESERVED;
-    sound.then(|| (name.into(), id))
+    (is_name(name) && is_number(id)).then(|| (name.into(), id))
+}
+
+/// Whether a keyspace can have that name.
+pub fn is_name(name: &str) -> bool {
+    (1..=MAX_KEYSPACE_NAME_BYTES).contains(&name.len())
+}
+
+/// Whether a keyspace can have that number.
+pub fn is_number(id: u32) -> bool {
+    (CATALOGUE + 1..FIRST_RESERVED).contains(&id)
 }

@@ -86,7 +86,7 @@ pub(crate) fn open<'f, M: Media>(
 }
 
 /// As [`open`], for reading what is whole. In a pool that is salvaged it goes past damage of the
-/// store's own root words, which it returns.
+/// store's own root words, which it adds to `passed`.
 ///
 /// # Errors
 /// [`StoreError`]
@@ -94,13 +94,12 @@ pub(crate) fn open_to_salvage<'f, M: Media>(
     pool: &Arc<Pool<M>>,
     name: &str,
     formats: &[&'f dyn StoreFormat<M>],
-) -> Result<(StoreRoot<M>, &'f dyn StoreFormat<M>, Vec<String>), StoreError> {
+    passed: &mut Vec<String>,
+) -> Result<(StoreRoot<M>, &'f dyn StoreFormat<M>), StoreError> {
     if !pool.is_salvaged() {
-        let (store, format) = open(pool, name, formats)?;
-        return Ok((store, format, Vec::new()));
+        return open(pool, name, formats);
     }
     let store = root::open(pool, name)?;
-    let mut passed = Vec::new();
     let mut found = store.version();
     let index = pool.roots().into_iter();
     let mut index = index.filter(|root| root.name == store.index_name);
@@ -116,7 +115,7 @@ pub(crate) fn open_to_salvage<'f, M: Media>(
     }
     let format = formats.iter().find(|format| format.version() == found);
     let format = format.ok_or_else(|| refused(name, found))?;
-    Ok((store, *format, passed))
+    Ok((store, *format))
 }
 
 /// Returns why a store of that format was not opened: it is none of those that were asked for.

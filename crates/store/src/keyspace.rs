@@ -3,10 +3,9 @@
 //! Numbers of keyspaces are not reused while the store is open, and after that only once none of
 //! their keys are left.
 
-use crate::catalogue::Keyspace;
+use crate::catalogue::{Keyspace, is_name};
 use crate::engine::Wait;
 use crate::error::WriteError;
-use crate::limits::MAX_KEYSPACE_NAME_BYTES;
 use crate::shared::Shared;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
@@ -17,7 +16,7 @@ use std::sync::Arc;
 /// # Errors
 /// [`WriteError::BadName`]
 fn check_name(name: &str) -> Result<(), WriteError> {
-    if name.is_empty() || name.len() > MAX_KEYSPACE_NAME_BYTES {
+    if !is_name(name) {
         let name = name.into();
         return Err(WriteError::BadName { name });
     }

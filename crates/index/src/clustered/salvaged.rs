@@ -323,9 +323,8 @@ mod tests {
                     at => vec![at as u8],
                 };
                 claims.add(&key(low), high.map(key).as_deref(), id);
-                for at in low..high.unwrap_or(40) {
-                    expected[at].get_or_insert(id);
-                }
+                let all = expected.iter_mut().take(high.unwrap_or(40)).skip(low);
+                all.for_each(|page| *page = page.or(Some(id)));
             }
             for gap in claims.gaps() {
                 assert_eq!(claims.pages.insert(gap, NOWHERE), None);

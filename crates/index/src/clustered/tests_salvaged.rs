@@ -199,16 +199,18 @@ impl Saved {
     }
 }
 
-fn opened(path: &Path) -> Result<Tree, crate::TreeError> {
-    let pool = Pool::<Auto>::salvage(path).unwrap();
+fn opened(pool: &Arc<Pool<Auto>>) -> Result<Tree, crate::TreeError> {
     let options = ClusteredOptions {
         page_bytes: PAGE as u32,
     };
-    Tree::open(&pool, "t", &options, Arc::new(Nobody))
+    Tree::open(pool, "t", &options, Arc::new(Nobody))
 }
 
 fn saved(path: &Path) -> Saved {
-    let tree = opened(path).unwrap();
+    read(&opened(&Pool::salvage(path).unwrap()).unwrap())
+}
+
+fn read(tree: &Tree) -> Saved {
     let (mut model, mut lost) = (Model::new(), Vec::new());
     let mut broken = Vec::new();
     let rescued = tree.rescue(
@@ -572,7 +574,83 @@ fn segments_of_the_table_are_different_ones() {
         let mut copy = subject.killed();
         copy.set_word(subject.place_of(root.word(word)), root::word(word, block));
         std::fs::write(&copy.path, &copy.file).unwrap();
-        let e = opened(&copy.path).unwrap_err().to_string();
+        let pool = Pool::salvage(&copy.path).unwrap();
+        let e = opened(&pool).unwrap_err().to_string();
         assert!(e.contains("segment 1 of the page table"), "{e}");
     }
+}
+
+/// Names the file that another process of this test writes to.
+const WRITES_TO: &str = "BRISTLECONE_TEST_WRITES_TO";
+
+/// Changes a tree in all ways, without end.
+fn write_to(tree: &Tree, mut draw: SmallRng) -> ! {
+    let (mut key_of, values) = (draw.clone(), [[b'v'; 900], [b'w'; 900]]);
+    let mut any = move || key(key_of.random_range(0..3_000));
+    loop {
+        let value = &values[draw.random_range(0..2)][..];
+        let value = &value[..[20, 20, 60, 900][draw.random_range(0..4)]];
+        match draw.random_range(0..6) {
+            0 => {
+                // Pages are spread over, and merged.
+                let (from, removes) = (draw.random_range(0..2_500), draw.random_ratio(1, 3));
+                let keys: Vec<_> = (from..from + draw.random_range(1..500)).map(key).collect();
+                let value = (!removes).then_some(value);
+                let changes = keys.iter().map(|key| (&key[..], value));
+                match removes {
+                    true => tree.write_to_free(changes).unwrap(),
+                    false => tree.write(changes, None, None).unwrap(),
+                };
+            }
+            1 => {
+                let keys = BTreeSet::from([any(), any(), any(), any()]);
+                let changes = keys.iter().map(|key| (&key[..], Some(value)));
+                tree.write(changes, None, None).unwrap();
+            }
+            2 => {
+                let removed = tree.modify(&any(), |_| Ok(Modification::Remove));
+                removed.unwrap();
+            }
+            _ => drop(tree.put(&any(), value).unwrap()),
+        }
+    }
+}
+
+/// Whatever a kill leaves is whole, and salvaged as opening finds it.
+#[test]
+fn a_kill_at_any_moment_is_no_damage() {
+    if let Some(path) = std::env::var_os(WRITES_TO) {
+        let pool = Pool::open(Path::new(&path), &Default::default()).unwrap();
+        let tree = opened(&pool).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                let (tree, seed) = (&tree, rand::rng().random());
+                scope.spawn(move || write_to(tree, SmallRng::seed_from_u64(seed)));
+            }
+        });
+    }
+    let subject = Subject::new(0);
+    let (dir, copy, _) = subject.closed();
+    let path = dir.path().join("pool");
+    let this = "clustered::tests_salvaged::a_kill_at_any_moment_is_no_damage";
+    let mut keys = BTreeSet::new();
+    for i in 0..40 {
+        let mut writer = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([this, "--exact"])
+            .env(WRITES_TO, &path)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(60 + i * 7 % 50));
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        std::fs::copy(&path, &copy.path).unwrap();
+        let found = saved(&path);
+        let whole = opened(&Pool::open(&copy.path, &Default::default()).unwrap()).unwrap();
+        let whole = read(&whole);
+        assert_eq!((&found.lost, &found.passed), (&vec![], &vec![]), "kill {i}");
+        assert!(found == whole, "kill {i}");
+        keys.insert(found.model.len());
+    }
+    assert!(keys.len() > 10, "{keys:?}");
 }

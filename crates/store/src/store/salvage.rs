@@ -50,7 +50,8 @@ impl<M: Media> Store<M> {
         now: u64,
         visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
     ) -> Result<SalvageReport, StoreError> {
-        let (store, format, passed) = format::open_to_salvage(pool, name, formats)?;
+        let mut passed = Vec::new();
+        let (store, format) = format::open_to_salvage(pool, name, formats, &mut passed)?;
         let mut report = format.salvage(pool, &store, now, visit)?;
         report.passed.splice(0..0, passed);
         Ok(report)

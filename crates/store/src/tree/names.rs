@@ -15,7 +15,7 @@ use super::parts::{self, PARTS};
 use super::value::{decode, encode};
 use super::{Core, write_error};
 use crate::bounds::Bounds;
-use crate::catalogue::parse;
+use crate::catalogue::{is_name, is_number, parse};
 use crate::engine::Wait;
 use crate::error::{Damage, DamagedRecord, StoreError, WriteError};
 use crate::key::{CATALOGUE, IndexKey, split};
@@ -46,9 +46,14 @@ fn copy_key(number: u32) -> IndexKey {
 
 /// Decodes an entry of the copy: a number with its name, or without one if it was dropped.
 fn parse_copy(key: &[u8], value: &[u8]) -> Option<(u32, Option<Arc<str>>)> {
-    let number = number_in_copy(key)?;
+    let number = number_in_copy(key).filter(|number| is_number(*number))?;
     match value.split_first()? {
-        (&NAMED, name) => Some((number, Some(std::str::from_utf8(name).ok()?.into()))),
+        (&NAMED, name) => {
+            let name = std::str::from_utf8(name)
+                .ok()
+                .filter(|name| is_name(name))?;
+            Some((number, Some(name.into())))
+        }
         (&DROPPED, []) => Some((number, None)),
         _ => None,
     }
@@ -278,24 +283,28 @@ impl<M: Media> Core<M> {
             let Some(first) = first else {
                 return numbers;
             };
-            let inner = |rest| split(rest).map_or(0, |(number, _)| number);
-            let (number, after) = match split(&first) {
-                Some((SPACES, rest)) => {
-                    let [_, after] = long::spaces_of(inner(rest));
-                    (inner(rest), after)
-                }
-                Some((PARTS, rest)) => {
-                    let [_, after] = parts::parts_of(inner(rest));
-                    (inner(rest), after)
-                }
+            let (first, rest) = match split(&first) {
                 Some((COPY, _)) => {
                     next = (COPY + 1).to_be_bytes().to_vec();
                     continue;
                 }
-                Some((number, _)) => (number, (number + 1).to_be_bytes().to_vec()),
+                Some((first, rest)) => (first, rest),
                 None => return numbers,
             };
+            let number = match first {
+                SPACES | PARTS => split(rest).map_or(CATALOGUE, |(number, _)| number),
+                number => number,
+            };
+            // No keyspace has it, nor what is behind it.
+            if !is_number(number) {
+                return numbers;
+            }
             numbers.insert(number);
+            let [_, after] = match first {
+                SPACES => long::spaces_of(number),
+                PARTS => parts::parts_of(number),
+                number => [number, number + 1].map(|number| number.to_be_bytes().to_vec()),
+            };
             next = after;
         }
     }

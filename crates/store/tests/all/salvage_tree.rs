@@ -15,8 +15,11 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
+/// Values by keyspace and key.
+type Content = BTreeMap<(String, Vec<u8>), Vec<u8>>;
+
 /// Entries of a pool that is salvaged by its own method, as a new store has them, and what is told.
-fn saved(f: &Fixture, path: &Path) -> (BTreeMap<(String, Vec<u8>), Vec<u8>>, Vec<String>) {
+fn saved(f: &Fixture, path: &Path) -> (Content, Vec<String>) {
     let damaged = Pool::<Auto>::salvage(path).unwrap();
     let new = f.new_pool();
     let options = StoreOptions::default().without_thread();
@@ -29,8 +32,8 @@ fn saved(f: &Fixture, path: &Path) -> (BTreeMap<(String, Vec<u8>), Vec<u8>>, Vec
     (content(&store), told)
 }
 
-fn content(store: &Store<Auto>) -> BTreeMap<(String, Vec<u8>), Vec<u8>> {
-    let mut all = BTreeMap::new();
+fn content(store: &Store<Auto>) -> Content {
+    let mut all = Content::new();
     for keyspace in store.keyspaces() {
         all.insert(
             (keyspace.name().to_owned(), b"there is".to_vec()),
@@ -205,4 +208,31 @@ fn keys_that_are_longer_than_any_are_told_and_the_rest_is_saved() {
     assert_eq!(told.len(), 2, "{told:?}");
     let is_it = |told: &String| told.contains("longer than any");
     assert!(told.iter().all(is_it), "{told:?}");
+}
+
+/// A name that was longer than any, with a right sum, kept everything from being saved; the number
+/// behind the last one was counted on from.
+#[test]
+fn names_and_numbers_that_no_keyspace_has_cost_nothing_else() {
+    let f = filled(TREE);
+    let expected = content(&f.store);
+    let path = f.copy();
+    let (long, copy) = ([b'n'; 1_500], (u32::MAX - 2).to_be_bytes());
+    {
+        let tree = tree(&path);
+        let put = |key: &[&[u8]], value: &[u8]| tree.put(&key.concat(), value).unwrap();
+        put(&[&[0; 4], &long], &70_u32.to_le_bytes());
+        put(&[&copy, &71_u32.to_be_bytes()], &[b"n", &long[..]].concat());
+        put(&[&copy, &72_u32.to_be_bytes()], b"n");
+        put(&[&copy, &u32::MAX.to_be_bytes()], b"nlast");
+        for reserved in [u32::MAX, u32::MAX - 1].map(u32::to_be_bytes) {
+            put(&[&reserved, &[0xFF; 4], &[0; 8], b"x"], b"value");
+        }
+    }
+    let (all, told) = saved(&f, &path);
+    assert!(all == expected);
+    assert!(told.len() > 3, "{told:?}");
+    let pool = Pool::<Auto>::open(&path, &PoolOptions::read_only()).unwrap();
+    let store = Store::open(&pool, "s", &f.options).unwrap();
+    assert!(store.recovery().damaged > 3);
 }

@@ -171,13 +171,13 @@ fn progress(what: impl std::fmt::Display) -> Fault {
     Fault::new(FaultKind::Progress, what.to_string())
 }
 
-/// The open store.
-struct Open {
+/// The store, opened.
+struct Live {
     store: Store<Journal>,
     seed: u64,
 }
 
-impl Open {
+impl Live {
     /// Makes it on an empty disk, or on what a cut has left of a making.
     fn make(disk: &FaultDisk, seed: u64) -> Result<Self, Fault> {
         let pm = on(disk, &media(Access::Create, seed)).map_err(progress)?;
@@ -364,7 +364,7 @@ impl Open {
     }
 }
 
-impl Open {
+impl Live {
     /// Returns how many steps of each thread are there, if these are allowed.
     fn within(&self, allowed: &Allowed) -> Result<Vec<u64>, Fault> {
         let bounds = allowed.least.iter().zip(&allowed.most).enumerate();
@@ -388,7 +388,7 @@ impl Open {
 
 /// Does the steps of a thread from `first` on. Returns the error that ended it early.
 fn steps(
-    open: &Open,
+    open: &Live,
     disk: &FaultDisk,
     thread: usize,
     (first, count): (u64, u64),
@@ -408,7 +408,7 @@ fn steps(
 
 /// Does steps of all threads.
 fn together(
-    open: &Open,
+    open: &Live,
     disk: &FaultDisk,
     firsts: &[u64],
     count: u64,
@@ -439,7 +439,7 @@ impl DiskSubject for StoreOnDisk {
             true => Ok(()),
             false => Err(e),
         };
-        let mut open = match Open::make(disk, seed) {
+        let mut open = match Live::make(disk, seed) {
             Ok(open) => open,
             Err(e) => return unless_failed(e),
         };
@@ -456,11 +456,11 @@ impl DiskSubject for StoreOnDisk {
         let mut next = vec![1 + each; threads];
         if seed % 4 < 3 {
             // Closed in order, or killed, and opened again.
-            if seed % 4 > 0 {
+            if !seed.is_multiple_of(4) {
                 disk.kill();
             }
             drop(open);
-            open = match Open::open(disk, seed) {
+            open = match Live::open(disk, seed) {
                 Ok(Some(open)) => open,
                 Ok(None) => return unless_failed(progress("what was there is not")),
                 Err(e) => return unless_failed(e),
@@ -478,7 +478,7 @@ impl DiskSubject for StoreOnDisk {
     }
 
     fn recover(&self, disk: &FaultDisk, seed: u64, allowed: &Allowed) -> Result<Recovered, Fault> {
-        let open = match Open::open(disk, seed)? {
+        let open = match Live::open(disk, seed)? {
             Some(open) => open,
             None if allowed.made => {
                 return Err(Fault::new(FaultKind::Lost, "the store is gone"));
