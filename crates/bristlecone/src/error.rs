@@ -2,7 +2,7 @@
 
 use bristlecone_index::TreeError;
 use bristlecone_pmem::pool::RootError;
-use bristlecone_pmem::{CommitError, OpenError, SpaceError};
+use bristlecone_pmem::{CommitError, OpenError, SpaceError, VersionError};
 use bristlecone_store::{
     ArchiveError, BackupError, CloseError, ConflictError, ReadError, StoreError, WriteError,
 };
@@ -90,8 +90,11 @@ pub enum ErrorKind {
     Locked,
     /// The file is something else than a database, or a store of another format.
     NotADatabase,
-    /// The file was written by a newer version of this software.
+    /// A newer release of this software made the file: install that, or a later one.
     NewerVersion,
+    /// An older release made the file, and this one does not read it any more: `bristlecone
+    /// upgrade` says what can be done.
+    OlderVersion,
     /// The file contradicts itself, or a checksum does not match. Nothing was taken away.
     Damaged,
     /// There is no room left: on the disk, in the memory that the process may have, or in the
@@ -279,13 +282,21 @@ fn kind_of_commit(e: &CommitError) -> ErrorKind {
     }
 }
 
+fn kind_of_version(e: &VersionError) -> ErrorKind {
+    if e.is_newer() {
+        ErrorKind::NewerVersion
+    } else {
+        ErrorKind::OlderVersion
+    }
+}
+
 fn kind_of_open(e: &OpenError) -> ErrorKind {
     match e {
         OpenError::NotFound(_) | OpenError::NoFolder { .. } => ErrorKind::NotFound,
         OpenError::Exists(_) => ErrorKind::AlreadyExists,
         OpenError::Locked(_) => ErrorKind::Locked,
         OpenError::NotAFile(_) | OpenError::NotAPool { .. } => ErrorKind::NotADatabase,
-        OpenError::NewerVersion { .. } => ErrorKind::NewerVersion,
+        OpenError::Version { version, .. } => kind_of_version(version),
         OpenError::NoSpace(e) => kind_of_space(e),
         OpenError::Commit(e) => kind_of_commit(e),
         OpenError::Io { source, .. } => kind_of_io(source),
@@ -300,7 +311,7 @@ fn kind_of_store(e: &StoreError) -> ErrorKind {
             ErrorKind::InvalidInput
         }
         StoreError::OtherFormat { .. } => ErrorKind::NotADatabase,
-        StoreError::NewerVersion { .. } => ErrorKind::NewerVersion,
+        StoreError::Version(e) => kind_of_version(e),
         StoreError::Root(RootError::Busy(_)) => ErrorKind::InUse,
         StoreError::Root(RootError::ReadOnly) => ErrorKind::ReadOnly,
         StoreError::Root(RootError::Space(e)) => kind_of_space(e),
@@ -318,6 +329,7 @@ fn kind_of_tree(e: &TreeError) -> ErrorKind {
         TreeError::Root(RootError::Busy(_)) => ErrorKind::InUse,
         TreeError::Root(RootError::ReadOnly) => ErrorKind::ReadOnly,
         TreeError::Root(RootError::Space(e)) | TreeError::Space(e) => kind_of_space(e),
+        TreeError::Version(e) => kind_of_version(e),
         TreeError::Memory(_) => ErrorKind::NoSpace,
         TreeError::Commit(e) => kind_of_commit(e),
         _ => ErrorKind::Damaged,
@@ -342,7 +354,7 @@ fn kind_of_backup(e: &BackupError) -> ErrorKind {
     match e {
         BackupError::Io(e) => kind_of_io(e),
         BackupError::NotABackup => ErrorKind::NotADatabase,
-        BackupError::NewerVersion { .. } => ErrorKind::NewerVersion,
+        BackupError::Version(e) => kind_of_version(e),
         BackupError::Read(ReadError::OtherStore { .. }) => ErrorKind::InvalidInput,
         BackupError::Read(ReadError::Memory { .. }) => ErrorKind::NoSpace,
         BackupError::Store(e) => kind_of_store(e),
@@ -359,7 +371,7 @@ fn kind_of_archive(e: &ArchiveError) -> ErrorKind {
         }
         ArchiveError::InUse { .. } => ErrorKind::Locked,
         ArchiveError::Parted { .. } => ErrorKind::InvalidInput,
-        ArchiveError::NewerVersion { .. } => ErrorKind::NewerVersion,
+        ArchiveError::Version { version, .. } => kind_of_version(version),
         ArchiveError::Unreachable { .. } => ErrorKind::NotFound,
         ArchiveError::Commit(e) => kind_of_commit(e),
         ArchiveError::Store(e) => kind_of_store(e),

@@ -302,7 +302,8 @@ impl Options {
     /// [`Error`], of every kind that concerns files: [`NotFound`](crate::ErrorKind::NotFound) if it
     /// is not to be made, [`Locked`](crate::ErrorKind::Locked) if another process has it open,
     /// [`NotADatabase`](crate::ErrorKind::NotADatabase),
-    /// [`NewerVersion`](crate::ErrorKind::NewerVersion), [`Damaged`](crate::ErrorKind::Damaged). A
+    /// [`NewerVersion`](crate::ErrorKind::NewerVersion),
+    /// [`OlderVersion`](crate::ErrorKind::OlderVersion), [`Damaged`](crate::ErrorKind::Damaged). A
     /// file that is there is left as it is.
     ///
     /// # Examples

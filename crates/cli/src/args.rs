@@ -8,6 +8,7 @@ mod restore;
 mod serve;
 mod top;
 mod torture;
+mod upgrade;
 
 pub use archive::{Archive, Look as ArchiveLook, Update as ArchiveUpdate};
 pub use bench_server::{AgainstServer, BenchServer, Mix};
@@ -17,6 +18,7 @@ pub use restore::Restore;
 pub use serve::Serve;
 pub use top::Top;
 pub use torture::Torture;
+pub use upgrade::Upgrade;
 
 use bristlecone_command::args::{MediumArgs, WriteArgs, WriterArgs};
 use clap::{Args, Parser, Subcommand};
@@ -78,6 +80,8 @@ pub enum Command {
     Archive(Archive),
     /// Make a new database of all that is whole in a damaged one
     Repair(Repair),
+    /// Bring a database with formats of an older release to those of this one
+    Upgrade(Upgrade),
     /// Make a database from an archive, or from the backup that a server's SAVE or BGSAVE wrote
     Restore(Restore),
     /// Serve a database to Redis clients

@@ -32,6 +32,7 @@ impl Contents {
         let db = database::open(path, how)?;
         let there = database::keyspaces(&db);
         let place = Place::choose(path, asked, &there)?;
+        place.check_format(path, &db)?;
         let keyspace = place.find(&db).map_err(|e| database::named(path, &e))?;
         match &place {
             Place::Named(name) if keyspace.is_none() && asked.is_some() => {

@@ -1,14 +1,14 @@
 //! A database that may be damaged, walked without opening it: its entries, whole and broken.
 
 use crate::database::ROOT;
-use bristlecone_command::failure::Outcome;
+use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::pool::about;
 use bristlecone_command::text::quoted;
 use bristlecone_index::damage::{Damage, collecting_damage};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::Pool;
-use bristlecone_server::data::spaces::{ORDER_KEY, ORDER_KEYSPACE};
+use bristlecone_server::data::spaces::{FORMAT_KEY, ORDER_KEY, ORDER_KEYSPACE};
 use bristlecone_store::{SalvageReport, Salvaged, Store, WallClock};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -39,6 +39,8 @@ pub struct Survey {
     pub index: Damage,
     /// The record of the order of a server's databases, if there is one.
     pub order: Option<Vec<u8>>,
+    /// That of the version of a server's data.
+    pub format: Option<Vec<u8>>,
 }
 
 impl Survey {
@@ -48,12 +50,17 @@ impl Survey {
     /// So much is damaged that there are no entries to look at.
     pub fn of(pool: &Arc<Pool<Auto>>, path: &Path) -> Outcome<Self> {
         let (mut whole, mut broken, mut order) = (BTreeMap::new(), Vec::new(), None);
+        let mut format = None;
         let (report, index) = salvage(pool, path, &mut |salvaged| {
             match &salvaged.found {
                 Ok(entry) => {
                     let keyspace = salvaged.keyspace_name();
-                    if keyspace == ORDER_KEYSPACE && salvaged.key == ORDER_KEY {
-                        order = Some(entry.value.to_vec());
+                    if keyspace == ORDER_KEYSPACE {
+                        match salvaged.key {
+                            ORDER_KEY => order = Some(entry.value.to_vec()),
+                            FORMAT_KEY => format = Some(entry.value.to_vec()),
+                            _ => {}
+                        }
                     }
                     *whole.entry(keyspace).or_insert(0) += 1;
                 }
@@ -71,6 +78,7 @@ impl Survey {
             broken,
             index,
             order,
+            format,
         })
     }
 
@@ -138,7 +146,10 @@ pub fn salvage(
 ) -> Outcome<(SalvageReport, Damage)> {
     let now = WallClock::default().now();
     let (report, damage) = collecting(pool, || Store::<Auto>::salvage(pool, ROOT, now, visit));
-    let report = report.map_err(|e| about(path, &e))?;
+    let report = report.map_err(|e| match e.version() {
+        Some(version) => Failure::Version(format!("{}: {version}", path.display())),
+        None => about(path, &e),
+    })?;
     Ok((report, damage))
 }
 

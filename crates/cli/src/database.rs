@@ -10,7 +10,6 @@
 //! 0, else on the only keyspace there is.
 
 use bristlecone::{Database, Durability, ErrorKind, Keyspace, Options};
-use bristlecone_command::args::WriteArgs;
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::pool::{How, about, files_of, open_pool};
 use bristlecone_command::records::Shown;
@@ -21,8 +20,9 @@ use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::Pool;
 use bristlecone_pmem::{Access, MediumKind, OpenError};
 use bristlecone_server::data::record::{Kind, Value};
-use bristlecone_server::data::spaces::DATABASES;
-use bristlecone_server::data::spaces::{ORDER_KEY, ORDER_KEYSPACE, keyspace_of};
+use bristlecone_server::data::spaces::{
+    DATABASES, FORMAT_KEY, ORDER_KEY, ORDER_KEYSPACE, check_format, keyspace_of,
+};
 use bristlecone_store::{Entry, NAMELESS};
 use std::path::Path;
 use std::sync::Arc;
@@ -110,9 +110,9 @@ pub fn create(path: &Path, how: How) -> Outcome<Database> {
 ///
 /// # Errors
 /// It is there already, or cannot be made.
-pub fn new_pool(path: &Path, how: WriteArgs) -> Outcome<(Arc<Pool<Auto>>, Unfinished)> {
+pub fn new_pool(path: &Path, how: How) -> Outcome<(Arc<Pool<Auto>>, Unfinished)> {
     remove_temporary_files_on_signals()?;
-    let options = How::write(how).options(Access::ReadWrite);
+    let options = how.options(Access::ReadWrite);
     let pool = Pool::<Auto>::create(path, &options).map_err(|e| match e {
         OpenError::Exists(_) => Failure::new(format!("{e}: name another file, or remove that one")),
         e => Failure::new(e.to_string()),
@@ -254,6 +254,18 @@ impl Place {
             Self::Served(number) => keyspace_of(order, *number).to_string(),
             Self::Named(name) | Self::Nameless(name) => name.clone(),
         }
+    }
+
+    /// Makes sure that a server's data has the version that this build reads.
+    ///
+    /// # Errors
+    /// It has another one, or its record is damaged.
+    pub fn check_format(&self, path: &Path, db: &Database) -> Outcome {
+        if let (true, Some(records)) = (self.typed(), db.find_keyspace(ORDER_KEYSPACE)) {
+            let record = records.get(FORMAT_KEY).map_err(|e| named(path, &e))?;
+            check_format(record.as_deref()).map_err(|e| about(path, &e))?;
+        }
+        Ok(())
     }
 
     /// Returns the keyspace, if it is there.

@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         Command::Backup(a) => commands::upkeep::backup(&a),
         Command::Archive(a) => commands::archive::run(&a),
         Command::Repair(a) => commands::repair::run(&a),
+        Command::Upgrade(a) => commands::upgrade::run(&a),
         Command::Restore(a) => commands::restore::run(&a),
         Command::Serve(a) => commands::serve::run(&a),
         Command::Top(a) => commands::top::run(&a),

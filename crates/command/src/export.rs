@@ -63,6 +63,9 @@ pub fn refuse(args: &ExportArgs, what: &dyn Display) -> Failure {
 /// Returns the error where so much is damaged that nothing can be exported.
 #[must_use]
 pub fn beyond_saving(failure: &Failure) -> Failure {
+    if let Failure::Version(message) = failure {
+        return Failure::Version(message.clone());
+    }
     Failure::new(format!(
         "{}; so much is damaged that no records can be found: restore a backup",
         failure.message().unwrap_or("failed")

@@ -10,6 +10,9 @@ pub enum Failure {
     Message(String),
     /// It was asked for something that makes no sense: exit status 2, with this message.
     Usage(String),
+    /// The file has a version of its format that this build does not read: exit status 1, with
+    /// this message.
+    Version(String),
     /// A signal ended it, when it had put things in order: it dies of that signal, with this
     /// message.
     Ended {
@@ -48,7 +51,7 @@ impl Failure {
     /// The exit status.
     pub fn status(&self) -> u8 {
         match self {
-            Self::Message(_) | Self::Reported | Self::Ended { .. } => 1,
+            Self::Message(_) | Self::Version(_) | Self::Reported | Self::Ended { .. } => 1,
             Self::Usage(_) => 2,
             Self::Skipped => 3,
             Self::OutputClosed => 0,
@@ -58,9 +61,10 @@ impl Failure {
     /// The text to print, if any.
     pub fn message(&self) -> Option<&str> {
         match self {
-            Self::Message(text) | Self::Usage(text) | Self::Ended { message: text, .. } => {
-                Some(text)
-            }
+            Self::Message(text)
+            | Self::Usage(text)
+            | Self::Version(text)
+            | Self::Ended { message: text, .. } => Some(text),
             Self::Reported | Self::Skipped | Self::OutputClosed => None,
         }
     }

@@ -16,7 +16,7 @@ use crate::inner::Located;
 use crate::repr::{Stored, StoredKey};
 use bristlecone_pmem::cell;
 use bristlecone_pmem::pool::RootError;
-use bristlecone_pmem::{CommitError, Media, Pool, SpaceError};
+use bristlecone_pmem::{CommitError, Media, Pool, SpaceError, VersionError};
 use std::borrow::Borrow;
 use std::fmt;
 use std::ops::{ControlFlow, RangeBounds};
@@ -303,6 +303,8 @@ pub struct RecoveryReport {
 pub enum TreeError {
     /// The root is not available.
     Root(RootError),
+    /// The tree is of a version that this build does not read.
+    Version(VersionError),
     /// The tree contradicts itself.
     Corrupt(String),
     /// There is no room.
@@ -328,6 +330,7 @@ impl fmt::Display for TreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Root(e) => write!(f, "{e}"),
+            Self::Version(e) => write!(f, "{e}"),
             Self::Corrupt(what) => write!(f, "corrupt: {what}"),
             Self::Space(e) => write!(f, "{e}"),
             Self::Memory(e) => write!(f, "no memory for the inner nodes: {e}"),
@@ -350,6 +353,7 @@ impl std::error::Error for TreeError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Root(e) => Some(e),
+            Self::Version(e) => Some(e),
             Self::Corrupt(_) | Self::NodeBytes { .. } | Self::Volatile | Self::NoAtomic16 => None,
             Self::Space(e) => Some(e),
             Self::Memory(e) => Some(e),

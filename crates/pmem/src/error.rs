@@ -1,5 +1,6 @@
 //! Errors of the persistence layer, one enum per kind of operation.
 
+use crate::version::VersionError;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -40,14 +41,12 @@ pub enum OpenError {
         /// The bytes found instead, in words.
         found: String,
     },
-    /// The pool was written by a newer version of this software.
-    NewerVersion {
+    /// The pool or its journal has a format version that this build does not read.
+    Version {
         /// The file.
         path: PathBuf,
-        /// The format version found.
-        found: u32,
-        /// The newest that this build reads.
-        supported: u32,
+        /// The versions.
+        version: VersionError,
     },
     /// The pool was written on a machine of the other byte order.
     OtherEndianness(PathBuf),
@@ -178,15 +177,7 @@ impl fmt::Display for OpenError {
             Self::NotAPool { path, found } => {
                 write!(f, "{}: not a Bristlecone pool: {found}", path.display())
             }
-            Self::NewerVersion {
-                path,
-                found,
-                supported,
-            } => write!(
-                f,
-                "{}: format version {found} is newer than this build reads (up to {supported}); use a newer bristlecone",
-                path.display()
-            ),
+            Self::Version { path, version } => write!(f, "{}: {version}", path.display()),
             Self::OtherEndianness(path) => write!(
                 f,
                 "{}: written on a machine of the other byte order; export it there and import here",
@@ -224,6 +215,7 @@ impl std::error::Error for OpenError {
             Self::Io { source, .. } => Some(source),
             Self::NoSpace(e) => Some(e),
             Self::Commit(e) => Some(e),
+            Self::Version { version, .. } => Some(version),
             _ => None,
         }
     }

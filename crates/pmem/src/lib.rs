@@ -12,6 +12,7 @@
 //! | [`pmwcas`] | persistent multi-word compare-and-swap |
 //! | [`memory`] | asking for memory before it is needed |
 //! | [`error`] | one error enum per kind of operation |
+//! | [`version`] | a version of a format that this build does not read |
 //! | [`sync`] | locks that simulated threads can wait for |
 //!
 //! Nothing above this crate issues a flush, a fence or a raw store to persistent memory by itself.
@@ -32,6 +33,7 @@ pub mod off;
 pub mod pmwcas;
 pub mod pool;
 pub mod sync;
+pub mod version;
 
 pub use cell::{PWord, PWord16};
 pub use error::{CommitError, OpenError, SpaceError};
@@ -40,3 +42,4 @@ pub use log::Logs;
 pub use media::{Access, Durability, Media, MediaOptions, MediumKind};
 pub use off::POff;
 pub use pool::{Pool, PoolInfo, PoolOptions};
+pub use version::VersionError;

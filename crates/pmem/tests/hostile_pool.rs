@@ -273,7 +273,7 @@ fn two_bad_superblock_copies_are_told_apart() {
     assert!(matches!(error, OpenError::OtherEndianness(_)), "{error:?}");
     let error = open(&both(12, &77u32.to_le_bytes()), "a newer version");
     assert!(
-        matches!(error, OpenError::NewerVersion { found: 77, supported, .. } if supported < 77),
+        matches!(error, OpenError::Version { version, .. } if version.found == 77 && version.newest < 77),
         "{error:?}"
     );
     for at in [16, 24, 33, 47, 48, 52, 100, 508] {

@@ -275,10 +275,7 @@ fn flipped_bits_are_errors_or_a_clean_prefix() {
         match open_unattached(&damaged, &read_write()) {
             Err(e) => {
                 assert!(
-                    matches!(
-                        e,
-                        OpenError::Corrupt { .. } | OpenError::NewerVersion { .. }
-                    ),
+                    matches!(e, OpenError::Corrupt { .. } | OpenError::Version { .. }),
                     "{e}"
                 );
                 errors += 1;

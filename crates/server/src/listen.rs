@@ -109,7 +109,7 @@ impl Running {
         let listener = listen(&runtime, &settings.listen)?;
         let tls_listener = listen_maybe(&runtime, settings.tls_listen.as_ref())?;
         let metrics_listener = listen_maybe(&runtime, settings.metrics.as_ref())?;
-        let data = Data::open(store).map_err(PrepareError::Store)?;
+        let data = Data::open(store).map_err(PrepareError::Data)?;
         let data = Arc::new(data);
         let sweeper = sweep::spawn(&data).map_err(StartError::Runtime)?;
         let server = Arc::new(Server::new(data, commands::table(), settings)?);

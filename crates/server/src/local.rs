@@ -50,7 +50,7 @@ impl Local {
     /// [`PrepareError`]: the keyspaces of the databases cannot be made, or a thread cannot be
     /// started.
     pub fn open(store: Store<Auto>) -> Result<Self, PrepareError> {
-        let data = Data::open(store).map_err(PrepareError::Store)?;
+        let data = Data::open(store).map_err(PrepareError::Data)?;
         let settings = Settings::default();
         let most = settings.maxclients;
         let server = Server::new(Arc::new(data), commands::table(), settings)?;

@@ -4,13 +4,12 @@ use crate::channels::PubSub;
 use crate::client::Clients;
 use crate::committer::Committer;
 use crate::config::Settings;
-use crate::data::Data;
+use crate::data::{Data, DataError};
 use crate::guesses::Guesses;
 use crate::rewrite;
 use crate::slowlog::SlowLog;
 use crate::table::Table;
 use crate::users::Users;
-use bristlecone_store::WriteError;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -110,9 +109,9 @@ pub async fn stopped(stopping: &mut watch::Receiver<bool>) {
 /// Why a server cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
-    /// The store refused a write.
+    /// The databases cannot be opened.
     #[error("{0}")]
-    Store(#[from] WriteError),
+    Data(#[from] DataError),
     /// A thread cannot be started.
     #[error("starting a thread failed: {0}")]
     Thread(io::Error),

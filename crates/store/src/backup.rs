@@ -20,14 +20,14 @@ use crate::root::WORD_UNFINISHED;
 use crate::snapshot::Snapshot;
 use crate::store::Store;
 use crate::tree::Clustered;
-use bristlecone_pmem::{Media, Pool};
+use bristlecone_pmem::{Media, Pool, VersionError};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::sync::Arc;
 
 const MAGIC: [u8; 8] = *b"BCSTORE\n";
-/// Version of the format.
-const FORMAT: u32 = 1;
+/// Version of the format of backups that this build writes, and the only one that it reads.
+pub const FORMAT: u32 = 1;
 const KEYSPACE: u8 = 1;
 const ENTRIES: u8 = 2;
 const END: u8 = 3;
@@ -173,12 +173,8 @@ impl<R: Read> Source<'_, R> {
         if u64::from(crc) != number(&rest[12..]) {
             return Err(self.damaged("its head fails its checksum"));
         }
-        if found > FORMAT {
-            return Err(BackupError::NewerVersion {
-                found,
-                supported: FORMAT,
-            });
-        }
+        let newest = u64::from(FORMAT);
+        VersionError::check("backup", found.into(), newest..=newest)?;
         Ok(number(&rest[4..12]))
     }
 

@@ -12,7 +12,7 @@ use crate::key::{CATALOGUE, split};
 use crate::limits::{MAX_KEYSPACE_NAME_BYTES, MAX_NAME_BYTES};
 use bristlecone_index::{InsertError, RemoveError, TreeError, UpdateError};
 use bristlecone_pmem::pool::RootError;
-use bristlecone_pmem::{CommitError, SpaceError};
+use bristlecone_pmem::{CommitError, SpaceError, VersionError};
 use std::fmt;
 use std::io;
 
@@ -493,13 +493,8 @@ pub enum StoreError {
         /// The leaf sizes that it has.
         there: &'static [u32],
     },
-    /// The store's format is not the one that this build reads.
-    NewerVersion {
-        /// The format version found.
-        found: u64,
-        /// The one that this build reads.
-        supported: u64,
-    },
+    /// The store's format has a version that this build does not read.
+    Version(VersionError),
     /// A restore into this store was interrupted, so it has only a part of the backup. Remove it
     /// and restore again.
     Unfinished(String),
@@ -522,6 +517,8 @@ impl fmt::Display for StoreError {
                 MAX_NAME_BYTES
             ),
             Self::Root(e) => write!(f, "{e}"),
+            // It says itself what is of another version.
+            Self::Index(TreeError::Version(e)) => write!(f, "{e}"),
             Self::Index(e) => write!(f, "the store's index: {e}"),
             Self::OtherFormat {
                 store,
@@ -550,10 +547,7 @@ impl fmt::Display for StoreError {
                     .collect::<Vec<_>>()
                     .join(", ")
             ),
-            Self::NewerVersion { found, supported } => write!(
-                f,
-                "the store has format version {found}, and this build reads {supported}: use a build that reads {found}"
-            ),
+            Self::Version(e) => write!(f, "{e}"),
             Self::Unfinished(name) => write!(
                 f,
                 "store {name:?} has part of a backup only, whose restoring was cut short: remove it and restore again"
@@ -566,11 +560,23 @@ impl fmt::Display for StoreError {
     }
 }
 
+impl StoreError {
+    /// Returns the version of a format that this build does not read, if that is the reason.
+    #[must_use]
+    pub fn version(&self) -> Option<&VersionError> {
+        match self {
+            Self::Version(e) | Self::Index(TreeError::Version(e)) => Some(e),
+            _ => None,
+        }
+    }
+}
+
 impl std::error::Error for StoreError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Root(e) => Some(e),
             Self::Index(e) => Some(e),
+            Self::Version(e) => Some(e),
             Self::Damaged(e) => Some(e),
             Self::Write(e) => Some(e),
             Self::Thread(e) => Some(e),

@@ -11,7 +11,7 @@ use crate::options::StoreOptions;
 use crate::report::{SalvageReport, Salvaged};
 use crate::root::{self, StoreRoot};
 use crate::tree::DESIGN;
-use bristlecone_pmem::{Media, Pool};
+use bristlecone_pmem::{Media, Pool, VersionError};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -123,7 +123,7 @@ fn refused(name: &str, found: u64) -> StoreError {
     let (format, advice) = match found {
         NV_STORE => (
             "NV-Store",
-            "this build does not open: back it up with a program that does, such as one with the \
+            "this build does not open, since it opens version 3: back it up with a program that does, such as one with the \
              crate bristlecone-nv-store, and restore the backup here",
         ),
         CLUSTERED => (
@@ -131,10 +131,12 @@ fn refused(name: &str, found: u64) -> StoreError {
             "it was not opened for: open it with `Store::open`",
         ),
         _ => {
-            return StoreError::NewerVersion {
+            return StoreError::Version(VersionError {
+                format: "store",
                 found,
-                supported: CLUSTERED,
-            };
+                oldest: CLUSTERED,
+                newest: CLUSTERED,
+            });
         }
     };
     StoreError::OtherFormat {

@@ -78,10 +78,10 @@ mod wall;
 mod write;
 
 pub use archive::{
-    Archive, ArchiveFile, ArchiveOptions, ArchiveStats, FileKind, Plan, Step as PlanStep,
-    UnreadableFile, Until,
+    Archive, ArchiveFile, ArchiveOptions, ArchiveStats, FORMAT as ARCHIVE_FORMAT, FileKind, Plan,
+    Step as PlanStep, UnreadableFile, Until,
 };
-pub use backup::{BackupReport, is_backup};
+pub use backup::{BackupReport, FORMAT as BACKUP_FORMAT, is_backup};
 pub use batch::Batch;
 pub use bristlecone_index::Direction;
 pub use catalogue::Keyspace;
@@ -92,6 +92,7 @@ pub use error::{
     SalvageError, StoreError, WriteError,
 };
 pub use feed::{Watch, WatchEvent, WatchLimits};
+pub use format::CLUSTERED as STORE_FORMAT;
 pub use limits::{MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
 pub use options::{Compression, StoreOptions};
 pub use pinned::PinnedValue;

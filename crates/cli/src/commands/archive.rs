@@ -265,7 +265,7 @@ pub fn restore(args: &Restore) -> Outcome {
     let started = Instant::now();
     // A wrong directory is told before a pool is made.
     Archive::open(dir).map_err(|e| failure(&e))?;
-    let (pool, unfinished) = database::new_pool(path, args.write)?;
+    let (pool, unfinished) = database::new_pool(path, How::write(args.write))?;
     let medium = pool.info().medium;
     let choice = StoreOptions::default().without_thread();
     let bar = progress::file("restoring", 0);

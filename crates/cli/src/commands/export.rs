@@ -10,6 +10,7 @@ use bristlecone_command::records::Visit;
 use bristlecone_command::text::quoted;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::Pool;
+use bristlecone_server::data::spaces::check_format;
 use bristlecone_store::WallClock;
 use indicatif::ProgressBar;
 use std::ops::ControlFlow;
@@ -54,6 +55,9 @@ impl Salvage {
         }
         let there = survey.keyspaces();
         let place = Place::choose(path, asked, &there)?;
+        if place.typed() {
+            check_format(survey.format.as_deref()).map_err(|e| about(path, &e))?;
+        }
         let keyspace = place.keyspace(survey.order.as_deref());
         if asked.is_some() && !there.contains(&keyspace) {
             return Err(about(

@@ -12,4 +12,5 @@ pub mod restore;
 pub mod serve;
 pub mod top;
 pub mod torture;
+pub mod upgrade;
 pub mod upkeep;

@@ -5,7 +5,7 @@ use crate::damage::{Survey, collecting, describe};
 use crate::database::{self, ROOT, server_bookkeeping};
 use bristlecone_command::export::{beyond_saving, report};
 use bristlecone_command::failure::{Failure, Outcome};
-use bristlecone_command::pool::{about, open_pool};
+use bristlecone_command::pool::{How, about, open_pool};
 use bristlecone_command::records::survival;
 use bristlecone_command::text::{duration, grouped, program, quoted, shell_path};
 use bristlecone_command::{print_report, progress};
@@ -13,6 +13,7 @@ use bristlecone_pmem::MediumKind;
 use bristlecone_pmem::Pool;
 use bristlecone_pmem::media::Auto;
 use bristlecone_server::data::Data;
+use bristlecone_server::data::spaces::check_format;
 use bristlecone_store::{NAMELESS, SalvageError, Store, StoreOptions, WallClock};
 use serde::Serialize;
 use std::path::Path;
@@ -69,7 +70,10 @@ pub fn run(args: &Repair) -> Outcome {
     })?;
     let survey = progress::waiting("looking for damage", || Survey::of(&damaged, from))
         .map_err(|e| beyond_saving(&e))?;
-    let (pool, unfinished) = database::new_pool(to, args.write)?;
+    if server_bookkeeping(survey.keyspaces().iter().map(String::as_str)) {
+        check_format(survey.format.as_deref()).map_err(|e| about(from, &e))?;
+    }
+    let (pool, unfinished) = database::new_pool(to, How::write(args.write))?;
     let medium = pool.info().medium;
     let choice = StoreOptions::default().without_thread();
     let store = Store::create(&pool, ROOT, &choice).map_err(|e| about(to, &e))?;

@@ -3,7 +3,7 @@
 use crate::args::Restore;
 use crate::database::{self, ROOT};
 use bristlecone_command::failure::{Failure, Outcome};
-use bristlecone_command::pool::about;
+use bristlecone_command::pool::{How, about};
 use bristlecone_command::records::survival;
 use bristlecone_command::text::{bytes, duration, grouped, program, shell_path};
 use bristlecone_command::{print_report, progress};
@@ -68,7 +68,7 @@ struct Restored {
 /// Makes the pool. Nothing of it is left if that fails.
 fn restore(args: &Restore, from: &mut impl Read) -> Outcome<Restored> {
     let path = &args.pool;
-    let (pool, unfinished) = database::new_pool(path, args.write)?;
+    let (pool, unfinished) = database::new_pool(path, How::write(args.write))?;
     let medium = pool.info().medium;
     let choice = StoreOptions::default().without_thread();
     let (store, report) =
@@ -101,9 +101,9 @@ fn restore(args: &Restore, from: &mut impl Read) -> Outcome<Restored> {
 fn explain(args: &Restore, error: &BackupError) -> Failure {
     match error {
         BackupError::Io(e) => Failure::io(&args.backup, "reading", e),
-        BackupError::NotABackup
-        | BackupError::NewerVersion { .. }
-        | BackupError::Damaged { .. } => about(&args.backup, error),
+        BackupError::NotABackup | BackupError::Version(_) | BackupError::Damaged { .. } => {
+            about(&args.backup, error)
+        }
         _ => about(&args.pool, error),
     }
 }

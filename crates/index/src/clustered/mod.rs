@@ -192,6 +192,7 @@ pub use modify::{Modification, Modified};
 pub use observe::{Glimpse, Observed, Observer};
 use page::Page;
 use part::Part;
+pub use root::FORMAT;
 pub use scan::Visits;
 pub use scrub::Scrubbed;
 pub use serial::Reads;

@@ -227,6 +227,7 @@ where
         let root = pool.open_root(name, Some(&root_kind::<K, V>(options)?))?;
         let heap = root.heap();
         heap.begin_recovery();
+        root::check_version(&root).map_err(TreeError::Version)?;
         let corrupt = TreeError::Corrupt;
         let mended = match pool.is_salvaged() {
             true => root::mend(&root),

@@ -17,8 +17,8 @@
 
 use super::checked::{self, MARK};
 use super::sum;
-use bristlecone_pmem::Media;
 use bristlecone_pmem::pool::Root;
+use bristlecone_pmem::{Media, VersionError};
 use std::sync::atomic::Ordering;
 
 pub(super) const SALT: usize = 0;
@@ -36,16 +36,40 @@ pub(super) const CLOSED: usize = SEGMENTS + MAX_SEGMENTS;
 
 /// The version of what is in a tree's pages. A tree of another one has no root word that is sound
 /// here.
-const VERSION: u64 = 3;
-/// Places of root words: none of another checked word.
-const PLACES: u64 = 1 << 40 | VERSION << 48;
+pub const FORMAT: u64 = 3;
+/// Versions that are told from damage: more than there will be.
+const VERSIONS: u64 = 256;
+
+/// Place of root word number `i` of a tree of that version: none of another checked word.
+fn place(version: u64, i: usize) -> u64 {
+    (1 << 40 | version << 48) + i as u64
+}
 
 /// The highest value of a root word.
 const HIGHEST: u64 = (MARK & MARK.wrapping_neg()) - 1;
 
 /// The root word number `i` with this value.
 pub(super) fn word(i: usize, value: u64) -> u64 {
-    checked::marked(value, PLACES + i as u64)
+    checked::marked(value, place(FORMAT, i))
+}
+
+/// Checks that the tree is of the version that this build reads. Damage is none of its errors.
+///
+/// # Errors
+/// Both copies of the salt are those of another version.
+pub(super) fn check_version<M: Media>(root: &Root<M>) -> Result<(), VersionError> {
+    // ORDERING: Relaxed; the tree is being opened, by this thread.
+    let found = [SALT, SALT_AGAIN].map(|i| root.word(i).load(root.pool().pm(), Ordering::Relaxed));
+    let is = |version: &u64| {
+        let salts = [(SALT, found[0]), (SALT_AGAIN, found[1])];
+        let [a, b] = salts.map(|(i, word)| checked::marked_value(word, place(*version, i)));
+        a.is_some() && a == b
+    };
+    // This one first: it is what nearly all trees have.
+    let found = [FORMAT].into_iter().chain(0..VERSIONS).find(is);
+    found.map_or(Ok(()), |found| {
+        VersionError::check("tree", found, FORMAT..=FORMAT)
+    })
 }
 
 /// The value of root word number `i`; `None` if the word is empty.
@@ -58,10 +82,8 @@ pub(super) fn read<M: Media>(root: &Root<M>, i: usize) -> Result<Option<u64>, St
     if found == 0 {
         return Ok(None);
     }
-    let value = checked::marked_value(found, PLACES + i as u64);
-    let value = value.ok_or_else(|| {
-        format!("root word {i} is {found:#x}, which fails its check, or is of another version")
-    });
+    let value = checked::marked_value(found, place(FORMAT, i));
+    let value = value.ok_or_else(|| format!("root word {i} is {found:#x}, which fails its check"));
     value.map(Some)
 }
 

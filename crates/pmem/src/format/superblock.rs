@@ -15,11 +15,12 @@
 use super::MediumKind;
 use super::layout::SUPERBLOCK_B;
 use crate::error::OpenError;
+use crate::version::VersionError;
 use std::path::Path;
 use uuid::Uuid;
 
 pub(crate) const MAGIC: [u8; 8] = *b"BRSTLCN1";
-/// The format version that this build writes, and the newest that it reads.
+/// The format version that this build writes, and the only one that it reads.
 pub const FORMAT: u32 = 1;
 const MARKER: u32 = 0x0102_0304;
 pub(crate) const BYTES: usize = 512;
@@ -44,7 +45,7 @@ pub(crate) const COPIES: [u64; 2] = [0, SUPERBLOCK_B];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Copy {
     Whole(Superblock),
-    Newer(u32),
+    Other(VersionError),
     OtherEndianness,
     NoMagic,
     BadChecksum,
@@ -86,12 +87,16 @@ impl Superblock {
         if u32_at(bytes, 8) == MARKER.swap_bytes() {
             return Copy::OtherEndianness;
         }
-        let version = u32_at(bytes, 12);
-        if u32_at(bytes, 8) == MARKER && version > FORMAT {
-            return Copy::Newer(version);
-        }
-        if crc32c::crc32c(&bytes[..CRC_AT]) != u32_at(bytes, CRC_AT) {
-            return Copy::BadChecksum;
+        let newest = u64::from(FORMAT);
+        let version = VersionError::check("pool", u32_at(bytes, 12).into(), newest..=newest);
+        let sum_is_right = crc32c::crc32c(&bytes[..CRC_AT]) == u32_at(bytes, CRC_AT);
+        match version {
+            // A newer one may have its sum elsewhere.
+            Err(e) if sum_is_right || e.is_newer() && u32_at(bytes, 8) == MARKER => {
+                return Copy::Other(e);
+            }
+            _ if !sum_is_right => return Copy::BadChecksum,
+            _ => {}
         }
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&bytes[32..48]);
@@ -165,10 +170,9 @@ impl Superblock {
                     format!("it begins with {:?}", String::from_utf8_lossy(&a[..8]))
                 },
             }),
-            (Copy::Newer(found), _) | (_, Copy::Newer(found)) => Err(OpenError::NewerVersion {
+            (Copy::Other(version), _) | (_, Copy::Other(version)) => Err(OpenError::Version {
                 path: path.to_path_buf(),
-                found,
-                supported: FORMAT,
+                version,
             }),
             (Copy::OtherEndianness, _) | (_, Copy::OtherEndianness) => {
                 Err(OpenError::OtherEndianness(path.to_path_buf()))
@@ -283,6 +287,15 @@ mod tests {
         assert!(given_up > 200, "{given_up} torn copies");
     }
 
+    /// A copy of another version, whose sum is right.
+    fn with_version(copy: &[u8; BYTES], version: u32) -> [u8; BYTES] {
+        let mut copy = *copy;
+        copy[12..16].copy_from_slice(&version.to_le_bytes());
+        let sum = crc32c::crc32c(&copy[..CRC_AT]);
+        copy[CRC_AT..].copy_from_slice(&sum.to_le_bytes());
+        copy
+    }
+
     #[test]
     fn errors_say_which() {
         let path = Path::new("p");
@@ -299,7 +312,12 @@ mod tests {
         ));
         assert!(matches!(
             with(12, &[9, 0, 0, 0]),
-            OpenError::NewerVersion { found: 9, .. }
+            OpenError::Version { version, .. } if version.found == 9 && version.is_newer()
+        ));
+        let older = with_version(&good, 0);
+        assert!(matches!(
+            Superblock::choose(path, &older, &older),
+            Err(OpenError::Version { version, .. }) if version.found == 0 && !version.is_newer()
         ));
         assert!(matches!(with(100, b"x"), OpenError::Corrupt { .. }));
         let zeros = [0; BYTES];

@@ -163,6 +163,8 @@ pub struct MediaRecovery {
     pub torn_tail: bool,
     /// Time it took.
     pub elapsed: Duration,
+    /// Version of the format of the journal that was found, if there was one of this pool.
+    pub journal_format: Option<u32>,
     /// Faults in the medium's own files that [`Access::Salvage`] passed over.
     pub problems: Vec<String>,
 }

@@ -35,8 +35,8 @@ pub mod waiting;
 pub mod watch;
 pub mod watchers;
 
-use bristlecone_pmem::CommitError;
 use bristlecone_pmem::media::Auto;
+use bristlecone_pmem::{CommitError, VersionError};
 use bristlecone_store::{CloseError, Keyspace, ReadError, Snapshot, Store, WriteError};
 use cursors::Cursors;
 use locks::Locks;
@@ -47,6 +47,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tx::{SHORT_WORK, Take};
 use waiting::Waiting;
 use watchers::Watchers;
+
+/// Why databases cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// They have a version that this build does not read. Nothing was changed.
+    #[error("{0}")]
+    Version(#[from] VersionError),
+    /// The store refused to make a keyspace, or cannot be read.
+    #[error("{0}")]
+    Store(#[from] WriteError),
+}
 
 /// Databases in a store. See the module's documentation.
 #[derive(Debug)]
@@ -136,8 +147,12 @@ impl Data {
     /// Opens the databases of a store. Creates keyspaces that are missing.
     ///
     /// # Errors
-    /// Those of a write.
-    pub fn open(store: Store<Auto>) -> Result<Self, WriteError> {
+    /// [`DataError`]
+    pub fn open(store: Store<Auto>) -> Result<Self, DataError> {
+        if let Some(orders) = store.find_keyspace(spaces::ORDER_KEYSPACE) {
+            let record = store.get(&orders, spaces::FORMAT_KEY);
+            spaces::check_format(record.map_err(WriteError::from)?.as_deref())?;
+        }
         let databases: Result<Vec<_>, _> = (0..DATABASES)
             .map(|number| store.keyspace(&number.to_string()))
             .collect();
@@ -145,9 +160,10 @@ impl Data {
             ["elements", "expiries", "garbage", spaces::ORDER_KEYSPACE]
                 .map(|name| store.keyspace(name));
         let (elements, garbage, orders) = (elements?, garbage?, orders?);
-        let order = Order::load(&store, &orders)?;
+        let order = Order::load(&store, &orders).map_err(WriteError::from)?;
         let snapshot = store.snapshot();
-        let last = last_id(&snapshot, &elements)?.max(last_id(&snapshot, &garbage)?);
+        let last = |space| last_id(&snapshot, space).map_err(WriteError::from);
+        let last = last(&elements)?.max(last(&garbage)?);
         let spaces = Keyspaces {
             databases: databases?,
             expiries: expiries?,
@@ -174,7 +190,7 @@ impl Data {
             cursors: Mutex::default(),
             store,
         };
-        let unswept = data.needs_sweep()?;
+        let unswept = data.needs_sweep().map_err(WriteError::from)?;
         // ORDERING: Relaxed; no other thread has a reference yet.
         data.unswept.store(unswept, Ordering::Relaxed);
         Ok(data)

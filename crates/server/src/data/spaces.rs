@@ -8,8 +8,10 @@
 //! keyspace "garbage"     id --> ""                      ids whose elements the sweeper deletes
 //! keyspace "databases"   "order" --> 4 bits for each database: its keyspace (8 bytes, big-endian)
 //!                        "swept" --> see `clear.rs`
+//!                        "format" --> version of all this (4 bytes, big-endian); version 1 has no such record
 //! ```
 
+use bristlecone_pmem::VersionError;
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{Keyspace, ReadError, Store};
 use std::collections::BTreeSet;
@@ -88,6 +90,27 @@ pub fn keyspace_of(order: Option<&[u8]>, db: usize) -> usize {
     Order::decode(order).unwrap_or(Order::FIRST).place(db)
 }
 
+/// Version of what a server keeps in its keyspaces: the one that this build writes, and the only
+/// one that it reads.
+pub const FORMAT: u32 = 1;
+/// The key of the version's record.
+pub const FORMAT_KEY: &[u8] = b"format";
+
+/// Checks the version of a server's data, by the record under [`FORMAT_KEY`] in the keyspace
+/// [`ORDER_KEYSPACE`], if there is one.
+///
+/// # Errors
+/// [`VersionError`]
+pub fn check_format(record: Option<&[u8]>) -> Result<(), VersionError> {
+    let found = record.map_or(1, |record| {
+        let record = record.first_chunk().copied();
+        // One that is too short was never written.
+        u32::from_be_bytes(record.unwrap_or_default())
+    });
+    let newest = u64::from(FORMAT);
+    VersionError::check("server", found.into(), newest..=newest)
+}
+
 /// The keyspaces of all databases: four bits for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Order(u64);
@@ -149,6 +172,17 @@ impl Order {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn data_of_other_versions_is_refused() {
+        assert_eq!(check_format(None), Ok(()));
+        assert_eq!(check_format(Some(&1u32.to_be_bytes())), Ok(()));
+        let newer = check_format(Some(&2u32.to_be_bytes())).unwrap_err();
+        assert!(newer.is_newer() && newer.found == 2);
+        for older in [&0u32.to_be_bytes()[..], b"?"] {
+            assert!(!check_format(Some(older)).unwrap_err().is_newer());
+        }
+    }
 
     #[test]
     fn orders_are_swapped_and_found_again() {

@@ -16,8 +16,8 @@
 use bristlecone_index::clustered::Mark;
 
 pub(super) const MAGIC: [u8; 4] = *b"BCAF";
-/// Version of the format.
-pub(super) const FORMAT: u32 = 1;
+/// Version of the format of archives that this build writes, and the only one that it reads.
+pub const FORMAT: u32 = 1;
 /// Bytes of a frame before its content.
 pub(super) const FRAME_HEAD: usize = 16;
 /// Bytes behind its content.

@@ -34,6 +34,7 @@ mod plan;
 mod read;
 pub(crate) mod write;
 
+pub use format::FORMAT;
 pub use plan::{Plan, Step};
 pub use read::{Archive, ArchiveFile, FileKind, UnreadableFile};
 

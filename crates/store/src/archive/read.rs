@@ -5,6 +5,7 @@ use super::format::{
     MARK_BYTES, Until, Uuid, is_whole,
 };
 use crate::error::ArchiveError;
+use bristlecone_pmem::VersionError;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
@@ -145,13 +146,13 @@ impl Archive {
                     continue;
                 }
             };
-            if head.format > FORMAT {
-                return Err(ArchiveError::NewerVersion {
-                    path,
-                    found: head.format,
-                    supported: FORMAT,
-                });
-            }
+            let newest = u64::from(FORMAT);
+            VersionError::check("archive", head.format.into(), newest..=newest).map_err(
+                |version| ArchiveError::Version {
+                    path: path.clone(),
+                    version,
+                },
+            )?;
             if found.files.is_empty() {
                 (found.uuid, found.number) = (head.uuid, head.archive);
             } else if (head.uuid, head.archive) != (found.uuid, found.number) {

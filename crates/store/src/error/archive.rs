@@ -1,7 +1,7 @@
 //! The errors of archives and of restoring from one.
 
 use super::{ReadError, StoreError, WriteError};
-use bristlecone_pmem::CommitError;
+use bristlecone_pmem::{CommitError, VersionError};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -38,14 +38,12 @@ pub enum ArchiveError {
         /// The directory.
         dir: PathBuf,
     },
-    /// A file was written by a newer version of this software.
-    NewerVersion {
+    /// A file has a format version that this build does not read.
+    Version {
         /// The file.
         path: PathBuf,
-        /// The format version found.
-        found: u32,
-        /// The newest that this build reads.
-        supported: u32,
+        /// The versions.
+        version: VersionError,
     },
     /// A file is damaged: after how many bytes, and what is wrong.
     Damaged {
@@ -103,15 +101,7 @@ impl fmt::Display for ArchiveError {
                  are missing. Give it another directory, in which a new archive begins",
                 dir.display()
             ),
-            Self::NewerVersion {
-                path,
-                found,
-                supported,
-            } => write!(
-                f,
-                "{} has format version {found}; this build reads up to {supported}: use a newer one",
-                path.display()
-            ),
+            Self::Version { path, version } => write!(f, "{}: {version}", path.display()),
             Self::Damaged { path, at, what } => {
                 write!(f, "{} is damaged, {at} bytes in: {what}", path.display())
             }
@@ -137,6 +127,7 @@ impl std::error::Error for ArchiveError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Io { source, .. } => Some(source),
+            Self::Version { version, .. } => Some(version),
             Self::Commit(e) => Some(e),
             Self::Read(e) => Some(e),
             Self::Store(e) => Some(e),

@@ -1,6 +1,7 @@
 //! The errors of backups and of restoring one.
 
 use super::{ReadError, StoreError, WriteError};
+use bristlecone_pmem::VersionError;
 use std::fmt;
 use std::io;
 
@@ -12,13 +13,8 @@ pub enum BackupError {
     Io(io::Error),
     /// The stream is no backup of a store.
     NotABackup,
-    /// The backup was made by a newer version of this software.
-    NewerVersion {
-        /// The format version found.
-        found: u32,
-        /// The newest that this build reads.
-        supported: u32,
-    },
+    /// The backup has a format version that this build does not read.
+    Version(VersionError),
     /// The backup is damaged, or ends too early. What, and after how many bytes.
     Damaged {
         /// A description of the damage.
@@ -42,10 +38,7 @@ impl fmt::Display for BackupError {
                 f,
                 "not a backup of a store, as a server's SAVE and BGSAVE write (a copy of a pool is opened as it is)"
             ),
-            Self::NewerVersion { found, supported } => write!(
-                f,
-                "the backup has format version {found}; this build reads up to {supported}: use a newer one"
-            ),
+            Self::Version(e) => write!(f, "{e}"),
             Self::Damaged { what, at } => {
                 write!(f, "the backup is damaged, {at} bytes in: {what}")
             }
@@ -60,11 +53,18 @@ impl std::error::Error for BackupError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Io(e) => Some(e),
+            Self::Version(e) => Some(e),
             Self::Read(e) => Some(e),
             Self::Store(e) => Some(e),
             Self::Write(e) => Some(e),
             _ => None,
         }
+    }
+}
+
+impl From<VersionError> for BackupError {
+    fn from(e: VersionError) -> Self {
+        Self::Version(e)
     }
 }
 

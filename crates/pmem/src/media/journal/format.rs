@@ -1,6 +1,7 @@
 //! Bytes of the journal file: header slots, frames, runs of lines. All little-endian.
 
 use crate::media::LINE;
+use crate::version::VersionError;
 use std::fmt;
 
 /// The unit that a disk writes whole or not at all.
@@ -19,9 +20,10 @@ pub(super) const SEGMENT_BYTES: std::ops::RangeInclusive<u32> = 64 << 10..=16 <<
 pub(super) const FIRST_SEGMENTS: u32 = 4;
 /// Maximum number of segments that a header may name.
 pub(super) const MAX_SEGMENTS: u32 = 1 << 16;
-/// The layout that this build writes. It also reads the one before, which has no direct runs.
-pub(super) const VERSION: u32 = 2;
-const FIRST_VERSION: u32 = 1;
+/// The version of the format that this build writes. It also reads the one before, which has no
+/// direct runs.
+pub const FORMAT: u32 = 2;
+const OLDEST: u32 = 1;
 
 const HEADER_MAGIC: [u8; 8] = *b"BRSTLJNL";
 const FRAME_MAGIC: [u8; 4] = *b"JFRM";
@@ -75,6 +77,8 @@ pub(super) struct Position {
 /// One header slot's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
+    /// The version that was read. Written is always [`FORMAT`].
+    pub version: u32,
     pub uuid: [u8; 16],
     /// Of two sound slots the one with the higher generation counts.
     pub generation: u64,
@@ -98,8 +102,8 @@ pub(super) enum Slot {
     Blank,
     /// Neither blank nor a header.
     Bad,
-    /// A header of a newer layout.
-    Newer(u32),
+    /// A header of a version that is not read.
+    Other(VersionError),
     /// A header that checks out.
     Sound(Header),
 }
@@ -108,7 +112,7 @@ impl Header {
     pub fn encode(&self) -> [u8; SECTOR] {
         let mut b = [0; SECTOR];
         b[..8].copy_from_slice(&HEADER_MAGIC);
-        put_half(&mut b, 8, VERSION);
+        put_half(&mut b, 8, FORMAT);
         b[16..32].copy_from_slice(&self.uuid);
         put(&mut b, 32, self.generation);
         put(&mut b, 40, self.epoch);
@@ -139,12 +143,14 @@ impl Header {
             return Slot::Bad;
         }
         let version = half(bytes, 8);
-        if !(FIRST_VERSION..=VERSION).contains(&version) {
-            return Slot::Newer(version);
+        let readable = OLDEST.into()..=FORMAT.into();
+        if let Err(e) = VersionError::check("journal", version.into(), readable) {
+            return Slot::Other(e);
         }
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&bytes[16..32]);
         let header = Self {
+            version,
             uuid,
             generation: word(bytes, 32),
             epoch: word(bytes, 40),
@@ -338,6 +344,7 @@ mod tests {
 
     fn header() -> Header {
         Header {
+            version: FORMAT,
             uuid: *b"0123456789abcdef",
             generation: 7,
             epoch: 3,
@@ -379,13 +386,26 @@ mod tests {
     }
 
     #[test]
-    fn newer_header_is_told_from_a_bad_one() {
-        let mut bytes = header().encode();
-        put_half(&mut bytes, 8, VERSION + 1);
-        put_half(&mut bytes, 12, 0);
-        let sum = crc32c::crc32c(&bytes);
-        put_half(&mut bytes, 12, sum);
-        assert_eq!(Header::decode(&bytes), Slot::Newer(VERSION + 1));
+    fn a_header_of_another_version_is_told_from_a_bad_one() {
+        let decoded = |version| {
+            let mut bytes = header().encode();
+            put_half(&mut bytes, 8, version);
+            put_half(&mut bytes, 12, 0);
+            let sum = crc32c::crc32c(&bytes);
+            put_half(&mut bytes, 12, sum);
+            Header::decode(&bytes)
+        };
+        for version in [FORMAT + 1, 0] {
+            let Slot::Other(e) = decoded(version) else {
+                panic!("version {version}");
+            };
+            assert_eq!((e.found, e.is_newer()), (version.into(), version > FORMAT));
+        }
+        let older = Header {
+            version: OLDEST,
+            ..header()
+        };
+        assert_eq!(decoded(OLDEST), Slot::Sound(older));
     }
 
     #[test]

@@ -105,6 +105,7 @@ mod storage;
 
 #[doc(hidden)]
 pub use evict::compare_when_evicting;
+pub use format::FORMAT;
 pub use stats::JournalStats;
 pub use storage::{FileStorage, Site, Storage};
 

@@ -32,6 +32,7 @@ fn new_header(uuid: [u8; 16], journal_max: u64) -> Header {
         .clamp(u64::from(*format::SEGMENT_BYTES.start()), LARGEST_SEGMENT)
         as u32;
     Header {
+        version: format::FORMAT,
         uuid,
         generation: 0,
         epoch: 0,
@@ -114,6 +115,7 @@ impl Journal {
             (header, 0, chain)
         });
         let recovery = MediaRecovery {
+            journal_format: had_journal.then_some(header.version),
             problems,
             ..chain.report.clone()
         };

@@ -163,11 +163,10 @@ impl Source<'_> {
             match Header::decode(&bytes) {
                 Slot::Blank => {}
                 Slot::Bad => bad += 1,
-                Slot::Newer(found) => {
-                    return Err(OpenError::NewerVersion {
+                Slot::Other(version) => {
+                    return Err(OpenError::Version {
                         path: self.path.to_path_buf(),
-                        found,
-                        supported: super::format::VERSION,
+                        version,
                     });
                 }
                 Slot::Sound(header) => {
