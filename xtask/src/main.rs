@@ -11,16 +11,18 @@
 //! | `resets` | a database in a virtual machine that is reset under load, on emulated persistent memory or on a disk that loses what no flush covered |
 //! | `monitoring` | the status page in a browser; alerts and dashboard in a Prometheus |
 //! | `package` | the Debian package: makes it, installs it, serves with it, removes it |
+//! | `container` | the container image: builds it, serves with it in a container |
 //! | `asan` | hostile-file tests under AddressSanitizer |
 //! | `tsan` | tests of threads under ThreadSanitizer |
 //! | `miri` | unit tests under Miri, which finds undefined behaviour |
 //!
-//! A chore that needs a tool says which Debian package has it; `arm`, `dax`, `resets` and
-//! `monitoring` install what is missing where apt is there and the user may.
+//! A chore that needs a tool says which Debian package has it; `arm`, `container`, `dax`, `resets`
+//! and `monitoring` install what is missing where apt is there and the user may.
 
 mod arm;
 mod asan;
 mod book;
+mod container;
 mod cpio;
 mod dax;
 mod layers;
@@ -113,6 +115,8 @@ enum Chore {
     /// Makes the Debian package and, as root, installs it, serves a database with it, and removes
     /// it.
     Package,
+    /// Builds the container image with podman, and serves a database with it.
+    Container,
     /// Runs the tests that open hostile files under AddressSanitizer.
     Asan {
         /// Passed to `cargo test` instead of the default selection.
@@ -167,6 +171,7 @@ fn main() -> ExitCode {
         Chore::Resets(options) => resets::run(&options),
         Chore::Monitoring => monitoring::run(),
         Chore::Package => package::run(),
+        Chore::Container => container::run(),
         Chore::Asan { args } => asan::run(&args),
         Chore::Tsan { args } => tsan::run(&args),
         Chore::Miri { args } => miri::run(&args),
