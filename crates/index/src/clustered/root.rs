@@ -120,7 +120,7 @@ pub(super) fn mend<M: Media>(root: &Root<M>) -> Vec<String> {
         let found = cell.load(pm, Ordering::Relaxed);
         let is_sound = |word: &u64| match *word {
             0 => i > SEGMENTS,
-            word => checked::marked_value(word, PLACES + i as u64).is_some(),
+            word => checked::marked_value(word, place(FORMAT, i)).is_some(),
         };
         let mut turned = (0..64).map(|bit| found ^ 1 << bit).filter(is_sound);
         let meant = match (turned.next(), turned.next(), i) {
