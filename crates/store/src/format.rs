@@ -85,6 +85,9 @@ pub(crate) fn open<'f, M: Media>(
     Ok((store, *format))
 }
 
+/// Versions that are told from damage: more than there will be.
+const VERSIONS: u64 = 256;
+
 /// As [`open`], for reading what is whole. In a pool that is salvaged it goes past damage of the
 /// store's own root words, which it adds to `passed`.
 ///
@@ -103,8 +106,8 @@ pub(crate) fn open_to_salvage<'f, M: Media>(
     let mut found = store.version();
     let index = pool.roots().into_iter();
     let mut index = index.filter(|root| root.name == store.index_name);
-    // No other format has an index of that design.
-    if found != CLUSTERED && index.any(|root| root.kind.design == DESIGN) {
+    // A number that is no version's is damage; no other format has an index of that design.
+    if found >= VERSIONS && index.any(|root| root.kind.design == DESIGN) {
         passed.push(format!(
             "the root of store {name:?} says format {found}; its index is of format {CLUSTERED}"
         ));
