@@ -28,6 +28,20 @@ fsdax() {
     device /dev/pmem0
 }
 
+# Says what each thread of the load does, if it has not begun to write long before it is given up.
+(
+    sleep 400
+    say "not reset for 400 s"
+    for task in /proc/[0-9]*/task/*; do
+        case $(cat "$task/comm" 2>/dev/null) in
+        reset_load | bristlecone* | e2fsck | mount | mke2fs)
+            say "$task: $(cat "$task/comm"), $(sed 's/.*) //' "$task/stat" | cut -d' ' -f1,12,13), $(cat "$task/syscall")"
+            sed 's/^/vm:   /' "$task/stack"
+            ;;
+        esac
+    done
+) &
+
 say opening
 case $flags in
 *create*)

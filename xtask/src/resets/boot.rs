@@ -3,6 +3,7 @@
 use super::medium::Medium;
 use crate::machine::{self, Kernel};
 use crate::tools::Outcome;
+use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
 use std::process::Stdio;
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 const NO_WRITE: Duration = Duration::from_secs(1);
 /// How often it is asked.
 const ASK: Duration = Duration::from_millis(5);
+/// How many of its last lines are shown when a machine fails.
+const LAST_LINES: usize = 60;
 /// How long a failed machine may go on, to say more.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
@@ -24,7 +27,7 @@ pub struct Boot {
     pub append: String,
     /// The medium that the database has to be on.
     pub expected_medium: &'static str,
-    /// How long a machine has to be ready.
+    /// How long a machine has until it is ready.
     pub timeout: Duration,
     /// Shows all that it prints.
     pub verbose: bool,
@@ -90,6 +93,8 @@ struct Life<'b> {
     reset_at: Option<Instant>,
     opening: Option<Instant>,
     found: Vec<u64>,
+    /// Its last lines.
+    lines: VecDeque<String>,
     booted: Booted,
 }
 
@@ -98,7 +103,7 @@ impl Boot {
     /// disk.
     ///
     /// # Errors
-    /// It does not start, is not ready in time, or speaks nonsense.
+    /// It does not start, or speaks nonsense.
     pub fn run(&self, medium: &Medium, fresh: bool, end: End, writes: u64) -> Outcome<Booted> {
         let create = if fresh { ",create" } else { "" };
         let mut command = machine::emulator(
@@ -138,6 +143,12 @@ impl Boot {
             }
             match said.recv_timeout(until - now) {
                 Ok(line) => life.hear(line)?,
+                Err(RecvTimeoutError::Timeout) if life.reset_at.is_none() => {
+                    life.fail(format!(
+                        "not ready in {} s; --timeout gives it longer",
+                        self.timeout.as_secs()
+                    ));
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     life.fail("the machine ended by itself".to_owned());
@@ -161,12 +172,6 @@ impl Boot {
         serving
             .join()
             .map_err(|_| "the thread of the medium panicked")??;
-        if life.reset_at.is_none() && !matches!(life.booted.seen, Seen::Failed(_)) {
-            return Err(format!(
-                "a machine was not ready in {} s; --verbose shows its console, --timeout gives it longer",
-                self.timeout.as_secs()
-            ));
-        }
         Ok(life.booted)
     }
 }
@@ -187,6 +192,7 @@ impl<'b> Life<'b> {
             reset_at: None,
             opening: None,
             found: Vec::new(),
+            lines: VecDeque::new(),
             booted: Booted {
                 seen: Seen::Nothing,
                 opening: None,
@@ -200,25 +206,37 @@ impl<'b> Life<'b> {
         if !matches!(self.booted.seen, Seen::Wrong(_) | Seen::Failed(_)) {
             self.booted.seen = Seen::Failed(what);
             self.reset_at = Some(Instant::now() + LAST_WORDS);
+            for line in self.lines.drain(..) {
+                println!("{line}");
+            }
         }
+    }
+
+    /// Shows a line now, or when the machine fails.
+    fn note(&mut self, line: &str) {
+        let line = format!("[{:6.1} s] {line}", self.began.elapsed().as_secs_f64());
+        let failed = matches!(self.booted.seen, Seen::Failed(_));
+        if self.boot.verbose || failed || told_always(&line) {
+            println!("{line}");
+            return;
+        }
+        if self.lines.len() == LAST_LINES {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(line);
     }
 
     fn hear(&mut self, line: Line) -> Outcome {
         match line {
             Line::Port(line) => {
-                if self.boot.verbose && !line.starts_with(|c: char| c.is_ascii_digit()) {
-                    println!(
-                        "[{:6.1} s] load: {line}",
-                        self.began.elapsed().as_secs_f64()
-                    );
+                // Not each acknowledgement.
+                if !line.starts_with(|c: char| c.is_ascii_digit()) {
+                    self.note(&format!("load: {line}"));
                 }
                 self.port(&line)
             }
             Line::Console(line) => {
-                let failed = matches!(self.booted.seen, Seen::Failed(_));
-                if self.boot.verbose || failed || told_always(&line) {
-                    println!("[{:6.1} s] {line}", self.began.elapsed().as_secs_f64());
-                }
+                self.note(&line);
                 if let Some((_, said)) = line.split_once("vm: ") {
                     if said == "opening" {
                         let now = Instant::now();

@@ -35,18 +35,13 @@ use medium::Medium;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Modules for the medium `pmem`, for `disk`, and for the port.
-const MODULES: [&str; 11] = [
-    "libnvdimm",
-    "nd_btt",
-    "nd_pmem",
-    "nfit",
+/// Modules for the port.
+const MODULES: [&str; 6] = [
     "virtio_ring",
     "virtio",
     "virtio_pci_modern_dev",
     "virtio_pci_legacy_dev",
     "virtio_pci",
-    "virtio_blk",
     "virtio_console",
 ];
 
@@ -64,6 +59,14 @@ impl Kind {
         match self {
             Self::Pmem => "pmem",
             Self::Disk => "disk",
+        }
+    }
+
+    /// Further modules, for the medium.
+    fn modules(self) -> &'static [&'static str] {
+        match self {
+            Self::Pmem => &["libnvdimm", "nd_btt", "nd_pmem", "nfit"],
+            Self::Disk => &["virtio_blk"],
         }
     }
 }
@@ -111,7 +114,7 @@ pub struct Options {
     #[arg(long, value_enum)]
     pub plant: Option<Plant>,
     /// Seconds after which a machine that does not come up is given up.
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub timeout: u64,
     /// Kernel image to boot instead of Debian's cloud kernel; needs --modules.
     #[arg(long, requires = "modules")]
@@ -172,7 +175,7 @@ fn prepare(options: &Options) -> Outcome<Boot> {
     }
     let contents = Contents {
         script: include_str!("../resets-init.sh"),
-        modules: &MODULES,
+        modules: &[&MODULES, options.medium.modules()].concat(),
         system: &["mke2fs", "e2fsck"],
         programs: &programs,
     };
