@@ -300,9 +300,11 @@ fn kill_a_writer(
     let (ready, is_ready) = mpsc::channel();
     let reader = std::thread::spawn(move || -> io::Result<Vec<u8>> {
         let mut all = Vec::new();
-        let mut first = [0; ACK];
-        if pipe.read_exact(&mut first).is_ok() {
-            all.extend_from_slice(&first);
+        // The first writer lives until it has acknowledged a write: a run without any shows nothing.
+        let mut first = [0; 2 * ACK];
+        let first = &mut first[..if round == 1 { 2 * ACK } else { ACK }];
+        if pipe.read_exact(first).is_ok() {
+            all.extend_from_slice(first);
             // The receiver is gone when it has killed without waiting.
             let _ = ready.send(());
             pipe.read_to_end(&mut all)?;
@@ -317,8 +319,8 @@ fn kill_a_writer(
     } else if let Err(e) = is_ready.recv_timeout(MAX_START) {
         kill(&mut child)?;
         let why = match e {
-            mpsc::RecvTimeoutError::Timeout => "did not open the pool in time",
-            mpsc::RecvTimeoutError::Disconnected => "ended before it had opened the pool",
+            mpsc::RecvTimeoutError::Timeout => "did not open the pool and write in time",
+            mpsc::RecvTimeoutError::Disconnected => "ended before it had opened the pool and written",
         };
         return Err(Failure::new(format!("round {round}: the writer {why}")));
     } else {
