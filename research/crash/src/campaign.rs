@@ -23,6 +23,8 @@ pub struct Campaign {
     pub seed: u64,
     /// True if crashes in recovery are explored too.
     pub nested: bool,
+    /// True if kills of the process are explored too.
+    pub kills: bool,
     /// Threads of this machine.
     pub workers: usize,
     /// Time after which no workload is begun; `None` for one round, each kind once.
@@ -59,6 +61,8 @@ pub struct CampaignReport {
 
 /// Distinct violations that are shrunk and reported.
 const MAX_FINDINGS: usize = 3;
+/// One in so many crash points is tried as a kill.
+const KILLS: u64 = 16;
 /// Time limit for shrinking one violation.
 const SHRINKING: Duration = Duration::from_secs(10);
 
@@ -86,6 +90,7 @@ pub fn run(
             };
             let options = Options {
                 nested: campaign.nested,
+                kills: if campaign.kills { KILLS } else { 0 },
                 workers: campaign.workers,
                 deadline,
                 mutation: mutation.clone(),
@@ -144,6 +149,7 @@ fn shrink(
     let options = Options {
         stop_at_first: true,
         thorough_every: options.thorough_every.min(4),
+        kills: options.kills.min(1),
         deadline: Some(until),
         ..options.clone()
     };

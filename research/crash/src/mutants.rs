@@ -38,6 +38,8 @@ const MORE_SEEDS: usize = 40;
 const NEAR: usize = 6;
 /// Images of each workload whose recoveries a survey searches for further sites.
 const SURVEYED: u64 = 5_000;
+/// A survey kills the process at one crash point in so many.
+const SURVEYED_KILLS: u64 = 60;
 /// A survey searches one step in so many for sites that only recovery has.
 const SURVEYED_STEPS: usize = 3;
 
@@ -178,6 +180,8 @@ struct Recorded {
     mutable: Mutable,
     /// Sites that a survey saw in recoveries, each with the steps of the crashes.
     recovers: BTreeMap<Site, BTreeSet<usize>>,
+    /// Those that it saw in openings after a kill, each with the steps of the kills.
+    reopens: BTreeMap<Site, BTreeSet<usize>>,
 }
 
 /// The mutants that a trace allows.
@@ -220,6 +224,7 @@ impl Recorded {
             recording,
             mutable,
             recovers: BTreeMap::new(),
+            reopens: BTreeMap::new(),
         })
     }
 
@@ -288,7 +293,8 @@ impl<'a> Tried<'a> {
         recorded.any(|r| r.mutable.sites.contains(&site))
     }
 
-    /// Searches the recoveries of some images for sites that only recovery reaches.
+    /// Searches the recoveries of some images, and the openings after some kills, for sites that
+    /// nothing else reaches.
     fn survey(&mut self) -> Result<Totals, Fault> {
         let found: Vec<Mutex<Totals>> = self.recorded.iter().map(|_| Mutex::default()).collect();
         let todo: Vec<(usize, (&Recorded, &Mutex<Totals>))> =
@@ -297,6 +303,7 @@ impl<'a> Tried<'a> {
             let surveyed = |step: usize| (step + number).is_multiple_of(SURVEYED_STEPS);
             let quick = Options {
                 survey: true,
+                kills: SURVEYED_KILLS,
                 bound: 8,
                 samples: 4,
                 thorough_every: 2,
@@ -311,6 +318,7 @@ impl<'a> Tried<'a> {
         for (r, found) in self.recorded.iter_mut().zip(found) {
             let totals = found.into_inner().unwrap_or_else(PoisonError::into_inner);
             r.recovers.clone_from(&totals.recovery_sites);
+            r.reopens.clone_from(&totals.killed_sites);
             all.add(totals);
         }
         match all.found.pop() {
@@ -355,6 +363,7 @@ pub fn mutants(
     let reached = tried.recorded.iter().flat_map(|r| &r.mutable.sites);
     let mut sites: BTreeSet<Site> = reached.copied().collect();
     sites.extend(recoveries.recovery_sites.into_keys());
+    sites.extend(recoveries.killed_sites.into_keys());
     let wanted = |mutant: &Mutant| options.only.as_ref().is_none_or(|part| mutant.is_in(part));
     sites.retain(|site| wanted(&Mutant::Off(*site)));
     let all = sites.len();

@@ -3,7 +3,7 @@
 //! ```text
 //! 1~lbtree-256-u64~x86-tso~mixed.60.17~-~-~1234.0~1a2f:1_1a30:0~-
 //! | |              |       |           | | |      |            crash in recovery (events ~ decisions)
-//! | |              |       |           | | |      word:stores kept, for each word that was read
+//! | |              |       |           | | |      word:stores kept, for each word that was read; or kill
 //! | |              |       |           | | events before the crash . operation completed
 //! | |              |       |           | sites switched off, planted fault
 //! | |              |       |           operations kept by shrinking (hexadecimal bits)
@@ -88,6 +88,9 @@ pub struct Token {
     pub nested: Option<Point>,
 }
 
+/// What stands for the decisions of a kill.
+const KILL: &str = "kill";
+
 fn dash(text: String) -> String {
     if text.is_empty() { "-".into() } else { text }
 }
@@ -103,6 +106,9 @@ fn bits(kept: &[bool]) -> String {
 
 fn point(f: &mut fmt::Formatter<'_>, point: &Point) -> fmt::Result {
     write!(f, "{}.{}~", point.events, u8::from(point.completed))?;
+    if point.killed {
+        return f.write_str(KILL);
+    }
     let decisions = point
         .decisions
         .iter()
@@ -279,9 +285,11 @@ fn parse_point(events: &str, decisions: &str) -> Result<Point, BadToken> {
     let mut point = Point {
         events: at.parse().map_err(|_| bad("crash point")(events))?,
         completed,
+        killed: decisions == KILL,
         decisions: Vec::new(),
     };
-    for one in decisions.split('_').filter(|_| decisions != "-") {
+    let listed = !point.killed && decisions != "-";
+    for one in decisions.split('_').filter(|_| listed) {
         let parsed = one.split_once(':').and_then(|(word, kept)| {
             Some(Decision {
                 word: u32::from_str_radix(word, 16).ok()?,
@@ -374,6 +382,7 @@ impl FromStr for Token {
         }
         let nested = match nested {
             ["-"] => None,
+            [_, decisions @ KILL] => return Err(bad("list of decisions", decisions)),
             [events, decisions] => Some(parse_point(events, decisions)?),
             _ => return Err(bad("crash in recovery", &nested.join("~"))),
         };
@@ -444,16 +453,31 @@ mod tests {
             point: Point {
                 events: 1234,
                 completed: false,
+                killed: false,
                 decisions: vec![decision(0x1a2f, 1), decision(3, 0)],
             },
             nested: Some(Point {
                 events: 7,
                 completed: false,
+                killed: false,
                 decisions: vec![],
             }),
         };
         let text = token.to_string();
         assert_eq!(text.parse::<Token>(), Ok(token.clone()), "{text}");
+        let killed = Token {
+            point: Point {
+                killed: true,
+                decisions: vec![],
+                ..token.point.clone()
+            },
+            ..token.clone()
+        };
+        assert!(
+            killed.to_string().ends_with("~1234.0~kill~7.0~-"),
+            "{killed}"
+        );
+        assert_eq!(killed.to_string().parse::<Token>(), Ok(killed.clone()));
         let plain = Token {
             nested: None,
             mutation: Mutation::default(),
@@ -477,6 +501,7 @@ mod tests {
             ("list of decisions", text.replace("1a2f:1", "1a2f1a2f1:1")),
             ("list of decisions", text.replace("1a2f:1", "1a2f:65536")),
             ("list of decisions", text.replace("1a2f:1", "-")),
+            ("list of decisions", text.replace("7.0~-", "7.0~kill")),
             ("planted fault", text.replace("plant:lbtree", "plant:x")),
             ("crash in recovery", format!("{text}~-")),
             (

@@ -12,6 +12,9 @@ pub struct Point {
     pub events: usize,
     /// True if the operation of the last event had returned.
     pub completed: bool,
+    /// True if the process was killed there and the power stayed on, so that the next one saw all
+    /// of its stores. There are no decisions then: the second crash, a power cut, takes them.
+    pub killed: bool,
     /// The stores that the crash kept, for each word that recovery read. Recovery read no other
     /// word.
     pub decisions: Vec<Decision>,
@@ -41,7 +44,7 @@ pub struct Violation {
     pub action: Action,
     /// The crash.
     pub point: Point,
-    /// The second crash, in the recovery from the first.
+    /// The second crash, in the recovery from the first or after it.
     pub nested: Option<Point>,
     /// The call site of the last event before the crash.
     pub last_site: String,
@@ -74,6 +77,8 @@ pub(crate) fn explanation(v: &Violation, ops: &[Op]) -> String {
         Action::Create => "the creation".to_string(),
         Action::Op(op) => format!("{op:?}"),
     };
+    let killed = v.point.killed;
+    let what = if killed { "kill" } else { "crash" };
     let when = if v.point.completed {
         "right after"
     } else {
@@ -81,13 +86,14 @@ pub(crate) fn explanation(v: &Violation, ops: &[Op]) -> String {
     };
     let _ = writeln!(
         text,
-        "  crash {when} {action} (step {}), after event {} at {}",
+        "  {what} {when} {action} (step {}), after event {} at {}",
         v.step, v.point.events, v.last_site
     );
     if let Some(nested) = &v.nested {
         let _ = writeln!(
             text,
-            "  and again in the recovery from it or the operation after that, after event {}",
+            "  and {} in the recovery from it or the operation after that, after event {}",
+            if killed { "a power cut" } else { "again" },
             nested.events
         );
     }
@@ -96,10 +102,11 @@ pub(crate) fn explanation(v: &Violation, ops: &[Op]) -> String {
         let _ = writeln!(text, "    {:>3}  {op:?}", i + 1);
     }
     if v.lost.is_empty() {
-        let which = if v.nested.is_some() {
-            "the first crash lost no"
-        } else {
-            "the crash lost no"
+        let which = match (killed, v.nested.is_some()) {
+            (true, true) => "the power cut lost no",
+            (true, false) => "a kill loses no",
+            (false, true) => "the first crash lost no",
+            (false, false) => "the crash lost no",
         };
         let _ = writeln!(text, "  {which} store that recovery read");
     } else {

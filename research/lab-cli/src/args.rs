@@ -302,6 +302,7 @@ const CRASH_EXAMPLES: &str = "\
 Examples:
   bristlecone-lab crash                                       each design, each workload once
   bristlecone-lab crash --index lbtree --model all --nested --budget 600
+  bristlecone-lab crash --index lbtree,pool --kills           kill the process, cut the power later
   bristlecone-lab crash --index lbtree-256-u64 --mutants      switch off each flush and fence
   bristlecone-lab crash --index lbtree --threads 3            threads under a deterministic scheduler
   bristlecone-lab crash --replay '1~lbtree-256-u64~...'       the line that a violation printed
@@ -337,9 +338,12 @@ pub struct Crash {
     /// Schedules of several threads [default: 2000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub schedules: Option<u64>,
-    /// Crash again inside recovery
+    /// Crash again inside recovery; includes --kills
     #[arg(long)]
     pub nested: bool,
+    /// Also kill the process, go on from what it left in the caches, and cut the power after that
+    #[arg(long)]
+    pub kills: bool,
     /// mixed, split, merge, dense, drain, update, boundary, churn, upkeep, few, bulk or all
     #[arg(long, value_name = "W", default_value = "all")]
     pub workload: String,

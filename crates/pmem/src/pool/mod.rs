@@ -304,10 +304,6 @@ impl<M: Media> Pool<M> {
                     .into(),
             ))?;
         }
-        if !pm.read_only() && pm.len() > superblock.size {
-            // Crash state 2 or 3 of `space`: new space must start as zeros.
-            pm.shrink(superblock.size)?;
-        }
         let was_clean = superblock.clean;
         let mut pool = Self::assemble(pm, path, superblock, was_clean);
         pool.is_salvaged = matches!(wrong, Wrong::Noted(_));
@@ -323,8 +319,15 @@ impl<M: Media> Pool<M> {
             }
         }
         let unowned = pool.load_chunks(wrong)?;
-        if !was_clean && pool.pm.keeps_unflushed() && !pool.pm.read_only() {
-            pool.write_back();
+        if !pool.pm.read_only() {
+            if pool.pm.keeps_unflushed() {
+                pool.write_back();
+            }
+            if pool.pm.len() > pool.size() {
+                // Crash state 2 or 3 of `space`: new space must start as zeros. A size that a
+                // killed process wrote is durable by now.
+                pool.pm.shrink(pool.size())?;
+            }
         }
         {
             let mut superblock = lock(&pool.superblock);

@@ -7,7 +7,8 @@
 //! An update writes and persists one copy, then the other. A crash leaves one copy torn (its
 //! checksum tells) or the two of different generations; the newest whole copy counts. That copy is
 //! the last to be written by the next update: were it the first, a second crash could leave both
-//! torn.
+//! torn. A kill leaves a copy that counts, but maybe in the caches only, so an opening makes it
+//! durable ([`Superblock::keep`], or with all that is in use) before it writes the other one.
 //!
 //! The torn copy stays as it is until an opening for writing writes over it, and that may crash
 //! too. The copy is made of both then, but it is never the whole copy of a change that was
@@ -72,6 +73,12 @@ impl Superblock {
             pm.flush_of(words(pm, COPIES[0]));
             pm.persist(words(pm, COPIES[1]));
         }
+    }
+
+    /// Makes the copy that counts durable as it is. A killed process may have left it in the caches.
+    pub(super) fn keep<M: Media>(&self, pm: &M) {
+        // PERSIST: this whole copy, before the other one is touched.
+        pm.persist(words(pm, COPIES[self.copy]));
     }
 
     /// Ends the pool that may have been here, before anything of it is changed. Without a pool

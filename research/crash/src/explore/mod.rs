@@ -18,7 +18,12 @@
 //! Recovery, and the last operation after it, have a trace of their own. Below the image that was
 //! recovered, it is explored in the same way, once (depth 2) and up to a number of images. Its
 //! exhaustive points are counted apart. See `explore/recovery.rs`.
+//!
+//! # Kills
+//! A process may die while the power stays on: the next one sees all of its stores, of which a later
+//! power cut may still take those that were pending. See `explore/kill.rs`.
 
+mod kill;
 mod options;
 mod recovery;
 mod replay;

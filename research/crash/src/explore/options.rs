@@ -13,6 +13,10 @@ pub struct Options {
     pub model: Model,
     /// True if crashes in recovery are explored too.
     pub nested: bool,
+    /// One in so many crash points at which stores are pending is also tried as a kill of the
+    /// process, after which the power is cut; 0 for none. Under `eadr` nothing is tried: a killed
+    /// process has lost no store, and the crash that loses none is explored anyway.
+    pub kills: u64,
     /// Explores crashes in recovery only for recoveries that reach a switched-off instruction, and
     /// for one in `thorough_every` of those.
     pub where_off: bool,
@@ -56,6 +60,7 @@ impl Options {
         Self {
             model,
             nested: false,
+            kills: 0,
             where_off: false,
             follow_up: 0,
             survey: false,

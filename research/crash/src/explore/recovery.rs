@@ -18,8 +18,8 @@ use crate::workload::STEP;
 use bristlecone_pmem::media::sim::{Event, EventKind, Mark, Model, Pending, Strategy};
 use std::collections::BTreeMap;
 
-/// Bounds on the exploration of crashes in recovery.
-struct Limits {
+/// Bounds on the exploration of second crashes.
+pub(super) struct Limits {
     /// Recoveries of one crash point's images that are explored, if `Options::follow_up` is not 0.
     recoveries: u64,
     /// Crash points of a recovery, and of the last operation after it.
@@ -44,6 +44,13 @@ const WIDELY: Limits = Limits {
     at_a_point: 8,
     images: 200,
 };
+/// Explores the power cuts after a kill.
+pub(super) const AFTER_A_KILL: Limits = Limits {
+    recoveries: u64::MAX,
+    points: 12,
+    at_a_point: 16,
+    images: 100,
+};
 /// Largest number of further images, each with one domain kept alone, of a point that has more.
 const MAX_ALONE: usize = 16;
 
@@ -67,6 +74,11 @@ pub(super) struct Rerun {
 impl Rerun {
     pub(super) fn events(&self) -> &[Event] {
         &self.events
+    }
+
+    /// Returns the events of the recovery.
+    pub(super) fn recovery(&self) -> &[Event] {
+        &self.events[..self.recovered]
     }
 
     /// Returns the contents that are right after a crash at that point.
@@ -291,8 +303,7 @@ impl Worker<'_> {
         sim.roll_back(opened);
         sim.impose(&decisions);
         sim.forget_below(base);
-        let (recovered, n) = (rerun.recovered, rerun.events.len());
-        for site in sites_of(&rerun.events[..recovered]) {
+        for site in sites_of(rerun.recovery()) {
             let steps = self.totals.recovery_sites.entry(site).or_default();
             steps.insert(crash.step);
         }
@@ -308,44 +319,64 @@ impl Worker<'_> {
             outer: self.point(crash, start),
             pending: Pending::new(self.options.model, self.subject.unit()),
             rerun: &rerun,
+            limits: self.limits(),
+            from: if is_wide(self.options.follow_up) {
+                rerun.prepared
+            } else {
+                0
+            },
             base,
             first: sim.decisions(start).len(),
+            domains: crash.pending.domains().count(),
             // The image itself is the state before the first event.
             covered: true,
+            seen: Seen::default(),
         };
-        let limits = self.limits();
+        self.crash_again(&mut nested);
+        self.totals.nested_points += nested.seen.points;
+        self.totals.nested_exhaustive_points += nested.seen.exhaustive;
+        self.totals.nested_images += nested.seen.images;
+    }
+
+    /// Explores the crash points of a recovery, from the state before its first event on, and of
+    /// the last operation after it.
+    pub(super) fn crash_again(&mut self, nested: &mut Nested<'_>) {
+        let sim = self.sim.clone();
+        let (rerun, limits) = (nested.rerun, nested.limits);
+        let (recovered, n) = (rerun.recovered, rerun.events.len());
         let stores = |from: usize| {
             let events = rerun.events[from..].iter();
             events.filter(|event| adds_images(&event.kind)).count()
         };
         // One point in so many, so that they are spread over the run.
         let one_in = stores(rerun.prepared).div_ceil(limits.points).max(1) as u64;
-        let mut rng = Rng::of(self.options.follow_up, crash.pending.newest().into(), 0);
-        let mut before = self.totals.nested_images;
+        let newest = nested.crash.pending.newest();
+        let mut rng = Rng::of(self.options.follow_up, newest.into(), 0);
+        let mut before = nested.seen.images;
         for (i, event) in rerun.events.iter().enumerate() {
-            let known = is_wide(self.options.follow_up) && i < rerun.prepared;
+            let known = i < nested.from;
             if !known && (i == recovered || i == rerun.prepared) {
-                self.visit_nested(&mut nested, i, true, Some(None));
-                before = self.totals.nested_images;
+                self.visit_nested(nested, i, true, Some(None));
+                before = nested.seen.images;
             }
             Self::advance(&sim, &mut nested.pending, event);
             if known || (recovered..rerun.prepared).contains(&i) {
                 continue;
             }
             let adds = adds(event, &nested.pending);
-            let enough = self.totals.nested_images - before >= limits.images;
+            let enough = nested.seen.images - before >= limits.images;
             if adds.is_some() && (enough || rng.below(one_in) > 0) {
                 nested.covered = false;
-                self.totals.nested_points += 1;
+                nested.seen.points += 1;
             } else {
-                self.visit_nested(&mut nested, i + 1, false, adds);
+                self.visit_nested(nested, i + 1, false, adds);
             }
             if self.enough() {
                 return;
             }
         }
         if rerun.contents.is_some() {
-            self.visit_nested(&mut nested, n, true, Some(None));
+            self.visit_nested(nested, n, true, Some(None));
         }
     }
 
@@ -358,7 +389,7 @@ impl Worker<'_> {
         adds: Option<Option<u32>>,
     ) {
         let sim = self.sim.clone();
-        self.totals.nested_points += 1;
+        nested.seen.points += 1;
         if let Some(newest) = adds {
             let crash = nested.crash;
             let expected = nested.rerun.expected(crash.expected, events, completed);
@@ -369,11 +400,11 @@ impl Worker<'_> {
             let image = |worker: &mut Self| {
                 let result = worker.check(&expected, false);
                 worker.totals.images += 1;
-                worker.totals.nested_images += 1;
                 if let Err(fault) = result {
                     let inner = Point {
                         events,
                         completed,
+                        killed: false,
                         decisions: sim.decisions(start),
                     };
                     let inner = Some((inner, &nested.pending));
@@ -390,40 +421,59 @@ impl Worker<'_> {
                 if !sim.next_image(nested.base) {
                     break !sim.diverged();
                 }
-                if images >= self.limits().at_a_point || self.enough() {
+                if images >= nested.limits.at_a_point || self.enough() {
                     break false;
                 }
             };
             sim.forget_below(nested.base);
             if !all {
                 // Each pending line alone is the likeliest to show a fault.
-                let first = crash.pending.domains().count();
-                for domain in (first..).take(nested.pending.domains().count().min(MAX_ALONE)) {
+                for domain in
+                    (nested.domains..).take(nested.pending.domains().count().min(MAX_ALONE))
+                {
                     if self.enough() {
                         break;
                     }
                     sim.set_strategy(Strategy::Alone(domain as u32));
                     image(self);
+                    images += 1;
                 }
                 sim.set_strategy(Strategy::DepthFirst);
             }
             sim.roll_back(start);
             sim.close(from);
             self.watch.nested(None);
+            nested.seen.images += images;
             nested.covered = Visited::of(newest, all).covers(nested.covered);
         }
-        self.totals.nested_exhaustive_points += u64::from(nested.covered);
+        nested.seen.exhaustive += u64::from(nested.covered);
     }
 }
 
 /// A recovery whose crashes are being explored.
-struct Nested<'a> {
-    crash: &'a Crash<'a>,
-    outer: Point,
-    pending: Pending,
-    rerun: &'a Rerun,
-    base: usize,
+pub(super) struct Nested<'a> {
+    pub(super) crash: &'a Crash<'a>,
+    pub(super) outer: Point,
+    /// What is pending: at first, what it was when the recovery began.
+    pub(super) pending: Pending,
+    pub(super) rerun: &'a Rerun,
+    pub(super) limits: &'static Limits,
+    /// Number of events whose crash points are left out.
+    pub(super) from: usize,
+    pub(super) base: usize,
     /// Number of decisions of the first crash.
-    first: usize,
-    covered: bool,
+    pub(super) first: usize,
+    /// Number of domains whose words the first crash left open.
+    pub(super) domains: usize,
+    pub(super) covered: bool,
+    pub(super) seen: Seen,
+}
+
+/// Crash points of a recovery, and their images.
+#[derive(Default)]
+pub(super) struct Seen {
+    pub(super) points: u64,
+    /// Points all of whose images were visited.
+    pub(super) exhaustive: u64,
+    pub(super) images: u64,
 }

@@ -1,5 +1,6 @@
 //! The replay of one image.
 
+use super::recovery::Rerun;
 use super::worker::{Crash, Worker};
 use crate::violation::Point;
 use bristlecone_pmem::media::sim::{Mark, Pending, Strategy};
@@ -38,9 +39,15 @@ impl Worker<'_> {
                 point.completed,
                 &pending,
             );
-            self.tries(&crash);
+            self.tries(&crash, point.killed);
             sim.note_changes(true);
             let start = sim.mark();
+            if point.killed {
+                self.replay_kill(&crash, point, nested)?;
+                sim.roll_back(start);
+                sim.note_changes(false);
+                return Ok(());
+            }
             let from = sim.expose(&pending, None);
             sim.set_strategy(Strategy::Oldest);
             if !sim.impose(&point.decisions) {
@@ -93,7 +100,24 @@ impl Worker<'_> {
         let rerun = self.rerun(crash);
         sim.roll_back(start);
         sim.impose(&point.decisions);
-        let mut pending = Pending::new(self.options.model, self.subject.unit());
+        let pending = Pending::new(self.options.model, self.subject.unit());
+        self.replay_second(crash, point, inner, pending, &rerun)?;
+        sim.roll_back(start);
+        Ok(())
+    }
+
+    /// Recovers the image that a second crash leaves at `inner` of a run that began with `pending`,
+    /// on the memory that the first crash left at `point`.
+    pub(super) fn replay_second(
+        &mut self,
+        crash: &Crash<'_>,
+        point: &Point,
+        inner: &Point,
+        mut pending: Pending,
+        rerun: &Rerun,
+    ) -> Result<(), String> {
+        let sim = self.sim.clone();
+        let start = sim.mark();
         let Some(before) = rerun.events().get(..inner.events) else {
             return Err(format!(
                 "recovery has {} events, not {}",

@@ -17,6 +17,10 @@ pub struct Totals {
     pub images: u64,
     /// Images of crashes in recovery among them.
     pub nested_images: u64,
+    /// Kills of the process at a crash point.
+    pub kills: u64,
+    /// Images among them that power cuts after such a kill left, and those that kills left.
+    pub killed_images: u64,
     /// Images that failed.
     pub violations: u64,
     /// Leaks and blocks owned twice among them.
@@ -34,6 +38,8 @@ pub struct Totals {
     /// Flushes and fences of the recoveries whose own crashes were explored, with the steps of the
     /// first crash.
     pub recovery_sites: BTreeMap<Site, BTreeSet<usize>>,
+    /// Flushes and fences of the openings after a kill, with the steps of the kill.
+    pub killed_sites: BTreeMap<Site, BTreeSet<usize>>,
     /// Number of times that recovery reached a switched-off instruction.
     pub skipped: u64,
     /// Points by number, and the images that were visited there.
@@ -77,6 +83,8 @@ impl Totals {
         self.exhaustive_points += other.exhaustive_points;
         self.images += other.images;
         self.nested_images += other.nested_images;
+        self.kills += other.kills;
+        self.killed_images += other.killed_images;
         self.violations += other.violations;
         self.leaks += other.leaks;
         self.progress_failures += other.progress_failures;
@@ -84,8 +92,13 @@ impl Totals {
         self.cut_short |= other.cut_short;
         self.nested_points += other.nested_points;
         self.nested_exhaustive_points += other.nested_exhaustive_points;
-        for (site, steps) in other.recovery_sites {
-            self.recovery_sites.entry(site).or_default().extend(steps);
+        for (sites, others) in [
+            (&mut self.recovery_sites, other.recovery_sites),
+            (&mut self.killed_sites, other.killed_sites),
+        ] {
+            for (site, steps) in others {
+                sites.entry(site).or_default().extend(steps);
+            }
         }
         self.skipped += other.skipped;
         self.points.extend(other.points);

@@ -24,6 +24,8 @@ pub(crate) struct Doing {
     pub(crate) step: usize,
     pub(crate) events: usize,
     pub(crate) completed: bool,
+    /// True if the process is killed there and the power is not cut.
+    pub(crate) killed: bool,
     /// The decisions on the image so far.
     pub(crate) decided: Arc<Mutex<Vec<Decision>>>,
     /// A crash in the recovery from it: events, whether the operation had returned, and the number
@@ -86,11 +88,13 @@ fn describe_hang(
     let point = Point {
         events: doing.events,
         completed: doing.completed,
+        killed: doing.killed,
         decisions: outer.to_vec(),
     };
     let nested = doing.nested.map(|(events, completed, _)| Point {
         events,
         completed,
+        killed: false,
         decisions: inner.to_vec(),
     });
     let seconds = options.patience;

@@ -223,6 +223,9 @@ impl<'a> Worker<'a> {
 
     pub(super) fn visit_point(&mut self, point: u64, crash: &Crash<'_>, newest: Option<u32>) {
         let all = self.visit(crash, newest);
+        if self.kills_at(crash) {
+            self.visit_kill(crash);
+        }
         let visited = Visited::of(newest, all);
         self.totals.points.push((point, visited));
     }
@@ -253,12 +256,13 @@ impl<'a> Worker<'a> {
         over
     }
 
-    /// Tells the watchdog which crash point is being tried.
-    pub(super) fn tries(&self, crash: &Crash<'_>) {
+    /// Tells the watchdog which crash point, or kill, is being tried.
+    pub(super) fn tries(&self, crash: &Crash<'_>, killed: bool) {
         self.watch.begins(Doing {
             step: crash.step,
             events: crash.events,
             completed: crash.completed,
+            killed,
             decided: self.sim.decided(),
             nested: None,
         });
@@ -267,7 +271,7 @@ impl<'a> Worker<'a> {
     /// Visits the images of one crash point. Returns true if all were visited.
     pub(super) fn visit(&mut self, crash: &Crash<'_>, newest: Option<u32>) -> bool {
         let sim = self.sim.clone();
-        self.tries(crash);
+        self.tries(crash, false);
         sim.note_changes(true);
         let start = sim.mark();
         let from = sim.expose(crash.pending, newest);
@@ -328,8 +332,8 @@ impl<'a> Worker<'a> {
         depth_first: bool,
     ) {
         let sim = self.sim.clone();
-        // Images of crashes in recovery do not count here, since their number varies.
-        let outer = self.totals.images - self.totals.nested_images;
+        // Images of second crashes do not count here, since their number varies.
+        let outer = self.totals.images - self.totals.nested_images - self.totals.killed_images;
         let every = self.options.thorough_every.max(1);
         let thorough = outer.is_multiple_of(every);
         let skipped = sim.skipped();
@@ -368,6 +372,7 @@ impl<'a> Worker<'a> {
         Point {
             events: crash.events,
             completed: crash.completed,
+            killed: false,
             decisions: self.sim.decisions(start),
         }
     }
@@ -424,8 +429,10 @@ impl<'a> Worker<'a> {
     ) -> Violation {
         let mut lost = violation::lost(&point.decisions, crash.pending);
         if let Some((inner, pending)) = &nested {
-            // The second recovery also read words that the first crash had left undecided.
-            lost.extend(violation::lost(&inner.decisions, crash.pending));
+            if !point.killed {
+                // The second recovery also read words that the first crash had left undecided.
+                lost.extend(violation::lost(&inner.decisions, crash.pending));
+            }
             lost.extend(violation::lost(&inner.decisions, pending));
         }
         let nested = nested.map(|(inner, _)| inner);

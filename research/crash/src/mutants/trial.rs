@@ -46,6 +46,8 @@ struct Depth {
     nested: bool,
     /// True if only crashes in recoveries that reach the mutant are explored.
     where_off: bool,
+    /// As [`Options::kills`].
+    kills: u64,
     /// As [`Options::follow_up`].
     follow_up: u64,
     /// The steps with the crash.
@@ -59,7 +61,8 @@ enum Steps {
     Any,
     /// Steps that reach the mutant.
     AtWork,
-    /// Steps in which a survey saw that recovery reached it; any step if it saw none.
+    /// Steps in which a survey saw that recovery reached it, or else an opening after a kill; any
+    /// step if it saw none.
     Surveyed,
     /// The one with this number.
     One(usize),
@@ -71,6 +74,7 @@ const QUICK: Depth = Depth {
     thorough_every: 60,
     nested: false,
     where_off: false,
+    kills: 0,
     follow_up: 0,
     steps: Steps::Any,
 };
@@ -85,6 +89,7 @@ const THOROUGH: Depth = Depth {
     thorough_every: 3,
     nested: true,
     where_off: false,
+    kills: 0,
     follow_up: 0,
     steps: Steps::Any,
 };
@@ -93,6 +98,15 @@ const IN_RECOVERY: Depth = Depth {
     where_off: true,
     steps: Steps::Surveyed,
     ..THOROUGH
+};
+
+/// With a kill at every crash point.
+const KILLED: Depth = Depth {
+    bound: 4,
+    thorough_every: u64::MAX,
+    kills: 1,
+    steps: Steps::Surveyed,
+    ..QUICK
 };
 
 /// One mutant's trials.
@@ -121,7 +135,7 @@ impl Trial<'_> {
                     Steps::Any => None,
                     Steps::AtWork => Some(r.some_steps_with(site)?),
                     Steps::Surveyed => {
-                        let steps = r.recovers.get(&site);
+                        let steps = r.recovers.get(&site).or_else(|| r.reopens.get(&site));
                         steps.map(|steps| r.only(|step| steps.contains(&step)))
                     }
                     Steps::One(number) => Some(r.only(|step| step == number)),
@@ -144,6 +158,7 @@ impl Trial<'_> {
         let explored = Options {
             nested: depth.nested,
             where_off: depth.where_off,
+            kills: depth.kills,
             follow_up: depth.follow_up,
             bound: depth.bound,
             samples: 16,
@@ -253,6 +268,11 @@ impl Trial<'_> {
             let outcome = self.in_recovery(&seen, site, patience);
             if outcome.is_some() {
                 return outcome;
+            }
+            let reopens = rest.iter().filter(|r| r.reopens.contains_key(&site));
+            let reopens: Vec<&Recorded> = reopens.copied().collect();
+            if seen.is_empty() && !reopens.is_empty() {
+                return self.share(&reopens, KILLED, patience);
             }
             if seen.is_empty() {
                 let outcome = self.share(&rest, IN_RECOVERY, patience / 8);

@@ -26,6 +26,8 @@
 //! 20. A late helper repeats a step that has been decided since.
 //! 21. No thread finishes an operation that a crash cut short, or whose thread has stopped.
 //! 22. An operation acts on a finding that has changed since.
+//! 23. A change is made although what it rests on has changed.
+//! 24. What a killed process left in the caches is taken for durable.
 
 pub mod activated;
 pub mod batches;

@@ -29,6 +29,8 @@ pub struct Planted {
     pub threads: u8,
     /// It shows after a second crash, which follows a recovery.
     pub nested: bool,
+    /// It shows after a kill, and a power cut that follows the next opening.
+    pub kills: bool,
 }
 
 impl Planted {
@@ -39,6 +41,11 @@ impl Planted {
 
     const fn nested(mut self) -> Self {
         self.nested = true;
+        self
+    }
+
+    const fn after_a_kill(mut self) -> Self {
+        self.kills = true;
         self
     }
 
@@ -66,6 +73,7 @@ const fn plant(
         model: Model::X86Tso,
         threads: 1,
         nested: false,
+        kills: false,
     }
 }
 
@@ -226,6 +234,8 @@ pub const PLANTED: &[Planted] = &[
         "chunks are given back without their words being cleared"),
     plant("pool-unowned-kept", 18, "pool", Kind::Drain, &[Leak],
         "opening does not free the chunks of roots that were never published"),
+    plant("pool-kill-forgotten", 24, "pool", Kind::Drain, &[Lost, FaultKind::Phantom, Torn, Structure, Leak, Recovery],
+        "what a killed process left in the caches is not written back before the next one relies on it").after_a_kill(),
     #[cfg(feature = "unproven")]
     plant("store-rename-in-two", 11, "store-lbtree-256", Kind::Update, &[Torn],
         "a keyspace loses its old name in one commit and gets the new one in the next"),

@@ -10,6 +10,7 @@ mod create_over;
 mod disk;
 mod exhaustive;
 mod fastfair;
+mod kills;
 mod lstree;
 mod planted;
 mod pmwcas_schedules;

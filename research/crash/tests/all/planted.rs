@@ -62,6 +62,7 @@ fn names_are_distinct_and_plants_change_the_trace() {
             "clustered-outer-unchecked",
             "clustered-outer-undropped",
             "pool-unowned-kept",
+            "pool-kill-forgotten",
             "fastfair-duplicate-kept",
             "lstree-replay-unordered",
             "lstree-sum-of-a-line",
@@ -98,6 +99,7 @@ fn wrong(plant: &Planted, max_images: u64) -> Option<String> {
         let options = Options {
             mutation: mutation(plant),
             nested: plant.nested,
+            kills: plant.kills.into(),
             bound: 100,
             samples: 8,
             max_images,

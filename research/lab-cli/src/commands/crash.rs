@@ -37,6 +37,8 @@ struct Explored {
     crash_points: u64,
     images: u64,
     nested_images: u64,
+    kills: u64,
+    killed_images: u64,
     exhaustive_share: f64,
     /// `None` if no crash in recovery was tried.
     nested_exhaustive_share: Option<f64>,
@@ -153,9 +155,9 @@ fn subjects(names: &[String]) -> Outcome<Vec<Arc<dyn Subject>>> {
 /// For a run with threads, returns the subjects that threads may share, or all subjects if there
 /// are none.
 fn concurrent_only(args: &Crash, chosen: Vec<Arc<dyn Subject>>) -> Outcome<Vec<Arc<dyn Subject>>> {
-    if args.nested || args.workload != "all" {
+    if args.nested || args.kills || args.workload != "all" {
         eprintln!(
-            "note: threads have programs of their own and crash once: --workload and --nested change nothing"
+            "note: threads have programs of their own and crash once: --workload, --nested and --kills change nothing"
         );
     }
     let most = MAX_OPERATIONS / args.threads;
@@ -233,6 +235,7 @@ fn explore(
         ops: args.ops.unwrap_or(OPS),
         seed: args.seed,
         nested: args.nested,
+        kills: args.kills || args.nested,
         workers: workers(),
         budget,
         planted: planted(args)?,
@@ -252,14 +255,16 @@ fn explore(
         eprintln!("{}: {}\n", subject.name(), finding.explain());
     }
     eprintln!(
-        "{} under {}: {} crash points of {} workloads, {} images recovered ({} of them of crashes in recovery), \
-         {:.1} % of the points exhaustively: {} violations, in {:.1} s",
+        "{} under {}: {} crash points of {} workloads, {} images recovered ({} of them of crashes in recovery, \
+         {} of {} kills), {:.1} % of the points exhaustively: {} violations, in {:.1} s",
         explored.index,
         explored.model,
         explored.crash_points,
         explored.workloads,
         explored.images,
         explored.nested_images,
+        explored.killed_images,
+        explored.kills,
         explored.exhaustive_share * 100.0,
         explored.violations,
         explored.seconds
@@ -324,6 +329,8 @@ fn explore_threads(
         crash_points: report.crash_points,
         images: report.images,
         nested_images: 0,
+        kills: 0,
+        killed_images: 0,
         exhaustive_share: share(report.exhaustive_points, report.crash_points),
         nested_exhaustive_share: None,
         violations: report.violation_count,
@@ -385,6 +392,8 @@ fn summary(
         crash_points: totals.crash_points,
         images: totals.images,
         nested_images: totals.nested_images,
+        kills: totals.kills,
+        killed_images: totals.killed_images,
         exhaustive_share: share(totals.exhaustive_points, totals.crash_points),
         nested_exhaustive_share: (totals.nested_points > 0)
             .then(|| share(totals.nested_exhaustive_points, totals.nested_points)),

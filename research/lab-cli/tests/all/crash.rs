@@ -23,6 +23,8 @@ fn fields(report: &Value) {
         "threads",
         "crash_points",
         "images",
+        "kills",
+        "killed_images",
         "violations",
         "leaks",
         "progress_failures",
@@ -188,6 +190,25 @@ fn a_crash_in_recovery_is_replayed() {
     crash(&b, &["--replay", &token]).ends(1, &["operation torn", "again in the recovery"]);
     let right = token.replace(":log-cleared-first", "");
     // The log still exists while the replayed stores are not durable.
+    crash(&b, &["--replay", &right]).ends(1, &["no such image", "of recovery"]);
+}
+
+#[test]
+fn a_power_cut_after_a_kill_is_replayed() {
+    let b = Bench::new();
+    let args = "--index pool --kills --workload drain --ops 30";
+    let args: Vec<&str> = args.split(' ').collect();
+    let right = crash(&b, &[&args[..], &["--json"]].concat()).ok().json();
+    let kills = right["kills"].as_u64();
+    assert!(kills > Some(0), "{right}");
+    assert!(right["killed_images"].as_u64() > kills, "{right}");
+    let planted = [&args[..], &["--plant", "pool-kill-forgotten"]].concat();
+    let parts = ["  kill ", "and a power cut in the recovery"];
+    let token = found(&b, &planted, &parts);
+    assert!(token.contains("~kill~"), "{token}");
+    crash(&b, &["--replay", &token]).ends(1, &parts);
+    // What was pending at the kill is not pending after the write back.
+    let right = token.replace("plant:pool-kill-forgotten", "-");
     crash(&b, &["--replay", &right]).ends(1, &["no such image", "of recovery"]);
 }
 
@@ -401,6 +422,7 @@ fn help_shows_what_may_be_asked() {
         "--ops",
         "--threads",
         "--nested",
+        "--kills",
         "--workload",
         "--seed",
         "--mutants",

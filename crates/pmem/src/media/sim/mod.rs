@@ -197,6 +197,11 @@ unsafe impl Media for Sim {
         self.shared.read_only.load(Ordering::Relaxed) || std::thread::panicking()
     }
 
+    fn keeps_unflushed(&self) -> bool {
+        // ORDERING: Relaxed; one thread simulates all.
+        self.shared.keeps_unflushed.load(Ordering::Relaxed)
+    }
+
     fn sync(&self) -> Result<(), CommitError> {
         Ok(())
     }

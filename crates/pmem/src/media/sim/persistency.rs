@@ -137,6 +137,12 @@ impl Pending {
         self.domains.is_empty()
     }
 
+    /// Kills the process: what is pending stays so, and no fence of a later process waits for the
+    /// flushes that it had begun.
+    pub fn kill(&mut self) {
+        self.flushed.clear();
+    }
+
     /// Applies the effect of an event. Passes words that become durable to `durable`, in order.
     pub fn apply(&mut self, event: &Event, durable: &mut dyn FnMut(u32, u64)) {
         if self.model == Model::Eadr {
@@ -307,6 +313,27 @@ mod tests {
         let (pending, durable) = run(Model::Eadr, &events);
         assert_eq!(durable, [(8, 5), (9, 6)]);
         assert!(pending.is_empty());
+    }
+
+    #[test]
+    fn a_kill_leaves_stores_pending_and_forgets_flushes() {
+        for model in [Model::X86Tso, Model::ArmV8] {
+            let flush = event(1, EventKind::Flush { line: 64 });
+            let fence = event(1, EventKind::Fence);
+            let (mut pending, _) = run(model, &[store(1, 8, 5), flush]);
+            pending.kill();
+            let mut durable = Vec::new();
+            for event in [fence, store(1, 9, 6), flush] {
+                pending.apply(&event, &mut |word, value| durable.push((word, value)));
+            }
+            assert_eq!(
+                durable,
+                [],
+                "the next process has fenced nothing that it flushed"
+            );
+            pending.apply(&fence, &mut |word, value| durable.push((word, value)));
+            assert_eq!(durable, [(8, 5), (9, 6)]);
+        }
     }
 
     #[test]

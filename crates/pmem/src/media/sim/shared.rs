@@ -32,6 +32,7 @@ pub(super) struct Shared {
     pub(super) len: AtomicU64,
     pub(super) read_only: AtomicBool,
     pub(super) tiny: AtomicBool,
+    pub(super) keeps_unflushed: AtomicBool,
     pub(super) owner: usize,
     pub(super) state: RefCell<State>,
     pub(super) thread: Cell<u8>,
@@ -50,8 +51,8 @@ pub(super) struct State {
     pub(super) planted: Option<&'static str>,
 }
 
-// SAFETY: 1. the buffer is only accessed through atomic words, by any thread; 2. `len` and
-// `read_only` are atomic; 3. the cells are only reached through `Shared::owned`, which refuses
+// SAFETY: 1. the buffer is only accessed through atomic words, by any thread; 2. `len` and the
+// switches are atomic; 3. the cells are only reached through `Shared::owned`, which refuses
 // every thread but the one that made the simulation; 4. dropping happens once, and `State` holds
 // nothing that is bound to a thread but the sink, which `Simulation`'s drop removes on its own
 // thread.

@@ -55,6 +55,7 @@ impl Simulation {
             len: AtomicU64::new(0),
             read_only: AtomicBool::new(false),
             tiny: AtomicBool::new(true),
+            keeps_unflushed: AtomicBool::new(false),
             owner: token(),
             state: RefCell::new(State {
                 images: Images::new((capacity / 8) as usize),
@@ -87,6 +88,14 @@ impl Simulation {
     pub fn set_tiny(&self, tiny: bool) {
         // ORDERING: Relaxed; one thread simulates all.
         self.shared.tiny.store(tiny, Ordering::Relaxed);
+    }
+
+    /// Sets whether memory holds what a killed process had stored and not flushed
+    /// ([`Media::keeps_unflushed`](crate::media::Media::keeps_unflushed)). It does not after a
+    /// power cut, which is the default.
+    pub fn set_keeps_unflushed(&self, keeps: bool) {
+        // ORDERING: Relaxed; one thread simulates all.
+        self.shared.keeps_unflushed.store(keeps, Ordering::Relaxed);
     }
 
     /// Passes events to `sink` from here on. Returns the sink before.

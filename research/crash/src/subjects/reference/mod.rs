@@ -233,6 +233,9 @@ impl Subject for Reference {
 
     fn open(&self) -> Result<Opened, Fault> {
         let raw = Raw::open(Access::ReadWrite)?;
+        if raw.pm.keeps_unflushed() {
+            raw.write_back();
+        }
         // ORDERING: Relaxed; no other thread has opened the structure yet.
         if raw.pm.is_empty() || raw.word(MAGIC).load(&raw.pm, Ordering::Relaxed) != MADE {
             return Ok(Opened::Absent);
@@ -306,6 +309,13 @@ impl Raw {
     fn flush(&self, at: u64, bytes: usize) {
         self.pm
             .flush(self.pm.base().wrapping_add(at as usize), bytes);
+    }
+
+    /// Makes all durable that a killed process left in the caches.
+    fn write_back(&self) {
+        // PERSIST: all of memory, before anything is decided by it.
+        self.flush(0, self.pm.len() as usize);
+        self.pm.fence();
     }
 
     /// Zeroes and flushes the word at `at`, unless it is zero. Returns true if it was not. A
