@@ -64,15 +64,15 @@ fn nothing_is_lost(name: &str, kinds: &[Kind], kills: u64) -> u64 {
 #[test]
 fn what_an_opening_after_a_kill_shows_outlives_the_next_power_cut() {
     let kinds = [Kind::Mixed, Kind::Split, Kind::Upkeep];
-    for name in [
-        "lbtree-256-u64",
-        "clustered-1024-u64",
-        "clustered-1024-bytes",
+    for (name, one_in) in [
+        ("lbtree-256-u64", 2),
+        ("clustered-1024-u64", 16),
+        ("clustered-1024-bytes", 16),
     ] {
-        let tried = nothing_is_lost(name, &kinds, 12);
-        assert!(tried > 100, "{name}: {tried} kills");
+        let tried = nothing_is_lost(name, &kinds, one_in);
+        assert!(tried > 50, "{name}: {tried} kills");
     }
-    let kinds = [Kind::Drain, Kind::Update, Kind::Upkeep];
+    let kinds = [Kind::Drain, Kind::Upkeep, Kind::Bulk];
     for name in [
         "pool",
         "pool-regions",
@@ -80,7 +80,7 @@ fn what_an_opening_after_a_kill_shows_outlives_the_next_power_cut() {
         "reference-blocks",
     ] {
         let tried = nothing_is_lost(name, &kinds, 2);
-        assert!(tried > 100, "{name}: {tried} kills");
+        assert!(tried > 50, "{name}: {tried} kills");
     }
 }
 
@@ -88,8 +88,22 @@ fn what_an_opening_after_a_kill_shows_outlives_the_next_power_cut() {
 #[test]
 fn what_a_store_shows_after_a_kill_outlives_the_next_power_cut() {
     for name in ["store-lbtree-256", "store-clustered-1024"] {
-        let tried = nothing_is_lost(name, &[Kind::Mixed, Kind::Upkeep], 24);
-        assert!(tried > 50, "{name}: {tried} kills");
+        let tried = nothing_is_lost(name, &[Kind::Mixed], 16);
+        assert!(tried > 20, "{name}: {tried} kills");
+    }
+}
+
+/// A kill in the last step of a clean close, or of a compaction, leaves a superblock that is whole
+/// in the caches only. The next opening must not write the other copy before this one is durable,
+/// nor cut the file to a length that a power cut takes back.
+#[test]
+fn a_kill_while_the_superblock_is_written_leaves_a_whole_one() {
+    for (name, kind, seed) in [("pool", Kind::Upkeep, 5), ("pool-regions", Kind::Bulk, 1)] {
+        let subject = named(name).unwrap_or_else(|| panic!("no subject {name}"));
+        let right = Mutation::default();
+        let totals = killed(&*subject, kind, seed, Model::ArmV8, 1, &right);
+        assert_eq!(totals.violations, 0, "{name}: {:?}", totals.found);
+        assert!(totals.kills > 200, "{name}: {} kills", totals.kills);
     }
 }
 
@@ -111,40 +125,50 @@ fn where_caches_are_durable_a_kill_is_no_crash_of_its_own() {
 /// fence alone keeps the superblock: one copy is pending when the other is written.
 #[test]
 fn a_missing_write_back_is_found() {
-    let planted = Mutation {
-        planted: Some("pool-kill-forgotten"),
-        ..Mutation::default()
-    };
     for (name, file) in [
         ("lbtree-256-u64", "pool/write_back.rs"),
-        ("clustered-1024-u64", "pool/write_back.rs"),
         ("pool", "pool/write_back.rs"),
         ("reference-array", "reference/mod.rs"),
     ] {
         let subject = named(name).unwrap_or_else(|| panic!("no subject {name}"));
         let right = Mutation::default();
-        let all = killed(&*subject, Kind::Mixed, 1, Model::X86Tso, 8, &right);
+        let all = killed(&*subject, Kind::Mixed, 1, Model::X86Tso, 4, &right);
         let sites = all.killed_sites.into_keys();
         let sites: Vec<Site> = sites.filter(|site| site.file.ends_with(file)).collect();
         assert_eq!(sites.len(), 2, "a flush and a fence: {sites:?}");
-        let off = sites.into_iter().map(|site| Mutation {
-            off: vec![site],
-            planted: None,
-        });
-        let forgotten = Some(planted.clone()).filter(|_| name != "reference-array");
-        for (mutation, model) in off
-            .chain(forgotten)
-            .flat_map(|m| CACHED.map(|model| (m.clone(), model)))
-        {
-            let found = [Kind::Mixed, Kind::Upkeep].iter().any(|kind| {
-                let totals = killed(&*subject, *kind, 1, model, 1, &mutation);
-                for found in &totals.found {
-                    assert!(found.point.killed, "{name}: {found:?}");
-                    println!("{name} {} {kind}: {}", model.name(), found.fault);
-                }
-                totals.violations > 0
-            });
-            assert!(found, "{name} {}: {mutation:?}", model.name());
+        for site in sites {
+            let off = Mutation {
+                off: vec![site],
+                planted: None,
+            };
+            is_found(&*subject, &off, 1);
         }
+    }
+    for (name, one_in) in [
+        ("lbtree-256-u64", 1),
+        ("pool", 1),
+        ("clustered-1024-u64", 4),
+    ] {
+        let subject = named(name).unwrap_or_else(|| panic!("no subject {name}"));
+        let planted = Mutation {
+            planted: Some("pool-kill-forgotten"),
+            ..Mutation::default()
+        };
+        is_found(&*subject, &planted, one_in);
+    }
+}
+
+/// Asserts that kills, and nothing else, show the mutation.
+fn is_found(subject: &dyn Subject, mutation: &Mutation, kills: u64) {
+    for model in CACHED {
+        let what = format!("{}, {}: {mutation:?}", subject.name(), model.name());
+        let found = [Kind::Mixed, Kind::Upkeep].into_iter().any(|kind| {
+            let totals = killed(subject, kind, 1, model, kills, mutation);
+            for found in &totals.found {
+                assert!(found.point.killed, "{what}: {found:?}");
+            }
+            totals.violations > 0
+        });
+        assert!(found, "{what}");
     }
 }
