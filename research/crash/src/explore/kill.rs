@@ -67,13 +67,15 @@ impl Worker<'_> {
                     base: 0,
                     first: 0,
                     domains: 0,
-                    // The images of the crash point itself are visited there.
-                    covered: false,
+                    // The images of the crash point itself were visited there.
+                    covered: true,
                     seen: Seen::default(),
                 };
                 if !self.options.survey {
                     self.crash_again(&mut nested);
                 }
+                self.totals.killed_points += nested.seen.points;
+                self.totals.killed_exhaustive_points += nested.seen.exhaustive;
                 self.totals.killed_images += nested.seen.images;
             }
         }

@@ -21,6 +21,10 @@ pub struct Totals {
     pub kills: u64,
     /// Images among them that power cuts after such a kill left, and those that kills left.
     pub killed_images: u64,
+    /// Crash points of the sessions after these kills.
+    pub killed_points: u64,
+    /// Points among them all of whose images were visited.
+    pub killed_exhaustive_points: u64,
     /// Images that failed.
     pub violations: u64,
     /// Leaks and blocks owned twice among them.
@@ -85,6 +89,8 @@ impl Totals {
         self.nested_images += other.nested_images;
         self.kills += other.kills;
         self.killed_images += other.killed_images;
+        self.killed_points += other.killed_points;
+        self.killed_exhaustive_points += other.killed_exhaustive_points;
         self.violations += other.violations;
         self.leaks += other.leaks;
         self.progress_failures += other.progress_failures;

@@ -496,6 +496,101 @@ impl Scripted {
         }
         Some(reads)
     }
+
+    /// Returns everything that a process may read after a kill at which stores are pending, and that
+    /// recovery may read after a power cut in the recovery from that.
+    fn allowed_after_kills(&self, model: Model, events: &[Event]) -> Option<BTreeSet<Image>> {
+        let base = vec![0; WORDS];
+        let mut reads = BTreeSet::new();
+        for n in 0..=events.len() {
+            let mut trace = events[..n].to_vec();
+            if brute_force(model, self.unit, &base, &trace)?.len() == 1 {
+                continue; // nothing is pending: the kill is a crash
+            }
+            let mut visible = base.clone();
+            for event in &trace {
+                match event.kind {
+                    EventKind::Store { at, new, .. } => visible[at as usize / 8] = new,
+                    EventKind::Store16 { at, new, .. } => {
+                        visible[at as usize / 8] = new as u64;
+                        visible[at as usize / 8 + 1] = (new >> 64) as u64;
+                    }
+                    EventKind::Zero { at, .. } => visible[at as usize / 8..][..8].fill(0),
+                    _ => {}
+                }
+            }
+            let read = self.reads(|word| visible[word]);
+            for step in self.repairs(&read) {
+                // No thread of the first process has this number: its fences are its own.
+                trace.push(event_of(step, NEXT, &mut visible));
+                for again in brute_force(model, self.unit, &base, &trace)? {
+                    reads.insert(self.reads(|word| again[word]));
+                }
+            }
+            reads.insert(read);
+        }
+        Some(reads)
+    }
+}
+
+/// A thread of the process after a kill.
+const NEXT: u8 = 9;
+
+#[test]
+fn the_power_cuts_after_a_kill_leave_exactly_what_the_model_allows() {
+    let mut compared = 0;
+    for seed in 0..200 {
+        for model in [Model::X86Tso, Model::ArmV8] {
+            let mut rng = Rng::new(seed ^ 0xDEAD);
+            let mut fresh = 0;
+            let mut script = || {
+                (0..1 + rng.below(4))
+                    .map(|_| random_step(&mut rng, LINES, &mut fresh))
+                    .collect()
+            };
+            let subject = Scripted {
+                unit: if seed % 2 == 0 { 8 } else { 16 },
+                model_seed: seed,
+                scripts: (0..2).map(|_| script()).collect(),
+                next: Arc::default(),
+                seen: Arc::default(),
+                whole: seed % 3 != 0,
+            };
+            let workload = Workload {
+                setup: vec![],
+                ops: vec![Op::Compact; 2],
+                creation: true,
+                dirty: false,
+            };
+            let recording = record(&subject, &workload, &Mutation::default()).unwrap();
+            let events = &recording.events;
+            let (Some(kills), Some(crashes)) = (
+                subject.allowed_after_kills(model, events),
+                subject.allowed(model, events, 0, true),
+            ) else {
+                continue;
+            };
+            let options = Options {
+                kills: 1,
+                thorough_every: u64::MAX,
+                ..Options::new(model)
+            };
+            let totals = explore(&subject, &recording, &options, &|_| ());
+            assert_eq!(totals.violations, 0, "{:?}", totals.found);
+            let seen = std::mem::take(&mut *subject.seen.lock().unwrap());
+            let what = format!("{seed} {model:?}: {:?}", subject.scripts);
+            if totals.killed_exhaustive_points == totals.killed_points && totals.kills > 0 {
+                let missed: Vec<_> = kills.difference(&seen).collect();
+                assert!(missed.is_empty(), "{what}: {missed:?} not visited");
+                compared += 1;
+            }
+            let wrong: Vec<_> = (seen.iter())
+                .filter(|image| !kills.contains(*image) && !crashes.contains(*image))
+                .collect();
+            assert!(wrong.is_empty(), "{what}: {wrong:?} visited");
+        }
+    }
+    assert!(compared > 100, "{compared}");
 }
 
 #[test]
