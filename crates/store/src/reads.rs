@@ -45,7 +45,7 @@ impl ReadSet {
     }
 
     /// Returns the ranges.
-    pub fn ranges(&self) -> impl Iterator<Item = Range<'_>> {
+    pub fn ranges(&self) -> impl Iterator<Item = Range<'_>> + Clone {
         let bounds = self.ranges.iter();
         bounds.map(|(start, end)| {
             (

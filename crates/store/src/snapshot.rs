@@ -473,22 +473,23 @@ impl<M: Media> Cursor<M> {
             (Some(last), Direction::Up) => (Bound::Excluded(last.as_slice()), end),
             (Some(last), Direction::Down) => (start, Bound::Excluded(last.as_slice())),
         };
-        let mut last = None;
-        let mut stopped = false;
+        let (mut last, mut stopped) = (Vec::new(), None);
         self.snapshot
             .visit(range, self.direction, &mut |key, entry| {
-                let more = f(&key[PREFIX..], entry);
-                if more {
-                    return ControlFlow::Continue(());
+                last.clear();
+                last.extend_from_slice(key);
+                let stops = !f(&key[PREFIX..], entry);
+                stopped = Some(stops);
+                if stops {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
                 }
-                last = Some(key.to_vec());
-                stopped = true;
-                ControlFlow::Break(())
             })?;
         // A scan that `f` did not stop reached the end.
-        self.done = !stopped;
-        if last.is_some() {
-            self.last = last;
+        self.done = stopped != Some(true);
+        if stopped.is_some() {
+            self.last = Some(last);
         }
         Ok(())
     }

@@ -49,7 +49,22 @@ impl TransactionOptions {
 
 /// A point in a transaction that it can be rolled back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Savepoint(usize);
+pub struct Savepoint {
+    /// How many changes there were.
+    changes: usize,
+    /// The number of the last of them.
+    last: u64,
+}
+
+/// A change that can be undone.
+#[derive(Debug)]
+struct Undo {
+    key: Vec<u8>,
+    /// What the change replaced in `writes`.
+    before: Option<Write>,
+    /// No other change of the transaction has this number, undone ones included.
+    number: u64,
+}
 
 /// A transaction. It reads its own changes. Nobody else sees them before it is committed, and
 /// dropping it discards them.
@@ -59,10 +74,12 @@ pub struct Transaction<M: Media> {
     isolation: Isolation,
     /// By index key.
     writes: BTreeMap<Vec<u8>, Write>,
-    /// The change in `writes` that each change replaced, in order.
-    undo: Vec<(Vec<u8>, Option<Write>)>,
+    /// All changes, in order.
+    undo: Vec<Undo>,
     /// Entries of `undo` that were forgotten.
     forgotten: usize,
+    /// The number of the last change.
+    number: u64,
     /// Bytes that `writes` and `undo` take.
     held: usize,
     reads: ReadSet,
@@ -88,6 +105,7 @@ impl<M: Media> Transaction<M> {
             writes: BTreeMap::new(),
             undo: Vec::new(),
             forgotten: 0,
+            number: 0,
             held: 0,
             reads: ReadSet::default(),
         }
@@ -171,7 +189,13 @@ impl<M: Media> Transaction<M> {
             self.held += cost(&key, None);
         }
         // The replaced change moves from `writes` to `undo`.
-        self.undo.push((key, before));
+        self.number += 1;
+        let number = self.number;
+        self.undo.push(Undo {
+            key,
+            before,
+            number,
+        });
     }
 
     /// Puts a value.
@@ -218,7 +242,10 @@ impl<M: Media> Transaction<M> {
     /// Returns a savepoint for [`rollback_to`](Self::rollback_to).
     #[must_use]
     pub fn savepoint(&self) -> Savepoint {
-        Savepoint(self.forgotten + self.undo.len())
+        Savepoint {
+            changes: self.forgotten + self.undo.len(),
+            last: self.undo.last().map_or(0, |undo| undo.number),
+        }
     }
 
     /// Releases all savepoints. Changes made so far can no longer be rolled back one by one, and
@@ -226,17 +253,21 @@ impl<M: Media> Transaction<M> {
     /// the changes made since this call.
     pub fn forget_savepoints(&mut self) {
         self.forgotten += self.undo.len();
-        for (key, before) in self.undo.drain(..) {
-            self.held -= cost(&key, before.as_ref());
+        for undo in self.undo.drain(..) {
+            self.held -= cost(&undo.key, undo.before.as_ref());
         }
     }
 
     /// Undoes all changes since the savepoint. A savepoint that was itself undone does nothing.
     pub fn rollback_to(&mut self, savepoint: Savepoint) {
-        while self.forgotten + self.undo.len() > savepoint.0 {
-            let Some((key, before)) = self.undo.pop() else {
-                return;
-            };
+        let kept = savepoint.changes.saturating_sub(self.forgotten);
+        // After it was undone, another change is in the place of the last one before it, or none.
+        let is_undone = kept > 0
+            && (self.undo.get(kept - 1)).is_none_or(|last| last.number != savepoint.last);
+        if is_undone {
+            return;
+        }
+        for Undo { key, before, .. } in self.undo.drain(kept..).rev() {
             if before.is_none() {
                 self.held -= cost(&key, None);
             }

@@ -5,6 +5,7 @@ mod compact;
 mod compress;
 mod database;
 mod durability;
+mod few_keys;
 mod guidelines;
 #[cfg(feature = "import")]
 mod import;

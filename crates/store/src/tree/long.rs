@@ -17,7 +17,7 @@ use super::parts::PARTS;
 use super::value::Marker;
 use super::{Core, write_error};
 use crate::error::WriteError;
-use crate::key::split;
+use crate::key::{PREFIX, split};
 use bristlecone_index::Direction;
 use bristlecone_index::clustered::{self, Current, HostedTree, Modification, Visits, When};
 use bristlecone_index::engine::Range;
@@ -108,6 +108,18 @@ pub(super) fn lacks_its_beginning(key: &[u8]) -> bool {
     split(key).is_some_and(|(number, _)| number == SPACES)
 }
 
+/// Returns the number of the keyspace of a key of [`whole`], and the key, or what is known of it.
+pub(super) fn split_whole(key: &[u8]) -> (u32, &[u8]) {
+    match split(key) {
+        Some((SPACES, rest)) => {
+            let number = split(rest).map_or(0, |(number, _)| number);
+            (number, key.get(SPACE_PREFIX..).unwrap_or(&[]))
+        }
+        Some(found) => found,
+        None => (0, key),
+    }
+}
+
 /// The marker of the space that a bound is in, if it is a long key.
 fn marker_of_bound<M: Media>(bound: Bound<&[u8]>) -> Option<Vec<u8>> {
     match bound {
@@ -192,6 +204,57 @@ impl<M: Media> Core<M> {
             key = [&space(beginning, id)[..], rest].concat();
         }
         Ok(Cow::Owned(key))
+    }
+
+    /// Returns the key of an entry of the tree, of which somebody has read these ranges. If the
+    /// marker of its space is in none of them, it lacks its beginning.
+    #[cold]
+    pub(super) fn whole_in<'r>(
+        &self,
+        ranges: impl Iterator<Item = Range<'r>> + Clone,
+        mut tree_key: Vec<u8>,
+    ) -> Vec<u8> {
+        if is_marker::<M>(&tree_key) {
+            // All that is known is how the key begins.
+            tree_key.pop();
+        }
+        while lacks_its_beginning(&tree_key) {
+            let number = tree_key[PREFIX..].first_chunk().copied();
+            let [first, after] = spaces_of(number.map_or(0, u32::from_be_bytes));
+            let spaces = (Bound::Included(&first[..]), Bound::Excluded(&after[..]));
+            let ranges = ranges.clone().chain(std::iter::once(spaces));
+            let beginning =
+                |space: &[u8]| (ranges.clone()).find_map(|range| self.beginning_in(range, space));
+            let Cow::Owned(longer) = whole(&tree_key, beginning) else {
+                break;
+            };
+            tree_key = longer;
+        }
+        tree_key
+    }
+
+    /// Returns what the keys of a space begin with, if its marker is in that range.
+    fn beginning_in(&self, range: Range<'_>, space: &[u8]) -> Option<Vec<u8>> {
+        let first = marker_of_bound::<M>(range.0);
+        let range = (first.as_deref().map_or(range.0, Bound::Included), range.1);
+        let mut found = None;
+        // Nothing in it fails. What cannot be read is none.
+        let _ = self.tree.salvage(
+            range,
+            |key, current| {
+                if !is_marker::<M>(key) {
+                    return Ok(ControlFlow::Continue(()));
+                }
+                let id = Marker::decode(&current.value()?).map_err(super::damaged)?;
+                if space_of_marker(key, id) != space {
+                    return Ok(ControlFlow::Continue(()));
+                }
+                found = Some(key[..key.len() - 1].to_vec());
+                Ok(ControlFlow::Break(()))
+            },
+            |_, _| {},
+        );
+        found
     }
 
     /// Visits the keys of a range of index keys at a time, long ones where they belong.

@@ -383,22 +383,26 @@ impl<M: Media> Core<M> {
         Ok(reads)
     }
 
-    /// Returns the key that a transaction has read and that is at this place, or was to be: of a
-    /// range, the place itself may be all that is known.
+    /// Returns the key that a transaction has read and that is at this place, or was to be.
     fn whole_of_read<'k>(&self, set: Option<&'k ReadSet>, place: Vec<u8>) -> Cow<'k, [u8]> {
         let is_there = |key: &&[u8]| match self.place(key) {
             Ok(Place::At(at)) => *at == *place,
             Ok(Place::Nowhere(marker)) => marker == place,
             Err(_) => false,
         };
-        let whole = set.and_then(|set| set.keys().find(is_there));
-        whole.map_or(Cow::Owned(place), Cow::Borrowed)
+        let Some(set) = set else {
+            return Cow::Owned(place);
+        };
+        match set.keys().find(is_there) {
+            Some(whole) => Cow::Borrowed(whole),
+            None => Cow::Owned(self.whole_in(set.ranges(), place)),
+        }
     }
 
     /// Returns the error for a key that another commit changed. `read`: this transaction only read
     /// it.
     fn conflict(&self, key: &[u8], read: bool) -> ConflictError {
-        let (keyspace, key) = split(key).unwrap_or((0, key));
+        let (keyspace, key) = long::split_whole(key);
         ConflictError::over(self.catalogue.name_of(keyspace), key, read)
     }
 
@@ -445,6 +449,14 @@ impl<M: Media> Core<M> {
                         }
                     },
                 });
+            }
+            // A put behind it may have made the marker.
+            for i in std::mem::take(&mut absent) {
+                let key = steps[i].0;
+                match self.place(key).map_err(|e| read_error(Some(key), e))? {
+                    Place::At(place) => places[i] = place,
+                    Place::Nowhere(_) => drop(absent.insert(i)),
+                }
             }
             let values = steps.iter().map(|(_, step)| (step.value(), 0));
             let mut stored = self.store_values(places.iter().zip(values))?;

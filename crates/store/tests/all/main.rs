@@ -12,6 +12,7 @@ mod deferring;
 mod dropping;
 mod emptying;
 mod failing;
+mod few_keys;
 mod flips;
 mod following;
 mod formats;

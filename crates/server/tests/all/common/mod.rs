@@ -19,6 +19,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -39,9 +40,12 @@ const NEEDED: &str = "BRISTLECONE_NEED_REDIS";
 /// A real server, killed at the end.
 pub struct Redis {
     child: Child,
-    stream: BufReader<TcpStream>,
+    connection: Connection,
     _dir: TempDir,
 }
+
+/// A connection to a real server.
+pub struct Connection(BufReader<TcpStream>);
 
 impl Drop for Redis {
     fn drop(&mut self) {
@@ -95,16 +99,25 @@ impl Redis {
         stream.set_nodelay(true).unwrap();
         Some(Self {
             child,
-            stream: BufReader::new(stream),
+            connection: Connection(BufReader::new(stream)),
             _dir: dir,
         })
     }
 
     /// Returns its address.
     pub fn address(&self) -> SocketAddr {
-        self.stream.get_ref().peer_addr().unwrap()
+        self.connection.0.get_ref().peer_addr().unwrap()
     }
 
+    /// Returns another connection to it.
+    pub fn connect(&self) -> Connection {
+        let stream = TcpStream::connect(self.address()).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Connection(BufReader::new(stream))
+    }
+}
+
+impl Connection {
     /// Sends commands, all at once, and returns their replies.
     pub fn call_all(&mut self, commands: &[Vec<Vec<u8>>]) -> Vec<Vec<u8>> {
         let mut bytes = Vec::new();
@@ -116,7 +129,7 @@ impl Redis {
                 bytes.extend_from_slice(b"\r\n");
             }
         }
-        self.stream.get_mut().write_all(&bytes).unwrap();
+        self.0.get_mut().write_all(&bytes).unwrap();
         commands.iter().map(|_| self.reply()).collect()
     }
 
@@ -126,7 +139,7 @@ impl Redis {
         while open > 0 {
             open -= 1;
             let start = reply.len();
-            let read = self.stream.read_until(b'\n', &mut reply).unwrap();
+            let read = self.0.read_until(b'\n', &mut reply).unwrap();
             assert!(read > 0, "redis-server is gone");
             let number = || -> i64 {
                 let digits = &reply[start + 1..reply.len() - 2];
@@ -139,7 +152,7 @@ impl Redis {
                     if let Ok(len) = usize::try_from(number()) {
                         let start = reply.len();
                         reply.resize(start + len + 2, 0);
-                        self.stream.read_exact(&mut reply[start..]).unwrap();
+                        self.0.read_exact(&mut reply[start..]).unwrap();
                     }
                 }
                 _ => {}
@@ -151,14 +164,14 @@ impl Redis {
 
 /// This server's data, and the state of a connection.
 pub struct Ours {
-    pub data: Data,
+    pub data: Arc<Data>,
     table: HashMap<&'static str, &'static Command>,
     protocol: Protocol,
     db: usize,
     /// The database that `EXEC` would select, and the queued commands; `None` if one was refused.
     multi: Option<(usize, Option<Vec<Queued>>)>,
     watch: Watch,
-    _dir: TempDir,
+    _dir: Arc<TempDir>,
 }
 
 impl Ours {
@@ -167,8 +180,17 @@ impl Ours {
         let dir = directory();
         let pool = Pool::<Auto>::create(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
         let store = Store::create(&pool, "s", &StoreOptions::default()).unwrap();
+        Self::connected(Arc::new(Data::open(store).unwrap()), Arc::new(dir))
+    }
+
+    /// Returns another connection to the same data.
+    pub fn connect(&self) -> Self {
+        Self::connected(Arc::clone(&self.data), Arc::clone(&self._dir))
+    }
+
+    fn connected(data: Arc<Data>, dir: Arc<TempDir>) -> Self {
         Self {
-            data: Data::open(store).unwrap(),
+            data,
             table: commands::data()
                 .map(|command| (command.spec.name, command))
                 .collect(),
