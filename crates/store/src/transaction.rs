@@ -262,8 +262,8 @@ impl<M: Media> Transaction<M> {
     pub fn rollback_to(&mut self, savepoint: Savepoint) {
         let kept = savepoint.changes.saturating_sub(self.forgotten);
         // After it was undone, another change is in the place of the last one before it, or none.
-        let is_undone = kept > 0
-            && (self.undo.get(kept - 1)).is_none_or(|last| last.number != savepoint.last);
+        let is_undone =
+            kept > 0 && (self.undo.get(kept - 1)).is_none_or(|last| last.number != savepoint.last);
         if is_undone {
             return;
         }

@@ -1,7 +1,7 @@
 //! Random steps over few keys: iterators that are held over changes and advanced from both ends,
 //! pops, removals of ranges, snapshots, keyspaces of one name, and transactions that meet. A model
-//! has a map for each of them. (What the store below does with versions, expiries, vacuums and kills
-//! is compared in its own tests.)
+//! has a map for each of them. (What the store below does with versions, expiries, vacuums and
+//! kills is compared in its own tests.)
 
 use crate::database;
 use bristlecone::{Database, ErrorKind, Iter, Keyspace, Result, Slice, Snapshot, Transaction};
@@ -85,6 +85,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// A key and its value.
+type Pair = (Vec<u8>, Vec<u8>);
+
 /// A transaction, what it sees, and what it has changed.
 struct Held {
     inner: Transaction,
@@ -105,7 +108,7 @@ struct Bench {
     changes: BTreeMap<Vec<u8>, u64>,
     number: u64,
     old: Option<(Snapshot, Keyspace, Map)>,
-    iterators: [Option<(Iter, VecDeque<(Vec<u8>, Vec<u8>)>)>; HELD],
+    iterators: [Option<(Iter, VecDeque<Pair>)>; HELD],
     transactions: [Option<Held>; HELD],
 }
 

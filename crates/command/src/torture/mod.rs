@@ -300,7 +300,8 @@ fn kill_a_writer(
     let (ready, is_ready) = mpsc::channel();
     let reader = std::thread::spawn(move || -> io::Result<Vec<u8>> {
         let mut all = Vec::new();
-        // The first writer lives until it has acknowledged a write: a run without any shows nothing.
+        // The first writer lives until it has acknowledged a write: a run without any shows
+        // nothing.
         let mut first = [0; 2 * ACK];
         let first = &mut first[..if round == 1 { 2 * ACK } else { ACK }];
         if pipe.read_exact(first).is_ok() {
@@ -320,7 +321,9 @@ fn kill_a_writer(
         kill(&mut child)?;
         let why = match e {
             mpsc::RecvTimeoutError::Timeout => "did not open the pool and write in time",
-            mpsc::RecvTimeoutError::Disconnected => "ended before it had opened the pool and written",
+            mpsc::RecvTimeoutError::Disconnected => {
+                "ended before it had opened the pool and written"
+            }
         };
         return Err(Failure::new(format!("round {round}: the writer {why}")));
     } else {

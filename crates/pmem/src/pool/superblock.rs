@@ -75,7 +75,8 @@ impl Superblock {
         }
     }
 
-    /// Makes the copy that counts durable as it is. A killed process may have left it in the caches.
+    /// Makes the copy that counts durable as it is. A killed process may have left it in the
+    /// caches.
     pub(super) fn keep<M: Media>(&self, pm: &M) {
         // PERSIST: this whole copy, before the other one is touched.
         pm.persist(words(pm, COPIES[self.copy]));

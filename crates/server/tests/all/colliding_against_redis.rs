@@ -20,7 +20,10 @@ fn next(rng: &mut SmallRng) -> (usize, Vec<Words>) {
         let discard = generate::words(&["discard"]);
         let expire = generate::words(&["pexpire", key, "1"]);
         let look = generate::words(&["exists", "a", "ab", "b"]);
-        return (connection, vec![discard, expire, vec![PAUSE.to_vec()], look]);
+        return (
+            connection,
+            vec![discard, expire, vec![PAUSE.to_vec()], look],
+        );
     }
     loop {
         let command = colliding::command(rng, WHOLE);
@@ -46,8 +49,7 @@ fn same(words: &Words, theirs: &[u8], ours: &[u8]) -> bool {
     if words.iter().any(|word| word == WHOLE) {
         return !theirs.starts_with(b"-") && set_of(theirs) == set_of(ours);
     }
-    against_redis::same(words, theirs, ours)
-        || collections_against_redis::same(words, theirs, ours)
+    against_redis::same(words, theirs, ours) || collections_against_redis::same(words, theirs, ours)
 }
 
 fn compare_all(resp3: bool, count: u64, seed: u64) {

@@ -222,9 +222,10 @@ impl<M: Media> Core<M> {
             let number = tree_key[PREFIX..].first_chunk().copied();
             let [first, after] = spaces_of(number.map_or(0, u32::from_be_bytes));
             let spaces = (Bound::Included(&first[..]), Bound::Excluded(&after[..]));
-            let ranges = ranges.clone().chain(std::iter::once(spaces));
-            let beginning =
-                |space: &[u8]| (ranges.clone()).find_map(|range| self.beginning_in(range, space));
+            let beginning = |space: &[u8]| {
+                let read = (ranges.clone()).find_map(|range| self.beginning_in(range, space));
+                read.or_else(|| self.beginning_in(spaces, space))
+            };
             let Cow::Owned(longer) = whole(&tree_key, beginning) else {
                 break;
             };

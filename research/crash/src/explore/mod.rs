@@ -20,8 +20,8 @@
 //! exhaustive points are counted apart. See `explore/recovery.rs`.
 //!
 //! # Kills
-//! A process may die while the power stays on: the next one sees all of its stores, of which a later
-//! power cut may still take those that were pending. See `explore/kill.rs`.
+//! A process may die while the power stays on: the next one sees all of its stores, of which a
+//! later power cut may still take those that were pending. See `explore/kill.rs`.
 
 mod kill;
 mod options;

@@ -497,8 +497,8 @@ impl Scripted {
         Some(reads)
     }
 
-    /// Returns everything that a process may read after a kill at which stores are pending, and that
-    /// recovery may read after a power cut in the recovery from that.
+    /// Returns everything that a process may read after a kill at which stores are pending, and
+    /// that recovery may read after a power cut in the recovery from that.
     fn allowed_after_kills(&self, model: Model, events: &[Event]) -> Option<BTreeSet<Image>> {
         let base = vec![0; WORDS];
         let mut reads = BTreeSet::new();

@@ -52,8 +52,8 @@ pub fn replies(
     conversations(1, resp3, (count, seed), next, same);
 }
 
-/// As [`replies`], to commands on so many connections, one after another. `next` and `same` give and
-/// get the number of the connection.
+/// As [`replies`], to commands on so many connections, one after another. `next` and `same` give
+/// and get the number of the connection.
 ///
 /// A `SCAN`, `HSCAN`, `SSCAN` or `ZSCAN` whose cursor is [`WHOLE`] is a whole iteration. Its reply
 /// is an array of all elements. [`PAUSE`] lets time pass.
@@ -70,7 +70,9 @@ pub fn conversations(
     };
     let mut theirs: Vec<_> = (0..connections).map(|_| redis.connect()).collect();
     let first = Ours::new();
-    let others = (1..connections).map(|_| first.connect()).collect::<Vec<_>>();
+    let others = (1..connections)
+        .map(|_| first.connect())
+        .collect::<Vec<_>>();
     let mut ours: Vec<_> = std::iter::once(first).chain(others).collect();
     if resp3 {
         let hello = generate::words(&["hello", "3"]);
@@ -88,9 +90,9 @@ pub fn conversations(
             let (connection, some) = next(&mut rng);
             commands.extend(some.into_iter().map(|words| (connection, words)));
         }
-        for together in commands.chunk_by(|(one, a), (other, b)| {
-            one == other && !is_by_itself(a) && !is_by_itself(b)
-        }) {
+        for together in commands
+            .chunk_by(|(one, a), (other, b)| one == other && !is_by_itself(a) && !is_by_itself(b))
+        {
             let connection = together[0].0;
             let words: Vec<Words> = together.iter().map(|(_, words)| words.clone()).collect();
             if words[0] == [PAUSE] {
@@ -98,7 +100,11 @@ pub fn conversations(
                 continue;
             }
             let replies = if is_by_itself(&words[0]) {
-                let call = |words: &Words| theirs[connection].call_all(&[words.clone()]).remove(0);
+                let call = |words: &Words| {
+                    theirs[connection]
+                        .call_all(std::slice::from_ref(words))
+                        .remove(0)
+                };
                 vec![iterated(&words[0], call)]
             } else {
                 theirs[connection].call_all(&words)
@@ -151,7 +157,8 @@ fn is_by_itself(words: &Words) -> bool {
     words[0] == PAUSE || is_scan && words.iter().any(|word| word == WHOLE)
 }
 
-/// Returns an array of all elements that an iteration gives, in its order; what is no page as it is.
+/// Returns an array of all elements that an iteration gives, in its order; what is no page as it
+/// is.
 fn iterated(words: &Words, mut call: impl FnMut(&Words) -> Vec<u8>) -> Vec<u8> {
     let at = words.iter().position(|word| word == WHOLE).unwrap();
     let mut page = words.clone();

@@ -1,4 +1,5 @@
-//! Commands of all families on three keys in two databases, which have a value of each type in turn.
+//! Commands of all families on three keys in two databases, which have a value of each type in
+//! turn.
 
 use super::{Words, hashes, lists, multi, one, rarely, sets, sort, sorted_sets, strings, words};
 use rand::{Rng, RngExt};
@@ -45,7 +46,10 @@ fn iteration(rng: &mut impl Rng, whole: &[u8]) -> Words {
     command.push(whole.to_vec());
     command.extend([b"count".to_vec(), one(rng, &["1", "1", "2", "3"]).into()]);
     if !rarely(rng, 3) {
-        let pattern = one(rng, &["a", "a*", "ab", "b", "*b", "?", "n1*", "*1", "c", "*"]);
+        let pattern = one(
+            rng,
+            &["a", "a*", "ab", "b", "*b", "?", "n1*", "*1", "c", "*"],
+        );
         command.extend([b"match".to_vec(), pattern.into()]);
     }
     if name == "scan" && rarely(rng, 3) {

@@ -2,8 +2,8 @@
 
 use super::looks::{shown, value_of};
 use super::model::{Bytes, Change, Entries, Keys, Model, Moment, Value, expiry};
-use super::program::{Give, NAMES, Program, Range, SNAPSHOTS, Step, TRANSACTIONS, Which};
 use super::program::{CURSORS, Given};
+use super::program::{Give, NAMES, Program, Range, SNAPSHOTS, Step, TRANSACTIONS, Which};
 use super::transactions::Tx;
 use crate::common::{Hands, TREE, create, directory, on, open};
 use bristlecone_pmem::Pool;
@@ -65,7 +65,7 @@ pub struct Bench<'p> {
     cursors: [Option<Held>; CURSORS],
     /// `None` while it is being opened again.
     store: Option<Store<Auto>>,
-    hands: Hands,
+    pub(super) hands: Hands,
     options: StoreOptions,
     /// Values that were made: each is another one.
     made: usize,
@@ -142,7 +142,7 @@ impl<'p> Bench<'p> {
 
     /// Returns the answer of a write to a keyspace; `None` if it was refused since that is dropped,
     /// as it has to be then.
-    fn written<T: Debug>(
+    pub(super) fn written<T: Debug>(
         &self,
         space: usize,
         answer: Result<T, WriteError>,
@@ -373,8 +373,9 @@ impl<'p> Bench<'p> {
             Step::Increment(_, _, by) => {
                 let number = match found {
                     None => Some(0),
-                    Some(text) => (std::str::from_utf8(text).ok())
-                        .and_then(|text| text.parse::<i64>().ok()),
+                    Some(text) => {
+                        (std::str::from_utf8(text).ok()).and_then(|text| text.parse::<i64>().ok())
+                    }
                 };
                 let sum = number.map(|number| number + by);
                 match self.store().increment(&k, key, by) {
@@ -437,7 +438,7 @@ impl<'p> Bench<'p> {
     }
 
     /// What an update of a key that changes nothing finds, by the clock as it is.
-    fn newest_by(&self, k: &Keyspace, key: &[u8]) -> Result<Option<Value>, WriteError> {
+    pub(super) fn newest_by(&self, k: &Keyspace, key: &[u8]) -> Result<Option<Value>, WriteError> {
         self.store().update(k, key, |entry| {
             let found = entry.map(value_of);
             Ok((Update::Keep, found))
@@ -457,7 +458,8 @@ impl<'p> Bench<'p> {
             }
             wanted.push((space, key.to_vec(), value));
         }
-        let dropped = (wanted.iter()).find(|(space, ..)| self.model.spaces[*space].name().is_none());
+        let dropped =
+            (wanted.iter()).find(|(space, ..)| self.model.spaces[*space].name().is_none());
         let dropped = dropped.map(|(space, ..)| *space);
         let before = self.store().applied();
         let written = self.store().write(batch);
@@ -500,9 +502,8 @@ impl<'p> Bench<'p> {
         let mut wanted = Vec::<Change>::new();
         for (key, value) in puts {
             let newest = self.model.spaces[space].newest(key);
-            let refuses = newest.is_some_and(|newest| {
-                newest.bytes.len() % 3 == refused || self.is_apart(newest)
-            });
+            let refuses = newest
+                .is_some_and(|newest| newest.bytes.len() % 3 == refused || self.is_apart(newest));
             if refuses || wanted.iter().any(|(_, before, _)| before == key) {
                 break;
             }
@@ -513,12 +514,7 @@ impl<'p> Bench<'p> {
         Ok(())
     }
 
-    fn execute(
-        &mut self,
-        which: Which,
-        steps: Vec<(usize, Option<Give>)>,
-        most: usize,
-    ) -> Outcome {
+    fn execute(&mut self, which: Which, steps: Vec<(usize, Option<Give>)>, most: usize) -> Outcome {
         let Some((space, k)) = self.resolve(which) else {
             return Ok(());
         };
@@ -643,119 +639,6 @@ impl<'p> Bench<'p> {
         found.map_err(|e| e.to_string())??;
         let position = held.cursor.position().map(<[u8]>::to_vec);
         same("the cursor's position", &position, &held.position)
-    }
-
-    fn make(&mut self, name: &'static str) -> Outcome {
-        let made = self.store().keyspace(name).map_err(|e| e.to_string())?;
-        match self.model.find(name) {
-            Some(there) => same("keyspace", &Some(&made), &self.handles[there].as_ref()),
-            None => {
-                self.model.name(None, Some(name));
-                self.handles.push(Some(made));
-                Ok(())
-            }
-        }
-    }
-
-    fn drop_keyspace(&mut self, which: Which, clears: bool) -> Outcome {
-        let Some((space, k)) = self.resolve(which) else {
-            return Ok(());
-        };
-        let name = self.model.spaces[space].name();
-        if clears {
-            let cleared = self.store().clear(k);
-            if let Some(empty) = self.written(space, cleared)? {
-                same("name", &Some(empty.name()), &name)?;
-                self.model.name(Some(space), None);
-                self.model.commit -= 1;
-                self.model.name(None, name);
-                self.handles.push(Some(empty));
-            }
-        } else {
-            let dropped = self.store().drop_keyspace(k);
-            if self.written(space, dropped)?.is_some() {
-                self.model.name(Some(space), None);
-            }
-        }
-        Ok(())
-    }
-
-    fn rename(&mut self, which: Which, to: &'static str) -> Outcome {
-        let Some((space, k)) = self.resolve(which) else {
-            return Ok(());
-        };
-        let renamed = self.store().rename_keyspace(&k, to);
-        let from = self.model.spaces[space].name();
-        let taken = self.model.find(to).is_some_and(|other| other != space);
-        match renamed {
-            Err(WriteError::Exists { .. }) if from.is_some() && taken => Ok(()),
-            answer => {
-                if let Some(renamed) = self.written(space, answer)? {
-                    same("renamed over another", &taken, &false)?;
-                    same("name", &renamed.name(), &to)?;
-                    if from != Some(to) {
-                        self.model.name(Some(space), Some(to));
-                    }
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// Compares what is left with what the vacuum may have removed. It says how many it removed, and
-    /// `all` that have expired have to be gone.
-    fn vacuumed(&mut self, expired: Option<u64>, all: bool) -> Outcome {
-        let mut gone = Vec::<Change>::new();
-        // Nothing has expired at that time.
-        self.hands.set(0);
-        for (number, space) in self.model.spaces.iter().enumerate() {
-            let Some(k) = self.handles[number].as_ref().filter(|_| space.name().is_some()) else {
-                continue;
-            };
-            for key in &self.program.keys {
-                let newest = space.newest(key);
-                let found = self.newest_by(k, key).map_err(|e| e.to_string())?;
-                if found.as_ref() == newest {
-                    let stays = newest.is_none_or(|newest| newest.is_live(self.model.wall));
-                    // Version records stay for as long as a snapshot reads them.
-                    ensure!(
-                        stays || !all || self.design != TREE,
-                        "{} is left",
-                        key.escape_ascii()
-                    );
-                    continue;
-                }
-                let has_expired = newest.is_some_and(|newest| !newest.is_live(self.horizon()));
-                ensure!(
-                    has_expired && found.is_none(),
-                    "after a vacuum, {} has {found:?}, not {newest:?}",
-                    key.escape_ascii()
-                );
-                gone.push((number, key.clone(), None));
-            }
-        }
-        self.hands.set(self.model.wall);
-        if let Some(expired) = expired {
-            // Those of dropped keyspaces count too, while a snapshot keeps these.
-            let has_dropped = self.model.spaces.iter().any(|space| space.name().is_none());
-            let found = gone.len() as u64;
-            ensure!(
-                expired == found || has_dropped && expired > found,
-                "{expired} keys expired, of which {found} were there"
-            );
-        }
-        self.model.change(gone, true);
-        Ok(())
-    }
-
-    /// What has expired by then may be vacuumed.
-    fn horizon(&self) -> u64 {
-        if self.design == TREE {
-            self.model.wall
-        } else {
-            // Nobody reads by an earlier time than a snapshot has had.
-            self.model.wall.max(self.model.latest)
-        }
     }
 
     /// Compares all that is left at the end, when nobody reads any more.

@@ -141,7 +141,8 @@ impl Bench<'_> {
                     })
                 }),
                 1 => store.get_within(k, key, 1 << 30, value_of).map(|found| {
-                    found.map(|found| found.unwrap_or_else(|len| panic!("{len} bytes are too many")))
+                    found
+                        .map(|found| found.unwrap_or_else(|len| panic!("{len} bytes are too many")))
                 }),
                 2 => store.get_with(k, key, value_of),
                 _ => {
@@ -311,7 +312,11 @@ fn scanned(
         }
     });
     visited.map_err(text)?;
-    same("keys", &seen, &up.iter().map(|(key, _)| key.clone()).collect())?;
+    same(
+        "keys",
+        &seen,
+        &up.iter().map(|(key, _)| key.clone()).collect(),
+    )?;
     let count = snapshot.count::<Vec<u8>>(k, range()).map_err(text)?;
     same("count", &count, &(inside.len() as u64))?;
     for direction in [Direction::Up, Direction::Down] {
@@ -323,10 +328,15 @@ fn scanned(
         let pair = |place: &bristlecone_store::Place| {
             let (key, value) = (place.key as usize, place.value as usize);
             let key_ends = place.at + key;
-            (&bytes[place.at..key_ends], &bytes[key_ends..key_ends + value])
+            (
+                &bytes[place.at..key_ends],
+                &bytes[key_ends..key_ends + value],
+            )
         };
         let expected = first(inside, most.min(100), down);
-        let expected = expected.iter().map(|(key, value)| (&key[..], &value.bytes[..]));
+        let expected = expected
+            .iter()
+            .map(|(key, value)| (&key[..], &value.bytes[..]));
         ensure!(
             places.iter().map(pair).eq(expected),
             "reading ahead, {direction:?}, gives other entries"

@@ -7,15 +7,16 @@
 //! seed, and `SEEDS` how many there are. What fails is shown with its seed, and without the steps
 //! that it does not need.
 //!
-//! Where the specification leaves a choice, the model accepts both and no more: reads of single keys
-//! go by the clock as it is, and those of values in parts by a snapshot's time, which does not go
-//! back; NV-Store's vacuum keeps what a snapshot reads, and what it removes is no change.
+//! Where the specification leaves a choice, the model accepts both and no more: reads of single
+//! keys go by the clock as it is, and those of values in parts by a snapshot's time, which does not
+//! go back; NV-Store's vacuum keeps what a snapshot reads, and what it removes is no change.
 
 mod bench;
 mod looks;
 mod model;
 mod program;
 mod transactions;
+mod upkeep;
 
 use crate::common::ALL;
 use bench::{Bench, Outcome};
@@ -87,7 +88,10 @@ fn wrong_with(design: &'static str, seed: u64) -> Option<String> {
         keys, medium, page, ..
     } = &program;
     let lens: Vec<_> = keys.iter().map(Vec::len).collect();
-    let _ = writeln!(text, "on {medium:?}, pages {page:?}, keys of {lens:?} bytes");
+    let _ = writeln!(
+        text,
+        "on {medium:?}, pages {page:?}, keys of {lens:?} bytes"
+    );
     for step in &program.steps {
         let _ = writeln!(text, "    {step:?}");
     }

@@ -117,8 +117,8 @@ struct Generator {
     renames: bool,
 }
 
-/// Keys that collide: the empty one, one and its immediate successor, one that begins like them, and
-/// the ends of the order. Long ones are all beyond what a page takes.
+/// Keys that collide: the empty one, one and its immediate successor, one that begins like them,
+/// and the ends of the order. Long ones are all beyond what a page takes.
 fn keys(rng: &mut SmallRng) -> [Vec<u8>; KEYS] {
     let short = [&b""[..], b"a", b"a\0", b"ab", b"\xff", b"\xff\xff"].map(<[u8]>::to_vec);
     let long = |len: usize, rest: &[u8]| [&vec![b'm'; len][..], rest].concat();

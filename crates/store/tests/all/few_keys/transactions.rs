@@ -279,7 +279,9 @@ impl Bench<'_> {
                     let is_it = *key == e.key || is_long(key) && key.starts_with(&e.key);
                     is_it && e.read == *is_read
                 });
-                let about_long = conflicts.is_empty() && self.may_conflict(&tx);
+                let about_long = conflicts.is_empty()
+                    && tx.is_serializable
+                    && self.may_conflict(tx.at, &tx.reads, &tx.writes);
                 ensure!(known || lost_reads || about_long, "no conflict: {e}");
             }
             Ok(ts) => {
@@ -300,16 +302,15 @@ impl Bench<'_> {
 }
 
 impl Bench<'_> {
-    /// Whether a transaction may fail without a conflict: of long keys, a change of one may count as
-    /// one of others that begin alike, or that a transaction has read in a range.
-    fn may_conflict(&self, tx: &Tx) -> bool {
+    /// Whether a serialisable transaction may fail without a conflict: of long keys, a change of
+    /// one may count as one of others that begin alike, or that it has read in a range.
+    fn may_conflict(&self, at: Moment, reads: &[(usize, Keys)], writes: &Writes) -> bool {
         let all = Keys::Prefix(Vec::new());
-        tx.is_serializable
-            && tx.reads.iter().any(|(space, _)| {
-                let since = self.model.since(*space, &all, tx.at.commit);
-                let by_others = since.iter().any(|(key, _)| is_long(key));
-                by_others || tx.writes.keys().any(|(of, key)| of == space && is_long(key))
-            })
+        reads.iter().any(|(space, _)| {
+            let since = self.model.since(*space, &all, at.commit);
+            let mut own = writes.keys().filter(|(of, _)| of == space);
+            since.iter().any(|(key, _)| is_long(key)) || own.any(|(_, key)| is_long(key))
+        })
     }
 }
 
