@@ -62,6 +62,19 @@ impl Keys {
             Self::Prefix(prefix) => key.starts_with(prefix),
         }
     }
+
+    /// Whether no key is between the bounds.
+    pub fn are_none(&self) -> bool {
+        let Self::Between(Bound::Included(from) | Bound::Excluded(from), to) = self else {
+            return false;
+        };
+        match to {
+            Bound::Included(to) | Bound::Excluded(to) => {
+                to < from || to == from && !self.contains(from)
+            }
+            Bound::Unbounded => false,
+        }
+    }
 }
 
 /// What a read of several keys gives.
