@@ -287,7 +287,8 @@ impl Bench<'_> {
                 ensure!(known || lost_reads || about_long, "no conflict: {e}");
             }
             Ok(ts) => {
-                // One that only deletes what is not there, and was not, takes place at its snapshot.
+                // One that only deletes what is not there, and was not, takes place at its
+                // snapshot.
                 let deletes_nothing = tx.writes.iter().all(|((space, key), value)| {
                     value.is_none() && self.model.spaces[*space].newest(key).is_none()
                 });
