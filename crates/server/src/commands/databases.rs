@@ -203,34 +203,41 @@ mod tests {
 
     #[test]
     fn a_swap_on_a_disk_that_fails_for_good_is_none_until_the_store_is_opened_again() {
-        let (fixture, disk) = (Fixture::new(), FaultDisk::new(1));
-        let data = on_disk(&disk, true);
-        fixture.call(&data, "set a zero");
-        data.settle(data.applied()).unwrap();
-        disk.fail_sync(1);
-        for _ in 0..2 {
-            let refused = fixture.call(&data, "swapdb 0 1");
-            assert!(refused.contains("until it is reopened"), "{refused}");
-            assert_eq!(data.order(), Order::FIRST);
-            assert_eq!(fixture.call(&data, "get a"), "$4\r\nzero\r\n");
+        let fixture = Fixture::new();
+        let (mut swapped, mut not) = (0, 0);
+        // Which sync of the server it is that fails is left to its threads.
+        for number in 1..=4 {
+            let disk = FaultDisk::new(number);
+            let data = on_disk(&disk, true);
+            fixture.call(&data, "set a zero");
+            data.settle(data.applied()).unwrap();
+            disk.fail_sync(1);
+            for _ in 0..2 {
+                let refused = fixture.call(&data, "swapdb 0 1");
+                assert!(refused.contains("until it is reopened"), "{refused}");
+                assert_eq!(data.order(), Order::FIRST);
+                assert_eq!(fixture.call(&data, "get a"), "$4\r\nzero\r\n");
+            }
+            drop(data);
+            for seed in 0..8 {
+                let cut = on_disk(&disk.restart(seed), false);
+                let here = cut.order() == Order::FIRST;
+                *if here { &mut not } else { &mut swapped } += 1;
+                assert_eq!(
+                    (cut.len(0), cut.len(1)),
+                    (u64::from(here), u64::from(!here))
+                );
+                assert_eq!(fixture.call(&cut, "swapdb 0 1"), "+OK\r\n");
+                assert_eq!(
+                    (cut.len(0), cut.len(1)),
+                    (u64::from(!here), u64::from(here))
+                );
+            }
         }
-        drop(data);
-        let mut swapped = 0;
-        for seed in 0..16 {
-            let cut = on_disk(&disk.restart(seed), false);
-            let here = cut.order() == Order::FIRST;
-            swapped += u32::from(!here);
-            assert_eq!(
-                (cut.len(0), cut.len(1)),
-                (u64::from(here), u64::from(!here))
-            );
-            assert_eq!(fixture.call(&cut, "swapdb 0 1"), "+OK\r\n");
-            assert_eq!(
-                (cut.len(0), cut.len(1)),
-                (u64::from(!here), u64::from(here))
-            );
-        }
-        assert!((1..16).contains(&swapped), "either is possible: {swapped}");
+        assert!(
+            swapped > 0 && not > 0,
+            "either is possible: {swapped}, {not}"
+        );
     }
 
     #[test]
