@@ -66,5 +66,5 @@ mod tls;
 mod upkeep;
 pub mod users;
 
-pub use listen::{Running, StartError, raise_open_files};
+pub use listen::{Running, Signals, StartError, raise_open_files};
 pub use local::Local;

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// How long connections have to finish when the server stops.
 const GRACE: Duration = Duration::from_secs(5);
@@ -66,6 +66,14 @@ impl StartError {
             Self::Runtime(_) | Self::Prepare(_) => false,
         }
     }
+}
+
+/// The signals that a server [heeds](Running::heed_signals).
+#[derive(Debug)]
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
 }
 
 /// A running server.
@@ -159,25 +167,33 @@ impl Running {
         &self.server
     }
 
-    /// Waits until `SHUTDOWN`, `SIGTERM` or `SIGINT` stops it. `SIGHUP` [reloads](Self::reload).
+    /// From here on `SIGTERM`, `SIGINT` and `SIGHUP` do what [`wait`](Self::wait) says, and no
+    /// longer end the process at once. Call it before anyone is told that the server is there.
     ///
     /// # Errors
     /// Waiting for signals is not possible.
-    pub fn wait(&self) -> io::Result<()> {
+    pub fn heed_signals(&self) -> io::Result<Signals> {
+        let _runtime = self.runtime.enter();
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits until `SHUTDOWN`, `SIGTERM` or `SIGINT` stops it. `SIGHUP` [reloads](Self::reload).
+    pub fn wait(&self, mut signals: Signals) {
         let mut stopping = self.server.stopping.subscribe();
         self.runtime.block_on(async {
-            let mut terminate = signal(SignalKind::terminate())?;
-            let mut interrupt = signal(SignalKind::interrupt())?;
-            let mut hangup = signal(SignalKind::hangup())?;
             loop {
                 tokio::select! {
-                    _ = terminate.recv() => return Ok(()),
-                    _ = interrupt.recv() => return Ok(()),
-                    () = stopped(&mut stopping) => return Ok(()),
-                    _ = hangup.recv() => self.reload(),
+                    _ = signals.terminate.recv() => return,
+                    _ = signals.interrupt.recv() => return,
+                    () = stopped(&mut stopping) => return,
+                    _ = signals.hangup.recv() => self.reload(),
                 }
             }
-        })
+        });
     }
 
     /// Reopens the log's file, as after it was renamed, and reads the certificate again. If that is

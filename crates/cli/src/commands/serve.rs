@@ -48,14 +48,15 @@ pub fn run(args: &Serve) -> Outcome {
         );
     }
     let running = Running::start(store, settings).map_err(wrong)?;
+    let signals = running
+        .heed_signals()
+        .map_err(|e| Failure::new(format!("waiting for signals failed: {e}")))?;
     tell(&args.pool, &running).map_err(|e| Failure::output(&e))?;
     // ORDERING: Relaxed; a signal's flag, which leads to nothing else.
     if told_to_reload.load(Ordering::Relaxed) {
         running.reload();
     }
-    running
-        .wait()
-        .map_err(|e| Failure::new(format!("waiting for signals failed: {e}")))?;
+    running.wait(signals);
     let is_broken = running.server().data.io_error().is_some();
     running.stop().map_err(|e| {
         // By the log, which waits for nobody: standard error may be a pipe that nobody reads.

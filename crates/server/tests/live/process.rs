@@ -36,10 +36,11 @@ pub fn serve() {
         raise_open_files(&settings);
     }
     let running = Running::start(store(Path::new(&path), medium), settings).unwrap();
+    let signals = running.heed_signals().unwrap();
     // Past the capture of the test's output.
     let mut out = std::io::stderr();
     writeln!(out, "{READY}{}", running.address()).unwrap();
-    running.wait().unwrap();
+    running.wait(signals);
     running.stop().unwrap();
 }
 
