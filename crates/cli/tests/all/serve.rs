@@ -63,6 +63,16 @@ fn it_ends_when_it_is_told_to_and_keeps_what_it_has() {
     assert!(server.ends());
 }
 
+#[test]
+fn a_signal_right_after_the_start_ends_it_in_good_order() {
+    let b = Bench::new();
+    for _ in 0..20 {
+        let mut server = Server::start(&b, &[]);
+        server.signal(Signal::TERM);
+        assert!(server.ends());
+    }
+}
+
 /// A server reads what another setting wrote, and so do commands on the pool.
 #[test]
 fn long_values_are_compressed_if_a_server_is_told_to() {
