@@ -28,7 +28,7 @@ fn command(rng: &mut SmallRng) -> Words {
 
 /// Returns true if a key may expire while the test runs: the moment of its deletion differs between
 /// the servers.
-pub fn expires_meanwhile(words: &Words) -> bool {
+fn expires_meanwhile(words: &Words) -> bool {
     let within = |word: Option<&Vec<u8>>, most: u64| {
         word.and_then(|word| std::str::from_utf8(word).ok()?.parse::<u64>().ok())
             .is_some_and(|number| (1..=most).contains(&number))
@@ -63,7 +63,7 @@ fn number(reply: &[u8]) -> Option<i64> {
 }
 
 /// Returns true if both replies to `words` are right.
-pub fn same(words: &Words, theirs: &[u8], ours: &[u8]) -> bool {
+fn same(words: &Words, theirs: &[u8], ours: &[u8]) -> bool {
     if theirs == ours {
         return true;
     }
@@ -104,14 +104,8 @@ pub fn same(words: &Words, theirs: &[u8], ours: &[u8]) -> bool {
 }
 
 /// Returns true if both replies to `EXEC` are right, which contain the replies to all that was
-/// `queued`, or, as `same` says, those to other commands.
-pub fn same_or_queued(
-    queued: &mut Vec<Words>,
-    words: &Words,
-    theirs: &[u8],
-    ours: &[u8],
-    same: impl Fn(&Words, &[u8], &[u8]) -> bool,
-) -> bool {
+/// `queued`.
+fn same_or_queued(queued: &mut Vec<Words>, words: &Words, theirs: &[u8], ours: &[u8]) -> bool {
     if theirs == b"+QUEUED\r\n" {
         queued.push(words.clone());
         return ours == theirs;
@@ -139,7 +133,7 @@ fn compare_all(resp3: bool, count: u64, seed: u64) {
         count,
         seed,
         |rng| vec![command(rng)],
-        |words, theirs, ours| same_or_queued(&mut queued, words, theirs, ours, same),
+        |words, theirs, ours| same_or_queued(&mut queued, words, theirs, ours),
     );
 }
 

@@ -8,7 +8,6 @@ mod blocking;
 mod blocking_against_redis;
 mod budget;
 mod collections_against_redis;
-mod colliding_against_redis;
 mod common;
 mod concurrent;
 mod connections;

@@ -19,7 +19,6 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -40,12 +39,9 @@ const NEEDED: &str = "BRISTLECONE_NEED_REDIS";
 /// A real server, killed at the end.
 pub struct Redis {
     child: Child,
-    connection: Connection,
+    stream: BufReader<TcpStream>,
     _dir: TempDir,
 }
-
-/// A connection to a real server.
-pub struct Connection(BufReader<TcpStream>);
 
 impl Drop for Redis {
     fn drop(&mut self) {
@@ -99,25 +95,16 @@ impl Redis {
         stream.set_nodelay(true).unwrap();
         Some(Self {
             child,
-            connection: Connection(BufReader::new(stream)),
+            stream: BufReader::new(stream),
             _dir: dir,
         })
     }
 
     /// Returns its address.
     pub fn address(&self) -> SocketAddr {
-        self.connection.0.get_ref().peer_addr().unwrap()
+        self.stream.get_ref().peer_addr().unwrap()
     }
 
-    /// Returns another connection to it.
-    pub fn connect(&self) -> Connection {
-        let stream = TcpStream::connect(self.address()).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Connection(BufReader::new(stream))
-    }
-}
-
-impl Connection {
     /// Sends commands, all at once, and returns their replies.
     pub fn call_all(&mut self, commands: &[Vec<Vec<u8>>]) -> Vec<Vec<u8>> {
         let mut bytes = Vec::new();
@@ -129,7 +116,7 @@ impl Connection {
                 bytes.extend_from_slice(b"\r\n");
             }
         }
-        self.0.get_mut().write_all(&bytes).unwrap();
+        self.stream.get_mut().write_all(&bytes).unwrap();
         commands.iter().map(|_| self.reply()).collect()
     }
 
@@ -139,7 +126,7 @@ impl Connection {
         while open > 0 {
             open -= 1;
             let start = reply.len();
-            let read = self.0.read_until(b'\n', &mut reply).unwrap();
+            let read = self.stream.read_until(b'\n', &mut reply).unwrap();
             assert!(read > 0, "redis-server is gone");
             let number = || -> i64 {
                 let digits = &reply[start + 1..reply.len() - 2];
@@ -152,7 +139,7 @@ impl Connection {
                     if let Ok(len) = usize::try_from(number()) {
                         let start = reply.len();
                         reply.resize(start + len + 2, 0);
-                        self.0.read_exact(&mut reply[start..]).unwrap();
+                        self.stream.read_exact(&mut reply[start..]).unwrap();
                     }
                 }
                 _ => {}
@@ -164,14 +151,14 @@ impl Connection {
 
 /// This server's data, and the state of a connection.
 pub struct Ours {
-    pub data: Arc<Data>,
+    pub data: Data,
     table: HashMap<&'static str, &'static Command>,
     protocol: Protocol,
     db: usize,
     /// The database that `EXEC` would select, and the queued commands; `None` if one was refused.
     multi: Option<(usize, Option<Vec<Queued>>)>,
     watch: Watch,
-    _dir: Arc<TempDir>,
+    _dir: TempDir,
 }
 
 impl Ours {
@@ -180,17 +167,8 @@ impl Ours {
         let dir = directory();
         let pool = Pool::<Auto>::create(&dir.path().join("pool"), &PoolOptions::default()).unwrap();
         let store = Store::create(&pool, "s", &StoreOptions::default()).unwrap();
-        Self::connected(Arc::new(Data::open(store).unwrap()), Arc::new(dir))
-    }
-
-    /// Returns another connection to the same data.
-    pub fn connect(&self) -> Self {
-        Self::connected(Arc::clone(&self.data), Arc::clone(&self._dir))
-    }
-
-    fn connected(data: Arc<Data>, dir: Arc<TempDir>) -> Self {
         Self {
-            data,
+            data: Data::open(store).unwrap(),
             table: commands::data()
                 .map(|command| (command.spec.name, command))
                 .collect(),

@@ -2,7 +2,6 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
-pub mod colliding;
 pub mod hashes;
 pub mod keys;
 pub mod lists;
