@@ -473,23 +473,23 @@ impl<M: Media> Cursor<M> {
             (Some(last), Direction::Up) => (Bound::Excluded(last.as_slice()), end),
             (Some(last), Direction::Down) => (start, Bound::Excluded(last.as_slice())),
         };
-        let (mut last, mut stopped) = (Vec::new(), None);
+        let (mut last, mut stopped) = (None::<Vec<u8>>, false);
         self.snapshot
             .visit(range, self.direction, &mut |key, entry| {
+                let last = last.get_or_insert_default();
                 last.clear();
                 last.extend_from_slice(key);
-                let stops = !f(&key[PREFIX..], entry);
-                stopped = Some(stops);
-                if stops {
+                stopped = !f(&key[PREFIX..], entry);
+                if stopped {
                     ControlFlow::Break(())
                 } else {
                     ControlFlow::Continue(())
                 }
             })?;
         // A scan that `f` did not stop reached the end.
-        self.done = stopped != Some(true);
-        if stopped.is_some() {
-            self.last = Some(last);
+        self.done = !stopped;
+        if last.is_some() {
+            self.last = last;
         }
         Ok(())
     }

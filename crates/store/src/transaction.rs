@@ -60,7 +60,7 @@ pub struct Savepoint {
 #[derive(Debug)]
 struct Undo {
     key: Vec<u8>,
-    /// What the change replaced in `writes`.
+    /// The entry of `writes` that the change replaced.
     before: Option<Write>,
     /// No other change of the transaction has this number, undone ones included.
     number: u64,

@@ -320,10 +320,8 @@ fn kill_a_writer(
     } else if let Err(e) = is_ready.recv_timeout(MAX_START) {
         kill(&mut child)?;
         let why = match e {
-            mpsc::RecvTimeoutError::Timeout => "did not open the pool and write in time",
-            mpsc::RecvTimeoutError::Disconnected => {
-                "ended before it had opened the pool and written"
-            }
+            mpsc::RecvTimeoutError::Timeout => "was not at work in time",
+            mpsc::RecvTimeoutError::Disconnected => "ended before it was at work",
         };
         return Err(Failure::new(format!("round {round}: the writer {why}")));
     } else {

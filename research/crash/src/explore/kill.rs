@@ -1,8 +1,8 @@
 //! Kills of the process, and the power cut after that.
 //!
-//! What a killed process had stored and not flushed is in the caches. The next process sees it,
-//! recovers, and goes on from there. A power cut may then take it away, as well as what the second
-//! process has not made durable.
+//! Stores that a killed process had not flushed are in the caches. The next process sees them,
+//! recovers, and goes on from there. A power cut may then take them away, as well as stores that
+//! the second process has not made durable.
 //!
 //! So a kill leaves two things: memory in which every store counts, on which the next session runs
 //! and is recorded, and what was pending, from which the power cuts of that session go on. Durable

@@ -454,7 +454,7 @@ impl Worker<'_> {
 pub(super) struct Nested<'a> {
     pub(super) crash: &'a Crash<'a>,
     pub(super) outer: Point,
-    /// What is pending: at first, what it was when the recovery began.
+    /// The pending stores: first those that a kill left, or none after a power cut.
     pub(super) pending: Pending,
     pub(super) rerun: &'a Rerun,
     pub(super) limits: &'static Limits,

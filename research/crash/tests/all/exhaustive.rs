@@ -332,6 +332,24 @@ struct Scripted {
 }
 
 impl Scripted {
+    /// Returns one with so many random scripts of one to four steps.
+    fn random(seed: u64, mut rng: Rng, scripts: usize) -> Self {
+        let mut fresh = 0;
+        let mut script = || {
+            (0..1 + rng.below(4))
+                .map(|_| random_step(&mut rng, LINES, &mut fresh))
+                .collect()
+        };
+        Self {
+            unit: if seed.is_multiple_of(2) { 8 } else { 16 },
+            model_seed: seed,
+            scripts: (0..scripts).map(|_| script()).collect(),
+            next: Arc::default(),
+            seen: Arc::default(),
+            whole: !seed.is_multiple_of(3),
+        }
+    }
+
     /// Returns the words that recovery reads of an image, in order, with their content.
     fn reads(&self, mut word: impl FnMut(usize) -> u64) -> Image {
         if self.whole {
@@ -541,21 +559,7 @@ fn the_power_cuts_after_a_kill_leave_exactly_what_the_model_allows() {
     let mut compared = 0;
     for seed in 0..200 {
         for model in [Model::X86Tso, Model::ArmV8] {
-            let mut rng = Rng::new(seed ^ 0xDEAD);
-            let mut fresh = 0;
-            let mut script = || {
-                (0..1 + rng.below(4))
-                    .map(|_| random_step(&mut rng, LINES, &mut fresh))
-                    .collect()
-            };
-            let subject = Scripted {
-                unit: if seed % 2 == 0 { 8 } else { 16 },
-                model_seed: seed,
-                scripts: (0..2).map(|_| script()).collect(),
-                next: Arc::default(),
-                seen: Arc::default(),
-                whole: seed % 3 != 0,
-            };
+            let subject = Scripted::random(seed, Rng::new(seed ^ 0xDEAD), 2);
             let workload = Workload {
                 setup: vec![],
                 ops: vec![Op::Compact; 2],
@@ -598,22 +602,7 @@ fn the_explorer_visits_exactly_what_the_model_allows() {
     let mut compared = 0;
     for seed in 0..100 {
         for (model, nested) in Model::ALL.into_iter().flat_map(|m| [(m, false), (m, true)]) {
-            let mut rng = Rng::new(seed ^ 0x5EED);
-            let mut fresh = 0;
-            let mut script = || {
-                (0..1 + rng.below(4))
-                    .map(|_| random_step(&mut rng, LINES, &mut fresh))
-                    .collect()
-            };
-            let scripts: Vec<Vec<Do>> = (0..3).map(|_| script()).collect();
-            let subject = Scripted {
-                unit: if seed % 2 == 0 { 8 } else { 16 },
-                model_seed: seed,
-                scripts,
-                next: Arc::default(),
-                seen: Arc::default(),
-                whole: seed % 3 != 0,
-            };
+            let subject = Scripted::random(seed, Rng::new(seed ^ 0x5EED), 3);
             let setup = (seed % 4 / 2) as usize;
             let workload = Workload {
                 setup: vec![Op::Compact; setup],

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use tempfile::TempDir;
 
-/// What is wrong.
+/// An error says in words how the store differs from the model.
 pub type Outcome<T = ()> = Result<T, String>;
 
 /// Returns the text as an error unless the condition holds.
@@ -437,7 +437,7 @@ impl<'p> Bench<'p> {
         Ok(())
     }
 
-    /// What an update of a key that changes nothing finds, by the clock as it is.
+    /// Returns the newest value of a key, read by an update that changes nothing.
     pub(super) fn newest_by(&self, k: &Keyspace, key: &[u8]) -> Result<Option<Value>, WriteError> {
         self.store().update(k, key, |entry| {
             let found = entry.map(value_of);

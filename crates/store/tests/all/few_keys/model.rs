@@ -1,4 +1,4 @@
-//! What a store should have: all versions of all keys, each with the number of its commit.
+//! The model of a store: all versions of all keys, each with the number of its commit.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
@@ -36,7 +36,7 @@ pub struct Version {
     pub is_swept: bool,
 }
 
-/// What a read sees.
+/// The state that a read is of.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     /// The number of the last commit that it sees.
@@ -77,7 +77,7 @@ impl Keys {
     }
 }
 
-/// What a read of several keys gives.
+/// Keys with their values, in the order of a scan.
 pub type Entries = Vec<(Vec<u8>, Value)>;
 
 /// A keyspace, dropped or not.
@@ -151,7 +151,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// What a snapshot that is taken now sees.
+    /// Takes a snapshot. Its time is never before that of an earlier one.
     pub fn snapshot(&mut self) -> Moment {
         self.latest = self.latest.max(self.wall);
         Moment {
@@ -160,7 +160,7 @@ impl Model {
         }
     }
 
-    /// What a read of one key sees: the clock as it is.
+    /// Returns the state that a read of one key sees, which goes by the clock as it is.
     pub fn present(&self) -> Moment {
         Moment {
             commit: self.commit,

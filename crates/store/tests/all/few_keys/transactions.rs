@@ -38,7 +38,8 @@ pub struct Tx {
 }
 
 impl Tx {
-    /// What the transaction sees of a keyspace, of which its snapshot has `stored`.
+    /// Returns the entries of a keyspace with the transaction's own changes, over those of its
+    /// snapshot.
     pub fn merged(&self, space: usize, stored: Entries) -> Entries {
         let mut all: BTreeMap<Vec<u8>, Value> = stored.into_iter().collect();
         for ((of, key), value) in &self.writes {

@@ -113,7 +113,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What has expired by then may be vacuumed.
+    /// Returns the time up to which expired values may be vacuumed.
     fn horizon(&self) -> u64 {
         if self.design == TREE {
             self.model.wall
