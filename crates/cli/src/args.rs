@@ -11,7 +11,7 @@ mod torture;
 mod upgrade;
 
 pub use archive::{Archive, Look as ArchiveLook, Update as ArchiveUpdate};
-pub use bench_server::{AgainstServer, BenchServer, Mix};
+pub use bench_server::{AgainstServer, BenchServer};
 pub use pools::{Backup, Compact, Export, Import, Inspect, Scan};
 pub use repair::Repair;
 pub use restore::Restore;

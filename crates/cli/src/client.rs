@@ -2,6 +2,7 @@
 
 use crate::tls::{Stream, encrypted};
 use bristlecone_command::failure::{Failure, Outcome};
+pub use bristlecone_command::resp::encode;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
@@ -33,17 +34,6 @@ impl Reply {
     /// `+OK`
     pub fn ok() -> Self {
         Self::Status(b"OK".to_vec())
-    }
-}
-
-/// Appends a request to a buffer.
-pub fn encode(request: &mut Vec<u8>, words: &[&[u8]]) {
-    // Writing to a vector does not fail.
-    let _ = write!(request, "*{}\r\n", words.len());
-    for word in words {
-        let _ = write!(request, "${}\r\n", word.len());
-        request.extend_from_slice(word);
-        request.extend_from_slice(b"\r\n");
     }
 }
 

@@ -8,6 +8,7 @@
 //! | [`scan`], [`import`], [`export`] | printing, loading and writing records |
 //! | [`inspect`], [`upkeep`] | the reports of `info` and `check`, of `compact` and `backup` |
 //! | [`rows`] | rows of `.csv` and `.jsonl` files |
+//! | [`serving`], [`resp`] | servers under load; requests of Redis's protocol |
 //! | [`torture`] | killing a writer process and comparing what is left |
 //! | [`failure`], [`progress`], [`text`] | errors with their exit status, progress bars, text for people |
 //! | [`process`], [`signals`], [`scratch`] | child processes, ending by a signal, temporary pools |
@@ -23,9 +24,11 @@ pub mod pool;
 pub mod process;
 pub mod progress;
 pub mod records;
+pub mod resp;
 pub mod rows;
 pub mod scan;
 pub mod scratch;
+pub mod serving;
 pub mod signals;
 pub mod text;
 pub mod torture;

@@ -27,7 +27,7 @@ use crate::designs::{
     table,
 };
 use crate::index::{DurableIndex, TreeError};
-use crate::nvtree::NvOptions;
+use crate::nvtree::{Adaptivity, NvOptions};
 use crate::repr::{KeyRepr, Repr, Stored, StoredKey};
 use bristlecone_index::engine::{EngineInfo, EngineKind, engine};
 use bristlecone_pmem::media::{Auto, Sim};
@@ -221,18 +221,33 @@ impl<D: Design, M: Media> EngineKind<M> for Kind<D> {
     }
 }
 
+const NVTREE_INFO: EngineInfo = EngineInfo {
+    name: table::NVTREE.name,
+    node_bytes: table::NVTREE.node_bytes,
+    default_node_bytes: table::NVTREE.default_node_bytes,
+};
+
 /// NV-Trees.
 pub const NVTREE: Kind<Nv> = Kind {
-    info: EngineInfo {
-        name: table::NVTREE.name,
-        node_bytes: table::NVTREE.node_bytes,
-        default_node_bytes: table::NVTREE.default_node_bytes,
-    },
+    info: NVTREE_INFO,
     design: |leaf_bytes, recovery_threads| {
         Nv(NvOptions {
             leaf_bytes,
             recovery_threads,
             ..NvOptions::default()
+        })
+    },
+};
+
+/// NV-Trees whose leaves keep their size: the paper's NV-Tree'. Their stores open as [`NVTREE`],
+/// too.
+pub const NVTREE_PLAIN: Kind<Nv> = Kind {
+    info: NVTREE_INFO,
+    design: |leaf_bytes, recovery_threads| {
+        Nv(NvOptions {
+            leaf_bytes,
+            recovery_threads,
+            adaptivity: Adaptivity::Off,
         })
     },
 };

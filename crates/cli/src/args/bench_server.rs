@@ -1,27 +1,9 @@
 //! The command line of `bench server`.
 
 use bristlecone_command::args::{TortureMedium, count};
+use bristlecone_command::serving::Mix;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
-
-/// The operations of a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mix {
-    /// 95 % reads, mostly of what is new, and 5 % new records
-    StatusUpdate,
-    /// Half reads, half updates, of records by Zipf's law
-    SessionStore,
-}
-
-impl Mix {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::StatusUpdate => "status-update",
-            Self::SessionStore => "session-store",
-        }
-    }
-}
 
 /// Whom to measure beside the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -34,8 +16,9 @@ pub enum AgainstServer {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The mixes are YCSB's as NV-Tree (TC 2016), section 6.6, uses them. Each slice of time is measured for one server after the \
-other, in rounds; shown are medians. With two processors or more, servers have the first one and the clients the second one; the \
-share of time that the server's process was at work tells whether it was the bottleneck.
+other, in rounds; shown are medians. With two processors or more, servers have half of them and the clients the rest; the \
+shares of time that the server's process and the clients were at work tell which was the bottleneck. \
+Where the clients were and the server was not, there is no ratio: a faster client would change it.
 
 Example:
   bristlecone bench server --against redis --path /dev/shm --clients 1,32")]
@@ -50,6 +33,9 @@ pub struct BenchServer {
     /// Commands that a client sends at once
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub pipeline: u16,
+    /// Give each client a thread of its own; without it, one thread works for all of them
+    #[arg(long)]
+    pub client_threads: bool,
     /// Records that are loaded: a number with K, M or G
     #[arg(long, value_name = "N", value_parser = count, default_value = "100K")]
     pub records: u64,

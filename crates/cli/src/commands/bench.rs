@@ -1,6 +1,5 @@
 //! `bench`: what a server makes of the hardware.
 
-mod drive;
 mod server;
 
 use crate::args::Bench;

@@ -68,6 +68,7 @@ mod nv_fig6;
 mod nv_fig7;
 mod nv_fig8;
 mod nv_fig9a;
+mod nv_fig9b;
 mod nv_rebuilding;
 mod nv_table4;
 mod panel;
@@ -132,6 +133,8 @@ pub const ALL: &[Entry] = &[
     nv_fig8::ENTRY,
     nv_table4::ENTRY,
     nv_fig9a::ENTRY,
+    nv_fig9b::FIG9B,
+    nv_fig9b::FIG9C,
     nv_fig10::ENTRY,
 ];
 
