@@ -195,6 +195,7 @@ impl Error {
             Cause::Close(CloseError::InUse) => ErrorKind::InUse,
             Cause::Close(CloseError::Commit(e)) => kind_of_commit(e),
             Cause::Close(CloseError::Vacuum(e)) => kind_of_write(e),
+            Cause::Close(CloseError::Archive(e)) => kind_of_archive(e),
             Cause::Close(_) => ErrorKind::Io,
             Cause::Backup(e) => kind_of_backup(e),
             Cause::Archive(e) => kind_of_archive(e),

@@ -396,16 +396,21 @@ impl Options {
         Ok((pool, STORE))
     }
 
-    /// Opens the store of a pool, or makes it in one that holds nothing.
-    fn store_in(&self, pool: &Arc<Pool<Auto>>) -> Result<Store<Auto>> {
-        let options = StoreOptions {
+    /// The options of the store.
+    pub(crate) fn of_store(&self) -> StoreOptions {
+        StoreOptions {
             vacuum_every: self.vacuum_every,
             memory: self.memory,
             scrub: self.scrub,
             archive: self.archive.clone(),
             compression: self.compression,
             ..StoreOptions::default()
-        };
+        }
+    }
+
+    /// Opens the store of a pool, or makes it in one that holds nothing.
+    fn store_in(&self, pool: &Arc<Pool<Auto>>) -> Result<Store<Auto>> {
+        let options = self.of_store();
         let roots = pool.roots();
         if roots.iter().any(|root| root.name == STORE) {
             return Store::open(pool, STORE, &options).or_error();

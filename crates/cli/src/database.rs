@@ -23,7 +23,7 @@ use bristlecone_server::data::record::{Kind, Value};
 use bristlecone_server::data::spaces::{
     DATABASES, FORMAT_KEY, ORDER_KEY, ORDER_KEYSPACE, check_format, keyspace_of,
 };
-use bristlecone_store::{Entry, NAMELESS};
+use bristlecone_store::{Entry, NAMELESS, StoreOptions};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -39,6 +39,18 @@ pub const READ: How = How {
     durability: Durability::Immediate,
     read_only: true,
 };
+
+/// Bytes of memory that the process may have resident while it makes a database, where the medium
+/// can give memory back.
+const MEMORY: u64 = 256 << 20;
+
+/// Options of a store that a command makes, and nobody else uses meanwhile.
+pub fn making() -> StoreOptions {
+    StoreOptions {
+        memory: Some(MEMORY),
+        ..StoreOptions::default().without_thread()
+    }
+}
 
 /// Keyspace that a command makes where there is none.
 pub const DEFAULT: &str = "default";

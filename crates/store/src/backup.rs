@@ -15,6 +15,7 @@ use crate::batch::Batch;
 use crate::catalogue::Keyspace;
 use crate::error::{BackupError, StoreError};
 use crate::format::StoreFormat;
+use crate::limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use crate::options::StoreOptions;
 use crate::root::WORD_UNFINISHED;
 use crate::snapshot::Snapshot;
@@ -35,6 +36,8 @@ const END: u8 = 3;
 const FRAME: usize = 256 << 10;
 /// Bytes of an entry before its key.
 const ENTRY: usize = 20;
+/// Most bytes of the content of a frame: one entry goes beyond those of a full one.
+const MAX_FRAME: usize = FRAME + ENTRY + MAX_KEY_BYTES + MAX_VALUE_BYTES;
 
 /// Counts of a backup or a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -180,7 +183,11 @@ impl<R: Read> Source<'_, R> {
 
     fn frame(&mut self) -> Result<(u8, Vec<u8>), BackupError> {
         let head = self.take(5)?;
-        let content = self.take(number(&head[1..]) as usize)?;
+        let len = number(&head[1..]) as usize;
+        if len > MAX_FRAME {
+            return Err(self.damaged("a frame claims more bytes than an entry can have"));
+        }
+        let content = self.take(len)?;
         let crc = crc32c::crc32c_append(crc32c::crc32c(&head), &content);
         if number(&self.take(4)?) != u64::from(crc) {
             return Err(self.damaged("a frame fails its checksum"));

@@ -44,7 +44,7 @@ use crate::archive::ArchiveStats;
 use crate::catalogue::Keyspace;
 use crate::entries::Entries;
 use crate::entry::{Entry, Update};
-use crate::error::{DamagedRecord, ReadError, WriteError};
+use crate::error::{ArchiveError, DamagedRecord, ReadError, WriteError};
 use crate::feed::{Watch, WatchLimits};
 use crate::pinned::PinnedValue;
 use crate::report::{CheckReport, ScrubStats, StoreRecovery, StoreStats, VacuumReport};
@@ -450,6 +450,14 @@ pub trait StorageEngine<M: Media>: Send + Sync {
     /// Returns what was archived; `None` if nothing is to be.
     fn archive_stats(&self) -> Option<ArchiveStats> {
         None
+    }
+
+    /// Writes the commits that are durable to the archive that there is.
+    ///
+    /// # Errors
+    /// [`ArchiveError`]; they wait for another attempt.
+    fn archive_now(&self) -> Result<(), ArchiveError> {
+        Ok(())
     }
 
     /// Returns the first damage that scrubbing has found.

@@ -639,6 +639,9 @@ pub enum CloseError {
     /// by that. The error is reported once: another call closes the store unless the thread has
     /// failed again.
     Vacuum(WriteError),
+    /// The last commits could not be written to the archive. They are durable in the store, and the
+    /// next session archives them.
+    Archive(ArchiveError),
 }
 
 impl fmt::Display for CloseError {
@@ -650,6 +653,7 @@ impl fmt::Display for CloseError {
             ),
             Self::Commit(e) => write!(f, "{e}"),
             Self::Vacuum(e) => write!(f, "the store's vacuum failed: {e}"),
+            Self::Archive(e) => write!(f, "the archive lacks the last commits: {e}"),
         }
     }
 }
@@ -660,6 +664,7 @@ impl std::error::Error for CloseError {
             Self::InUse => None,
             Self::Commit(e) => Some(e),
             Self::Vacuum(e) => Some(e),
+            Self::Archive(e) => Some(e),
         }
     }
 }

@@ -237,9 +237,12 @@ impl<M: Media> Store<M> {
         if Arc::get_mut(&mut self.shared).is_none() {
             return Err((self, CloseError::InUse));
         }
-        match self.shared.engine.take_failure() {
-            Some(e) => Err((self, CloseError::Vacuum(e))),
-            None => Ok(()),
+        if let Some(e) = self.shared.engine.take_failure() {
+            return Err((self, CloseError::Vacuum(e)));
+        }
+        match self.shared.engine.archive_now() {
+            Err(e) => Err((self, CloseError::Archive(e))),
+            Ok(()) => Ok(()),
         }
     }
 

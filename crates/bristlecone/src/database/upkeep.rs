@@ -8,8 +8,8 @@ use bristlecone_pmem::media::journal::journal_path;
 use bristlecone_pmem::pool::CompactReport;
 use bristlecone_pmem::{MediumKind, Pool};
 use bristlecone_store::{
-    ArchiveStats, BackupReport, CheckReport, CloseError, RestoredReport, Store, StoreOptions,
-    StoreRecovery, StoreStats, Until,
+    ArchiveStats, BackupReport, CheckReport, CloseError, RestoredReport, Store, StoreRecovery,
+    StoreStats, Until,
 };
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter};
@@ -121,9 +121,10 @@ impl Database {
         path: impl AsRef<Path>,
     ) -> Result<(Self, RestoredReport)> {
         let path = path.as_ref();
-        let (pool, root) = Options::default().new_pool(path)?;
+        let options = Options::default();
+        let (pool, root) = options.new_pool(path)?;
         let from = (archive.as_ref(), until);
-        let options = StoreOptions::default();
+        let options = options.of_store();
         match Store::restore_archive(&pool, root, &options, from, &mut |_, _| {}) {
             Ok((store, report)) => Ok((Self::new(store), report)),
             Err(e) => Err(remove_failed(pool, path, e)),
@@ -311,7 +312,7 @@ impl Database {
 impl Options {
     fn restore(self, from: &mut impl io::Read, path: &Path) -> Result<Database> {
         let (pool, root) = self.new_pool(path)?;
-        let restored = Store::restore(&pool, root, &StoreOptions::default(), from);
+        let restored = Store::restore(&pool, root, &self.of_store(), from);
         match restored {
             Ok((store, _)) => Ok(Database::new(store)),
             Err(e) => Err(remove_failed(pool, path, e)),

@@ -10,7 +10,7 @@ use bristlecone_command::records::survival;
 use bristlecone_command::text::{bytes, duration, grouped, program, shell_path};
 use bristlecone_command::{print_report, progress};
 use bristlecone_store::{
-    Archive, ArchiveError, ArchiveOptions, ArchiveStats, FileKind, Plan, Store, StoreOptions, Until,
+    Archive, ArchiveError, ArchiveOptions, ArchiveStats, FileKind, Plan, Store, Until,
 };
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -267,7 +267,7 @@ pub fn restore(args: &Restore) -> Outcome {
     Archive::open(dir).map_err(|e| failure(&e))?;
     let (pool, unfinished) = database::new_pool(path, How::write(args.write))?;
     let medium = pool.info().medium;
-    let choice = StoreOptions::default().without_thread();
+    let choice = database::making();
     let bar = progress::file("restoring", 0);
     let from = (dir.as_path(), until);
     let restored = Store::restore_archive(&pool, ROOT, &choice, from, &mut |done, all| {

@@ -14,7 +14,7 @@ use bristlecone_pmem::Pool;
 use bristlecone_pmem::media::Auto;
 use bristlecone_server::data::Data;
 use bristlecone_server::data::spaces::check_format;
-use bristlecone_store::{NAMELESS, SalvageError, Store, StoreOptions, WallClock};
+use bristlecone_store::{NAMELESS, SalvageError, Store, WallClock};
 use serde::Serialize;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -75,7 +75,7 @@ pub fn run(args: &Repair) -> Outcome {
     }
     let (pool, unfinished) = database::new_pool(to, How::write(args.write))?;
     let medium = pool.info().medium;
-    let choice = StoreOptions::default().without_thread();
+    let choice = database::making();
     let store = Store::create(&pool, ROOT, &choice).map_err(|e| about(to, &e))?;
     let bar = progress::steps("copying", survey.whole.values().sum());
     let (mut entries, mut skipped) = (0_u64, 0_u64);

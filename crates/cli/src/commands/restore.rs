@@ -8,7 +8,7 @@ use bristlecone_command::records::survival;
 use bristlecone_command::text::{bytes, duration, grouped, program, shell_path};
 use bristlecone_command::{print_report, progress};
 use bristlecone_pmem::MediumKind;
-use bristlecone_store::{BackupError, BackupReport, Store, StoreOptions, is_backup};
+use bristlecone_store::{BackupError, BackupReport, Store, is_backup};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -70,7 +70,7 @@ fn restore(args: &Restore, from: &mut impl Read) -> Outcome<Restored> {
     let path = &args.pool;
     let (pool, unfinished) = database::new_pool(path, How::write(args.write))?;
     let medium = pool.info().medium;
-    let choice = StoreOptions::default().without_thread();
+    let choice = database::making();
     let (store, report) =
         Store::restore(&pool, ROOT, &choice, from).map_err(|e| explain(args, &e))?;
     let mut rest = [0];

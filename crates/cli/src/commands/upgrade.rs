@@ -47,8 +47,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of memory that the process may have resident, where the medium can give memory back.
-const MEMORY: u64 = 256 << 20;
 /// Bytes that a new pool has beyond its content.
 const ROOM: u64 = 8 << 20;
 /// The most that a journal has.
@@ -235,9 +233,8 @@ fn open_store(pool: &Arc<Pool<Auto>>, path: &Path) -> Outcome<Store<Auto>> {
 
 fn options() -> StoreOptions {
     StoreOptions {
-        memory: Some(MEMORY),
         clock: WallClock::new(|| 0),
-        ..StoreOptions::default().without_thread()
+        ..database::making()
     }
 }
 

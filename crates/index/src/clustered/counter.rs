@@ -48,6 +48,16 @@ impl Counter {
         number
     }
 
+    /// Gives only numbers above this one from here on, also after a crash.
+    pub(super) fn skip<M: Media>(&self, pm: &M, number: u64, cell: &PWord) {
+        // ORDERING: SeqCst; like that of `next`.
+        self.next.fetch_max(number + 1, Ordering::SeqCst);
+        // ORDERING: Acquire; pairs with the Release of `raise`: the ceiling is durable by then.
+        while number >= self.ceiling.load(Ordering::Acquire) {
+            self.raise(pm, number, cell);
+        }
+    }
+
     /// The number that is given next.
     pub(super) fn coming(&self) -> u64 {
         // ORDERING: SeqCst; pairs with that of `next`, for `versions`.

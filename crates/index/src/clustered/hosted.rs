@@ -235,6 +235,20 @@ impl<M: Media> HostedTree<M> {
         self.0.next_generation()
     }
 
+    /// The highest number that can be [skipped](Self::skip_numbers). No tree gives as many.
+    pub const MAX_NUMBER: u64 = 1 << 46;
+
+    /// Makes [`new_number`](Self::new_number) return numbers above this one only, of at most
+    /// [`MAX_NUMBER`](Self::MAX_NUMBER): for a tree that has entries of another one, with its
+    /// numbers in them.
+    ///
+    /// Persist cost: 1 line and 1 fence, if the number is above the ceiling.
+    pub fn skip_numbers(&self, number: u64) {
+        let word = self.0.root().word(super::root::GENERATIONS);
+        let number = number.min(Self::MAX_NUMBER);
+        self.0.generations.skip(self.0.pm(), number, word);
+    }
+
     /// Returns the first time stamp that this session can have given. The session before, unless
     /// it gave no stamp, began at an earlier one.
     pub fn first_stamp(&self) -> u64 {

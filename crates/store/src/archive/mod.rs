@@ -80,6 +80,10 @@ impl ArchiveOptions {
 /// The last ms of the year 9999.
 const LAST_MS: u64 = 253_402_300_799_999;
 
+/// In ms: commits that are made at the same time may be in another order than their times. A clock
+/// that went back further did not tell the time.
+pub(crate) const WENT_BACK: u64 = 10_000;
+
 /// How far a store is to be restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {

@@ -3,8 +3,8 @@
 //! A full state is the beginning. From a time on, either a file of commits goes on, which has all
 //! from there, or an incremental state that can be put on it.
 
-use super::Until;
 use super::read::{Archive, ArchiveFile, FileKind};
+use super::{Until, WENT_BACK};
 use crate::error::ArchiveError;
 use std::collections::BTreeSet;
 
@@ -48,6 +48,18 @@ impl Archive {
             Until::Timestamp(ts) => (ts.saturating_add(1), u64::MAX),
             Until::Time(ms) => (u64::MAX, ms),
         };
+        if let Some((later, file)) = self.went_back(wall) {
+            let what = format!(
+                "the archive does not tell what there was at {until}: the store's clock went back between the beginnings of {} and {}; \
+                 a time stamp says which commit is meant",
+                later.path.display(),
+                file.path.display()
+            );
+            return Err(ArchiveError::Unreachable {
+                what,
+                reached: None,
+            });
+        }
         let counts = |file: &&ArchiveFile| {
             let is_early = if file.is_state() {
                 file.below <= below && file.begun <= wall
@@ -98,11 +110,10 @@ impl Archive {
         let ends = !matches!(until, Until::Timestamp(_)) && beyond.is_none();
         // All later commits are later than that.
         let is_before = plan.at > wall;
-        let last = plan.steps.iter().map(|step| step.file.number).max();
         let hidden = self
             .unreadable
             .iter()
-            .any(|file| !file.is_empty && Some(file.number) > last);
+            .any(|file| !file.is_empty && self.from_after(file.number) > plan.below);
         if !is_before && (!ends || hidden || self.damaged_behind(plan.below).is_some()) {
             return Err(self.unreachable(until, beyond, plan.below));
         }
@@ -141,6 +152,23 @@ impl Archive {
         }
     }
 
+    /// A file that was begun after that time, and a later one that was begun before it.
+    fn went_back(&self, wall: u64) -> Option<(&ArchiveFile, &ArchiveFile)> {
+        let mut latest: Option<&ArchiveFile> = None;
+        for file in &self.files {
+            match latest {
+                Some(later) if later.begun > wall && file.begun <= wall => {
+                    if later.begun - file.begun > WENT_BACK {
+                        return Some((later, file));
+                    }
+                }
+                Some(later) if later.begun >= file.begun => {}
+                _ => latest = Some(file),
+            }
+        }
+        None
+    }
+
     /// The first damaged file that had something behind `below`.
     fn damaged_behind(&self, below: u64) -> Option<&ArchiveFile> {
         let damaged = self.files.iter().filter(|file| file.damage.is_some());
@@ -148,10 +176,18 @@ impl Archive {
             if file.is_state() {
                 file.time > below
             } else {
-                file.below.max(file.from) >= below
+                file.was_below.min(self.from_after(file.number)) > below
             }
         });
         behind.next()
+    }
+
+    /// A time stamp that no file up to this number has commits behind: the next file of commits
+    /// begins there. The highest one if there is no such file.
+    fn from_after(&self, number: u32) -> u64 {
+        let later = self.files.iter().filter(|file| file.number > number);
+        let from = later.filter(|file| !file.is_state()).map(|file| file.from);
+        from.min().unwrap_or(u64::MAX)
     }
 
     fn unreachable(&self, until: Until, beyond: Option<&ArchiveFile>, below: u64) -> ArchiveError {

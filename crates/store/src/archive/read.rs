@@ -69,6 +69,9 @@ pub struct ArchiveFile {
     pub(super) end: Until,
     /// Of a state: its time.
     pub(super) time: u64,
+    /// Of commits: it was complete below this time stamp, before it was damaged; the highest one if
+    /// that is not known.
+    pub(super) was_below: u64,
 }
 
 /// A file of an archive whose head cannot be read.
@@ -379,6 +382,7 @@ impl Reader {
             damage: None,
             end: Until::default(),
             time: head.time,
+            was_below: 0,
         };
         let mut last = [0; FRAME_HEAD + MARK_BYTES + FRAME_END];
         let at = bytes.saturating_sub(last.len() as u64);
@@ -394,6 +398,10 @@ impl Reader {
             Some(end) => file.set_end(end),
             None => file.verify(&mut |_| {})?,
         }
+        file.was_below = match &file.damage {
+            Some(_) => u64::MAX,
+            None => file.below,
+        };
         Ok(file)
     }
 

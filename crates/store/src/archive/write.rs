@@ -8,8 +8,6 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// What states are called that a crash cut off.
-const INCOMPLETE: &str = "incomplete";
 /// Bytes of a file of commits, about, after which another one is begun.
 const FILE_BYTES: u64 = 64 << 20;
 /// Bytes that are gathered before they are written.
@@ -98,14 +96,13 @@ impl Directory {
             .iter()
             .filter(|file| file.kind == FileKind::FullState && file.counts());
         directory.full_at = full.map(|file| file.begun).max();
-        // States that a crash cut off lead nowhere, and are not to be read again each time.
+        // States that a crash cut off lead nowhere.
         let cut_off = there
             .files
             .iter()
             .filter(|file| file.is_state() && file.below == 0 && file.damage.is_none());
         for file in cut_off {
-            let to = file.path.with_extension(INCOMPLETE);
-            std::fs::rename(&file.path, to).map_err(ArchiveError::io(&file.path))?;
+            std::fs::remove_file(&file.path).map_err(ArchiveError::io(&file.path))?;
         }
         Ok(directory)
     }
@@ -123,6 +120,7 @@ impl Directory {
             number: 0,
             gathered: Vec::new(),
             bytes: 0,
+            marked: 0,
             entries: 0,
             begun: head.wall,
         };
@@ -205,8 +203,9 @@ pub(crate) struct ArchiveWriter {
     /// Of the next frame.
     number: u32,
     gathered: Vec<u8>,
-    /// That were written.
+    /// That were written, and how many of them are up to the last mark.
     bytes: u64,
+    marked: u64,
     /// Commits or entries.
     pub(crate) entries: u64,
     /// In ms since 1970.
@@ -218,6 +217,16 @@ impl ArchiveWriter {
     /// opened again.
     pub(crate) fn remove(self) {
         let _ = std::fs::remove_file(&self.path);
+    }
+
+    /// Gives the space of what is behind the last mark back, as far as that goes: an error has ended
+    /// the file.
+    pub(crate) fn cut_off(self) {
+        if self.marked == 0 {
+            self.remove();
+        } else {
+            let _ = self.file.set_len(self.marked);
+        }
     }
 
     fn frame(&mut self, kind: Kind, write: impl FnOnce(&mut Vec<u8>)) {
@@ -271,7 +280,9 @@ impl ArchiveWriter {
     /// Appends a mark, and makes all of the file durable.
     pub(crate) fn mark(&mut self, until: &Until) -> Result<(), ArchiveError> {
         self.frame(Kind::Mark, |out| until.encode(out));
-        self.sync()
+        self.sync()?;
+        self.marked = self.bytes;
+        Ok(())
     }
 
     /// Returns how many bytes were written and not asked for yet.

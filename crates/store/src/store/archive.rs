@@ -2,7 +2,7 @@
 
 use super::Store;
 use crate::archive::format::{Kind, Until as EndOf};
-use crate::archive::{Archive, Change, FileKind, KeysBetween, Next, Plan, Until};
+use crate::archive::{Archive, Change, FileKind, KeysBetween, Next, Plan, Until, WENT_BACK};
 use crate::error::ArchiveError;
 use crate::options::StoreOptions;
 use crate::tree::{Replayed, TreeEngine};
@@ -56,14 +56,15 @@ impl<M: Media> Store<M> {
             engine: &engine,
             plan: &plan,
             until,
-            is_done: false,
+            done_at: None,
             changes: Replayed::new(),
             bytes: 0,
+            number: 0,
             report: RestoredReport::default(),
         };
         let done = replay.run(progress);
-        let report = replay.report;
-        let finished = done.and_then(|()| Ok(engine.finish_replay()?));
+        let (number, report) = (replay.number, replay.report);
+        let finished = done.and_then(|()| Ok(engine.finish_replay(number)?));
         drop(engine);
         let opened = finished.and_then(|()| Ok(Self::open(pool, name, options)?));
         match opened {
@@ -82,11 +83,13 @@ struct Replay<'r, M: Media> {
     engine: &'r TreeEngine<M>,
     plan: &'r Plan,
     until: Until,
-    /// What comes is later than what was asked for.
-    is_done: bool,
+    /// What comes is later than what was asked for: since a commit of this time.
+    done_at: Option<u64>,
     changes: Replayed,
     /// Of these.
     bytes: usize,
+    /// The highest number that an entry uses.
+    number: u64,
     report: RestoredReport,
 }
 
@@ -99,7 +102,7 @@ impl<M: Media> Replay<'_, M> {
             let below = plan.steps.get(i + 1).map_or(plan.below, |next| next.from);
             let is_state = step.file.kind != FileKind::Commits;
             let mut marked = 0;
-            while !self.is_done {
+            loop {
                 let begun = reader.at;
                 let frame = match reader.next()? {
                     Next::Frame(kind, content) => (kind, content),
@@ -107,6 +110,8 @@ impl<M: Media> Replay<'_, M> {
                     Next::End | Next::CutOff | Next::Damaged(_) => break,
                 };
                 match frame {
+                    // Of a state that is later than what was asked for.
+                    (Kind::Range, _) if self.done_at.is_some() => {}
                     (Kind::Range, content) => {
                         let range = self.range(content)?;
                         range.ok_or_else(|| changed(&step.file.path, begun))?;
@@ -129,11 +134,11 @@ impl<M: Media> Replay<'_, M> {
                 let read = (self.report.bytes + reader.at).min(plan.bytes);
                 progress(plan.bytes + read, plan.bytes * 2);
             }
-            if marked < below && !self.is_done {
+            if marked < below && self.done_at.is_none() {
                 return Err(changed(&step.file.path, reader.at));
             }
             self.report.bytes += step.file.bytes;
-            if is_state {
+            if is_state && self.done_at.is_none() {
                 self.report.timestamp = step.file.below - 1;
                 self.report.at = step.file.begun;
             }
@@ -183,10 +188,14 @@ impl<M: Media> Replay<'_, M> {
             if change.stamp < range.start {
                 continue;
             }
-            let is_later = matches!(self.until, Until::Time(ms) if change.wall > ms);
-            if is_later || change.stamp >= range.end {
-                self.is_done = is_later;
+            if change.stamp >= range.end {
                 return Ok(Some(false));
+            }
+            if let Until::Time(ms) = self.until {
+                self.is_told_by(ms, &change)?;
+                if self.done_at.is_some() {
+                    continue;
+                }
             }
             if last != Some(change.stamp) {
                 self.report.commits += 1;
@@ -198,8 +207,34 @@ impl<M: Media> Replay<'_, M> {
         Ok(Some(true))
     }
 
+    /// Notes whether a commit is later than what was asked for. None of an earlier time comes then,
+    /// unless the clock did not tell the time.
+    fn is_told_by(&mut self, ms: u64, change: &Change<'_>) -> Result<(), ArchiveError> {
+        match self.done_at {
+            None => self.done_at = Some(change.wall).filter(|wall| *wall > ms),
+            Some(at) if change.wall <= ms && at - change.wall > WENT_BACK => {
+                let what = format!(
+                    "the archive does not tell what there was at {}: the store's clock went back from {} to {} with time stamp {}; \
+                     a time stamp says which commit is meant",
+                    self.until,
+                    Until::Time(at),
+                    Until::Time(change.wall),
+                    change.stamp
+                );
+                return Err(ArchiveError::Unreachable {
+                    what,
+                    reached: Some(self.report.timestamp),
+                });
+            }
+            Some(at) => self.done_at = Some(at.max(change.wall)),
+        }
+        Ok(())
+    }
+
     fn change(&mut self, change: &Change<'_>) -> Result<(), ArchiveError> {
         self.bytes += change.bytes();
+        let number = TreeEngine::<M>::number_in(change.key, change.value);
+        self.number = self.number.max(number);
         let value = change.value.map(<[u8]>::to_vec);
         self.changes.insert(change.key.to_vec(), value);
         if self.bytes >= TOGETHER || self.changes.len() >= KEYS_TOGETHER {

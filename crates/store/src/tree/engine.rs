@@ -6,7 +6,7 @@ use crate::catalogue::Keyspace;
 use crate::engine::{At, KeyWrite, StorageEngine, Ticket, Visit, Wait};
 use crate::entries::Entries;
 use crate::entry::{Entry, Update};
-use crate::error::{DamagedRecord, ReadError, WriteError};
+use crate::error::{ArchiveError, DamagedRecord, ReadError, WriteError};
 use crate::feed::{Watch, WatchLimits};
 use crate::pinned::PinnedValue;
 use crate::reads::ReadSet;
@@ -271,6 +271,10 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
 
     fn archive_stats(&self) -> Option<ArchiveStats> {
         self.core.archive_stats()
+    }
+
+    fn archive_now(&self) -> Result<(), ArchiveError> {
+        self.core.archive_now()
     }
 
     fn scrub_findings(&self) -> Vec<DamagedRecord> {

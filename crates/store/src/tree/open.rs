@@ -230,7 +230,8 @@ impl<M: Media> TreeEngine<M> {
         };
         let next = tree.first_stamp();
         let archive = options.archive.clone().zip(directory);
-        let archiving = archive.map(|(options, there)| Archiving::new(options, there, next));
+        let now = options.clock.now();
+        let archiving = archive.map(|(options, there)| Archiving::new(options, there, next, now));
         let core = Arc::new(Core {
             tree,
             archiving,

@@ -114,6 +114,32 @@ fn a_stream_that_is_no_whole_backup_leaves_no_store() {
     }
 }
 
+/// A frame that claims 4 GiB took as much memory before it was found to be damaged.
+#[test]
+fn a_frame_that_claims_more_than_an_entry_can_have_is_not_read() {
+    let f = filled(ALL[0]);
+    let mut stream = Vec::new();
+    f.store.backup(&mut stream).unwrap();
+    let mut hostile = stream[..24].to_vec();
+    hostile.push(2);
+    hostile.extend(u32::MAX.to_le_bytes());
+    let read = std::cell::Cell::new(0_usize);
+    struct Zeros<'r>(&'r std::cell::Cell<usize>);
+    impl std::io::Read for Zeros<'_> {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            self.0.set(self.0.get() + into.len());
+            into.fill(0);
+            Ok(into.len())
+        }
+    }
+    let mut from = std::io::Read::chain(hostile.as_slice(), Zeros(&read));
+    let pool = f.new_pool();
+    let e = restore(&pool, "r", ALL[0], &f.options, &mut from).unwrap_err();
+    assert!(matches!(e, BackupError::Damaged { at: 29, .. }), "{e}");
+    assert!(e.to_string().contains("claims more bytes"), "{e}");
+    assert!(read.get() < 1 << 20, "{}", read.get());
+}
+
 #[test]
 fn a_restore_that_was_cut_short_cannot_be_opened_only_removed() {
     for design in ALL {

@@ -2,6 +2,7 @@
 
 use bristlecone_lab::figure::{ALL, Figure, FigureError, On, Scale, Stated, Step, find, ready};
 use std::collections::BTreeSet;
+use std::process::Command;
 
 fn made(name: &str, on: On) -> Figure {
     made_at(name, on, Scale::Small)
@@ -20,7 +21,8 @@ fn made_at(name: &str, on: On, scale: Scale) -> Figure {
     assert_eq!((figure.name, figure.on), (name, on));
     assert!(!figure.claims.is_empty() && !figure.panels.is_empty());
     for claim in &figure.claims {
-        assert!(claim.measured.is_finite(), "{claim:?}");
+        let told = claim.measured.is_finite() || claim.note.starts_with("no conclusion");
+        assert!(told, "{claim:?}");
         assert!(!claim.claim.is_empty() && !claim.tolerance.is_empty());
     }
     for panel in &figure.panels {
@@ -151,6 +153,18 @@ fn assert_above(above: &[f64], below: &[f64]) {
     );
 }
 
+/// Returns true if there is a `redis-server` on this machine. It must be where
+/// `BRISTLECONE_NEED_REDIS` is set.
+fn redis_is_there() -> bool {
+    let there = Command::new("redis-server")
+        .arg("--version")
+        .output()
+        .is_ok();
+    let needed = std::env::var_os("BRISTLECONE_NEED_REDIS").is_some();
+    assert!(there || !needed, "there is no redis-server");
+    there
+}
+
 /// Every figure runs at every place that it lists. Whether its claims hold depends on the scale,
 /// and on the host on the machine.
 #[test]
@@ -160,6 +174,10 @@ fn every_figure_can_be_had_wherever_it_says() {
         .flat_map(|entry| entry.on.iter().map(move |on| (entry, *on)))
     {
         if ["lb-theorem-3.5", "gap-table1"].contains(&entry.name) {
+            continue;
+        }
+        if ["nv-fig9b", "nv-fig9c"].contains(&entry.name) && !redis_is_there() {
+            println!("{} is left out: there is no redis-server", entry.name);
             continue;
         }
         let figure = made_at(entry.name, on, Scale::Glance);

@@ -130,7 +130,7 @@ struct State {
 
 impl Archiving {
     /// `next`: the first stamp of this session.
-    pub fn new(options: ArchiveOptions, directory: Directory, next: u64) -> Self {
+    pub fn new(options: ArchiveOptions, directory: Directory, next: u64, now: u64) -> Self {
         let reached = directory.reached;
         // Nothing was missed: the last session was closed in order, and its archive too.
         let last = reached.filter(|end| end.session == next && end.token == directory.token);
@@ -150,6 +150,8 @@ impl Archiving {
         };
         let stats = ArchiveStats {
             archived: stream.as_ref().map(|stream| stream.below - 1),
+            // It comes with the first round.
+            writing: is_full_due(&options, full_at, now).then_some(0),
             ..ArchiveStats::default()
         };
         Self {
@@ -184,14 +186,10 @@ impl<M: Media> Core<M> {
         let work = &mut *lock(&archiving.work);
         self.archive_commits(archiving, work, 0)?;
         let may_begin = work.again.is_none_or(|again| Instant::now() >= again);
-        if work.stream.is_none() && work.state.is_none() && may_begin {
-            self.begin_state(work, false)?;
-        }
-        let now = self.wall.now();
-        let full_every = archiving.options.full_every.map(as_ms);
-        let is_due = |at: u64| full_every.is_some_and(|every| now >= at.saturating_add(every));
-        if work.state.is_none() && work.full_at.is_none_or(is_due) && may_begin {
-            self.begin_state(work, true)?;
+        let full = is_full_due(&archiving.options, work.full_at, self.wall.now());
+        // A full one has what an incremental one would have.
+        if work.state.is_none() && may_begin && (work.stream.is_none() || full) {
+            self.begin_state(work, full)?;
         }
         if work.state.is_none() {
             return Ok(false);
@@ -249,18 +247,23 @@ impl<M: Media> Core<M> {
             Some(there) => there,
             None => (work.directory.begin_commits(from, now)?, 0),
         };
-        for (frame, commits) in frames(&stream.pending) {
-            file.commits(frame, commits)?;
-        }
         let until = Until {
             below: below.max(from),
             mark: Some(mark),
             wall: now,
             session,
-            count: file.entries,
+            count: 0,
             token: Token::default(),
         };
-        let until = self.mark(&mut work.tokens, &mut file, until)?;
+        let written = self.write_commits(&mut work.tokens, &mut file, &stream.pending, until);
+        let until = match written {
+            Ok(until) => until,
+            Err(e) => {
+                // All that is pending comes to another file.
+                file.cut_off();
+                return Err(e);
+            }
+        };
         let bytes = file.take_bytes(&mut known);
         stream.file = Some((file, known));
         recorder.release(stream.pending.len());
@@ -275,6 +278,21 @@ impl<M: Media> Core<M> {
             stats.archived = Some(until.below - 1);
         }
         Ok(())
+    }
+
+    /// Writes commits and a mark behind them to a file.
+    fn write_commits(
+        &self,
+        tokens: &mut Tokens,
+        file: &mut ArchiveWriter,
+        commits: &[u8],
+        mut until: Until,
+    ) -> Result<Until, ArchiveError> {
+        for (frame, commits) in frames(commits) {
+            file.commits(frame, commits)?;
+        }
+        until.count = file.entries;
+        self.mark(tokens, file, until)
     }
 
     /// Writes a mark to a file, whose token the pool has before.
@@ -508,6 +526,17 @@ impl<M: Media> Core<M> {
         Ok(())
     }
 
+    /// Writes the commits that are durable, if a stream has them.
+    ///
+    /// # Errors
+    /// [`ArchiveError`]; they wait for another attempt.
+    pub(super) fn archive_now(&self) -> Result<(), ArchiveError> {
+        match &self.archiving {
+            Some(archiving) => self.archive_commits(archiving, &mut lock(&archiving.work), 0),
+            None => Ok(()),
+        }
+    }
+
     /// Writes all that there is, when nobody changes anything any more. Errors are in the
     /// statistics.
     pub(super) fn finish_archive(&self) {
@@ -518,6 +547,7 @@ impl<M: Media> Core<M> {
         if let Some(state) = work.state.take() {
             // Another session begins one.
             self.tree.end(state.time);
+            state.file.remove();
         }
         if work.stream.as_ref().is_some_and(|stream| stream.counts) {
             let done = self.archive_commits(archiving, work, self.tree.next_session());
@@ -571,6 +601,15 @@ fn frames(changes: &[u8]) -> impl Iterator<Item = (&[u8], u64)> {
             rest = after;
         }
     })
+}
+
+/// Returns true if it is time for a full state, after one of that time.
+fn is_full_due(options: &ArchiveOptions, last: Option<u64>, now: u64) -> bool {
+    let Some(last) = last else { return true };
+    // A clock that was ahead and was put right does not put the next one off.
+    options
+        .full_every
+        .is_some_and(|every| now.abs_diff(last) >= as_ms(every))
 }
 
 fn as_ms(time: Duration) -> u64 {

@@ -2,6 +2,7 @@
 //! and to the archive; what cannot be had is an error, never something else.
 
 mod damage;
+mod found;
 
 use crate::common::{Hands, PATIENCE, RESERVE, alone, directory, on};
 use bristlecone_pmem::media::{Auto, Dram, MediumKind};
@@ -125,6 +126,15 @@ impl Archived {
                 return;
             }
             assert!(begun.elapsed() < PATIENCE, "{stats:?}, not {ts}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Waits until there is a state that commits go on from.
+    fn wait_for_the_state(&self) {
+        let begun = Instant::now();
+        while self.store().archive_stats().unwrap().archived.is_none() {
+            assert!(begun.elapsed() < PATIENCE);
             std::thread::sleep(Duration::from_millis(2));
         }
     }
