@@ -307,3 +307,53 @@ pub(crate) fn entry(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     };
     entry.encode(out);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn a_change(stamp: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        let change = Change {
+            stamp,
+            wall: 1,
+            key: b"key",
+            value: Some(&[7; 999]),
+        };
+        change.encode(&mut out);
+        out
+    }
+
+    /// Nobody removed the files that a full disk had ended, and each attempt made another one.
+    #[test]
+    fn what_is_behind_the_last_mark_gives_its_space_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut directory = Directory::open(dir.path(), Uuid::default(), &|_| [0; 2]).unwrap();
+        let mut marked = directory.begin_commits(1, 1).unwrap();
+        let path = marked.path.clone();
+        marked.commits(&a_change(1), 1).unwrap();
+        let until = Until {
+            below: 2,
+            count: 1,
+            ..Until::default()
+        };
+        marked.mark(&until).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        for _ in 0..3 {
+            marked.commits(&a_change(2), 1).unwrap();
+            marked.write().unwrap();
+        }
+        assert!(std::fs::metadata(&path).unwrap().len() > bytes.len() as u64);
+        marked.cut_off();
+        assert_eq!(std::fs::read(&path).unwrap(), bytes);
+        let there = Archive::open(dir.path()).unwrap();
+        assert_eq!((there.files.len(), there.files[0].below), (1, 2));
+        assert!(there.files[0].damage.is_none());
+
+        let mut unmarked = directory.begin_commits(2, 1).unwrap();
+        unmarked.commits(&a_change(2), 1).unwrap();
+        let path = unmarked.path.clone();
+        unmarked.cut_off();
+        assert!(!path.exists());
+    }
+}
