@@ -12,12 +12,13 @@
 //! | `monitoring` | the status page in a browser; alerts and dashboard in a Prometheus |
 //! | `package` | the Debian package: makes it, installs it, serves with it, removes it |
 //! | `container` | the container image: builds it, serves with it in a container |
+//! | `rocksdb` | RocksDB with memtables in a pool: builds, tests, kills, and Debian's `db_bench` |
 //! | `asan` | hostile-file tests under AddressSanitizer |
 //! | `tsan` | tests of threads under ThreadSanitizer |
 //! | `miri` | unit tests under Miri, which finds undefined behaviour |
 //!
-//! A chore that needs a tool says which Debian package has it; `arm`, `container`, `dax`, `resets`
-//! and `monitoring` install what is missing where apt is there and the user may.
+//! A chore that needs a tool says which Debian package has it; `arm`, `container`, `dax`, `resets`,
+//! `monitoring` and `rocksdb` install what is missing where apt is there and the user may.
 
 mod arm;
 mod asan;
@@ -35,6 +36,7 @@ mod public_api;
 mod readme;
 mod references;
 mod resets;
+mod rocksdb;
 mod server;
 mod tools;
 mod tsan;
@@ -117,6 +119,8 @@ enum Chore {
     Package,
     /// Builds the container image with podman, and serves a database with it.
     Container,
+    /// Builds the integration with RocksDB and runs its tests.
+    Rocksdb(rocksdb::Options),
     /// Runs the tests that open hostile files under AddressSanitizer.
     Asan {
         /// Passed to `cargo test` instead of the default selection.
@@ -172,6 +176,7 @@ fn main() -> ExitCode {
         Chore::Monitoring => monitoring::run(),
         Chore::Package => package::run(),
         Chore::Container => container::run(),
+        Chore::Rocksdb(options) => rocksdb::run(&options),
         Chore::Asan { args } => asan::run(&args),
         Chore::Tsan { args } => tsan::run(&args),
         Chore::Miri { args } => miri::run(&args),

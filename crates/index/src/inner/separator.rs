@@ -28,19 +28,11 @@ use std::fmt::Debug;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for u64 {}
-    impl Sealed for u128 {}
-    impl Sealed for [u8] {}
-}
-
 /// A key type that the inner index can route by: `u64`, `u128` or `[u8]`.
 ///
-/// Only the index calls the methods; other code only names the trait.
-pub trait Separator:
-    Ord + ToOwned<Owned: Ord + Debug + Clone + Send> + Debug + sealed::Sealed + 'static
-{
+/// Only the index calls the methods. Other code only names the trait, or forwards the methods of a
+/// key with an order of its own to those of `[u8]` (`integrations/rocksdb`).
+pub trait Separator: Ord + ToOwned<Owned: Ord + Debug + Clone + Send> + Debug + 'static {
     /// The word alone decides every comparison.
     #[doc(hidden)]
     const EXACT: bool;

@@ -193,6 +193,17 @@ where
         self.pm().commit()
     }
 
+    /// Removes the index from its pool and gives its space back. No other thread uses it.
+    pub fn destroy(mut self) {
+        if let Some(root) = self.root.take() {
+            // PERSIST: (in `unpublish`) the root is gone, before its chunks serve another.
+            root.unpublish();
+            // Blocks that nothing has marked are free.
+            self.heap.begin_recovery();
+            self.heap.finish_recovery();
+        }
+    }
+
     /// Returns the medium.
     #[inline(always)]
     pub fn pm(&self) -> &M {

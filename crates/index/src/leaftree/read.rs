@@ -84,6 +84,46 @@ where
         }
     }
 
+    /// Calls `look` with the words of those entries in the leaf of `key` whose fingerprint is that
+    /// of `key`, for keys of which several have one fingerprint. What it makes of them, from a
+    /// default, is returned once it is known that the leaf did not change meanwhile. The caller is
+    /// pinned.
+    #[inline]
+    pub fn look_at_candidates<T: Default>(
+        &self,
+        key: &K,
+        guard: &Guard,
+        mut look: impl FnMut(&mut T, K::Word, V::Word),
+    ) -> T {
+        let hash = key.hash();
+        loop {
+            let at = self.inner.find(key, guard);
+            self.prefetch(at.leaf);
+            let version = self.locks.read(at.leaf);
+            if !self.inner.validate(&at) {
+                continue;
+            }
+            let mut made = T::default();
+            D::candidates(self, self.leaf(at.leaf), hash, |key, value| {
+                look(&mut made, key, value);
+            });
+            if self.locks.validate(at.leaf, version) {
+                return made;
+            }
+        }
+    }
+
+    /// Returns the smallest key that is routed past the leaf of `key`; `None` if that is the last.
+    pub fn end_of_leaf(&self, key: &K) -> Option<K::Owned> {
+        let guard = &epoch::pin();
+        loop {
+            let ranged = self.inner.find_range(key, guard);
+            if self.inner.validate(&ranged.located) {
+                return ranged.high;
+            }
+        }
+    }
+
     /// Returns the leaf of `key`, locked, and the place of the key in it, if it is present. `hint`
     /// may save the descent.
     #[inline]

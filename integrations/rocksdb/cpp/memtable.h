@@ -1,0 +1,106 @@
+// Memtables in a pool, as RocksDB wants them.
+
+#pragma once
+
+#include <rocksdb/memtablerep.h>
+#include <rocksdb/status.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "bristlecone/rocksdb.h"
+#include "bristlecone_rocksdb.h"
+
+namespace bristlecone {
+namespace rocksdb {
+
+// Returns the status that stands for a fault.
+::rocksdb::Status ToStatus(const bristlecone_fault& fault);
+
+inline bristlecone_bytes ToBytes(const ::rocksdb::Slice& slice) {
+  return {reinterpret_cast<const uint8_t*>(slice.data()), slice.size()};
+}
+
+// A pool with the memtables of one database. Thread-safe.
+class Pool {
+ public:
+  static ::rocksdb::Status Open(const std::string& path, uint64_t max_bytes, bool scratch,
+                                std::shared_ptr<Pool>* pool);
+  ~Pool() { bristlecone_session_close(session_); }
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  const bristlecone_session* session() const { return session_; }
+
+  // Makes all that was inserted durable.
+  ::rocksdb::Status Commit() const;
+  // Makes sure that there is room for a write of so many bytes.
+  ::rocksdb::Status MakeRoom(uint64_t bytes) const;
+
+  // Notes a fault after which no write can be durable any more.
+  void Fail(const ::rocksdb::Status& status);
+  // Returns that fault.
+  ::rocksdb::Status Failed() const;
+
+  // Notes that entries of a memtable are in DRAM, because the pool had no room for them; or that
+  // these have been flushed.
+  void Spilled(const ::rocksdb::Status& reason);
+  void SpillFlushed() { spills_.fetch_sub(1); }
+  // Returns OK, or why entries are in DRAM.
+  ::rocksdb::Status Spills() const;
+
+  // Until the writes of the last process are replayed, memtables claim to be empty, so that RocksDB
+  // does not flush them.
+  void SetReplaying(bool replaying) { replaying_.store(replaying, std::memory_order_release); }
+  bool replaying() const { return replaying_.load(std::memory_order_acquire); }
+  // Notes that RocksDB switches a memtable.
+  void Switched(bool empty);
+  bool switched_early() const { return switched_early_.load(); }
+
+ private:
+  explicit Pool(bristlecone_session* session) : session_(session) {}
+
+  bristlecone_session* const session_;
+  std::atomic<bool> replaying_{false};
+  std::atomic<bool> switched_early_{false};
+  std::atomic<int> spills_{0};
+  std::atomic<bool> has_failed_{false};
+  mutable std::mutex mutex_;
+  ::rocksdb::Status failed_;
+  ::rocksdb::Status spill_reason_;
+};
+
+// Makes memtables. See ScratchOptions for `index` and `bytewise`.
+class Factory : public ::rocksdb::MemTableRepFactory {
+ public:
+  Factory(std::shared_ptr<Pool> pool, Index index, bool bytewise)
+      : pool_(std::move(pool)), index_(index), bytewise_(bytewise) {}
+
+  const char* Name() const override { return "bristlecone"; }
+  ::rocksdb::MemTableRep* CreateMemTableRep(const ::rocksdb::MemTableRep::KeyComparator& comparator,
+                                            ::rocksdb::Allocator* allocator,
+                                            const ::rocksdb::SliceTransform* transform,
+                                            ::rocksdb::Logger* logger) override {
+    return CreateMemTableRep(comparator, allocator, transform, logger, 0);
+  }
+  ::rocksdb::MemTableRep* CreateMemTableRep(const ::rocksdb::MemTableRep::KeyComparator& comparator,
+                                            ::rocksdb::Allocator* allocator,
+                                            const ::rocksdb::SliceTransform* transform,
+                                            ::rocksdb::Logger* logger, uint32_t family) override;
+  bool IsInsertConcurrentlySupported() const override { return true; }
+  bool CanHandleDuplicatedKey() const override { return true; }
+
+ private:
+  const std::shared_ptr<Pool> pool_;
+  const Index index_;
+  const bool bytewise_;
+};
+
+// Notes that this thread is about to flush memtables of a column family to a file.
+void SetFlush(const Pool* pool, uint32_t family, uint64_t file);
+
+}  // namespace rocksdb
+}  // namespace bristlecone

@@ -1,0 +1,59 @@
+// What the tests share.
+
+#pragma once
+
+#include <rocksdb/db.h>
+#include <rocksdb/merge_operator.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <string>
+
+#define CHECK(condition)                                                      \
+  do {                                                                        \
+    if (!(condition)) {                                                       \
+      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+      std::exit(1);                                                           \
+    }                                                                         \
+  } while (false)
+
+#define CHECK_OK(expression)                                                                         \
+  do {                                                                                               \
+    ::rocksdb::Status check_status = (expression);                                                   \
+    if (!check_status.ok()) {                                                                        \
+      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #expression,                       \
+                   check_status.ToString().c_str());                                                 \
+      std::exit(1);                                                                                  \
+    }                                                                                                \
+  } while (false)
+
+// Appends operands, so that one that is applied twice, or not at all, shows.
+class Append : public ::rocksdb::AssociativeMergeOperator {
+ public:
+  const char* Name() const override { return "append"; }
+  bool Merge(const ::rocksdb::Slice&, const ::rocksdb::Slice* existing, const ::rocksdb::Slice& value,
+             std::string* merged, ::rocksdb::Logger*) const override {
+    *merged = existing != nullptr ? existing->ToString() + "," + value.ToString() : value.ToString();
+    return true;
+  }
+};
+
+// Returns the word after `name` among the arguments, or `otherwise`.
+inline std::string Argument(int argc, char** argv, const std::string& name, const std::string& otherwise) {
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (name == argv[i]) {
+      return argv[i + 1];
+    }
+  }
+  return otherwise;
+}
+
+// An empty folder of the test's own, below `folder`.
+inline std::string Fresh(const std::string& folder, const std::string& name) {
+  std::string path = folder + "/" + name;
+  std::filesystem::remove_all(path);
+  std::filesystem::create_directories(path);
+  return path;
+}
