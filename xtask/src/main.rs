@@ -12,6 +12,7 @@
 //! | `monitoring` | the status page in a browser; alerts and dashboard in a Prometheus |
 //! | `package` | the Debian package: makes it, installs it, serves with it, removes it |
 //! | `container` | the container image: builds it, serves with it in a container |
+//! | `memcached-suite` | memcached's own tests against a server, with the reason for each that is left out |
 //! | `asan` | hostile-file tests under AddressSanitizer |
 //! | `tsan` | tests of threads under ThreadSanitizer |
 //! | `miri` | unit tests under Miri, which finds undefined behaviour |
@@ -27,6 +28,7 @@ mod cpio;
 mod dax;
 mod layers;
 mod machine;
+mod memcached_suite;
 mod miri;
 mod monitoring;
 mod package;
@@ -117,6 +119,12 @@ enum Chore {
     Package,
     /// Builds the container image with podman, and serves a database with it.
     Container,
+    /// Runs memcached's own tests, of Debian's source package, against `bristlecone serve
+    /// --memcached`.
+    MemcachedSuite {
+        /// Only these, as `cas.t`.
+        tests: Vec<String>,
+    },
     /// Runs the tests that open hostile files under AddressSanitizer.
     Asan {
         /// Passed to `cargo test` instead of the default selection.
@@ -172,6 +180,7 @@ fn main() -> ExitCode {
         Chore::Monitoring => monitoring::run(),
         Chore::Package => package::run(),
         Chore::Container => container::run(),
+        Chore::MemcachedSuite { tests } => memcached_suite::run(&tests),
         Chore::Asan { args } => asan::run(&args),
         Chore::Tsan { args } => tsan::run(&args),
         Chore::Miri { args } => miri::run(&args),
