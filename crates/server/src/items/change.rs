@@ -160,7 +160,10 @@ impl Items {
         let answer = done?.ok_or(ItemError::Damaged)?;
         self.count_gone(gone);
         match &noted {
-            Change::Store(record) => self.note_stored(now, key, record, false),
+            Change::Store(record) => {
+                add(&self.counters.reclaimed, u64::from(gone.is_some()));
+                self.note_stored(now, key, record, false);
+            }
             Change::Alter(record) => self.note_stored(now, key, record, true),
             Change::Keep if gone.is_none() => {}
             Change::Delete | Change::Keep => {

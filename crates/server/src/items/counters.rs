@@ -79,6 +79,8 @@ counters! {
     auth_errors,
     /// Items stored.
     total_items,
+    /// Items stored in the place of one that had expired or was flushed.
+    reclaimed,
     /// Items evicted.
     evictions,
     /// Items evicted that nobody had read, as far as is known.

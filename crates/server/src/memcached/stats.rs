@@ -23,7 +23,7 @@ const SIZE_CLASS: usize = 32;
 
 /// Statistics that memcached has and this server has nothing to say of: its slabs, its threads, its
 /// buffers.
-const NOTHING: [&str; 44] = [
+const NOTHING: [&str; 43] = [
     "response_obj_oom",
     "response_obj_count",
     "response_obj_bytes",
@@ -60,7 +60,6 @@ const NOTHING: [&str; 44] = [
     "slab_global_page_pool",
     "expired_unfetched",
     "evicted_active",
-    "reclaimed",
     "crawler_reclaimed",
     "crawler_items_checked",
     "lrutail_reflocked",
@@ -139,7 +138,7 @@ fn of_items(items: &Items) -> Vec<Stat> {
         ("evicted_unfetched", value(&counters.evicted_unfetched)),
         ("outofmemory", value(&counters.store_no_memory)),
         ("tailrepairs", 0),
-        ("reclaimed", 0),
+        ("reclaimed", value(&counters.reclaimed)),
         ("expired_unfetched", 0),
     ]
     .map(|(name, value)| stat(&format!("items:1:{name}"), value))
@@ -262,6 +261,10 @@ impl Memcached {
             // After a kill the items are counted first.
             (b"", _) => Answer::Stats(block_in_place(|| general(server, items))),
             (b"items", _) => Answer::Stats(block_in_place(|| of_items(items))),
+            // There are none.
+            (b"slabs", _) => {
+                Answer::Stats(vec![stat("active_slabs", 0), stat("total_malloced", 0)])
+            }
             (b"settings", _) => Answer::Stats(of_settings(server, items, &self.client.local)),
             (b"sizes", _) => match block_in_place(|| items.sizes()) {
                 Ok(stats) => Answer::Stats(stats),

@@ -160,11 +160,11 @@ fn cas(rng: &mut SmallRng, seen: &[u64]) -> u64 {
 }
 
 /// Replaces a number by an odd one, now and then.
-fn spoilt(rng: &mut SmallRng, number: String) -> String {
+fn spoilt(rng: &mut SmallRng, number: impl FnOnce(&mut SmallRng) -> String) -> String {
     if rng.random_range(0..40) == 0 {
         odd(rng).into()
     } else {
-        number
+        number(rng)
     }
 }
 
@@ -198,8 +198,8 @@ fn classic(rng: &mut SmallRng, seen: &[u64]) -> Vec<u8> {
                 &["set", "set", "set", "add", "replace", "append", "prepend"],
             );
             let value = value(rng);
-            let (flags, time) = (spoilt(rng, number(rng)), spoilt(rng, time(rng)));
-            let length = spoilt(rng, value.len().to_string());
+            let (flags, time) = (spoilt(rng, number), spoilt(rng, time));
+            let length = spoilt(rng, |_| value.len().to_string());
             let end = maybe(rng, " noreply");
             let line = format!("{name} {key_} {flags} {time} {length}{end}");
             return with_value(rng, line, &value);
@@ -207,7 +207,7 @@ fn classic(rng: &mut SmallRng, seen: &[u64]) -> Vec<u8> {
         10..13 => {
             let value = value(rng);
             let (flags, time) = (number(rng), time(rng));
-            let cas = spoilt(rng, cas(rng, seen).to_string());
+            let cas = spoilt(rng, |rng| cas(rng, seen).to_string());
             let end = maybe(rng, " noreply");
             let line = format!("cas {key_} {flags} {time} {} {cas}{end}", value.len());
             return with_value(rng, line, &value);
@@ -224,13 +224,13 @@ fn classic(rng: &mut SmallRng, seen: &[u64]) -> Vec<u8> {
         }
         22..25 => {
             let name = pick(rng, &["gat", "gats"]);
-            format!("{name} {} {key_} {}", spoilt(rng, time(rng)), key(rng))
+            format!("{name} {} {key_} {}", spoilt(rng, time), key(rng))
         }
         25..32 => {
             let name = pick(rng, &["incr", "decr"]);
             format!(
                 "{name} {key_} {}{}",
-                spoilt(rng, number(rng)),
+                spoilt(rng, number),
                 maybe(rng, " noreply")
             )
         }
@@ -240,7 +240,7 @@ fn classic(rng: &mut SmallRng, seen: &[u64]) -> Vec<u8> {
         }
         34..36 => format!(
             "touch {key_} {}{}",
-            spoilt(rng, time(rng)),
+            spoilt(rng, time),
             maybe(rng, " noreply")
         ),
         36 => match rng.random_range(0..20) {
@@ -291,13 +291,12 @@ fn meta_flags(rng: &mut SmallRng, letters: &str, seen: &[u64]) -> String {
                 1 => "o".repeat(32),
                 _ => rng.random_range(0..100).to_string(),
             },
-            "N" | "T" => spoilt(rng, time(rng)),
-            "R" => spoilt(
-                rng,
-                pick(rng, &["0", "30", "200000", "-1", "2592000"]).into(),
-            ),
-            "F" | "D" | "J" => spoilt(rng, number(rng)),
-            "C" => spoilt(rng, cas(rng, seen).to_string()),
+            "N" | "T" => spoilt(rng, time),
+            "R" => spoilt(rng, |rng| {
+                pick(rng, &["0", "30", "200000", "-1", "2592000"]).into()
+            }),
+            "F" | "D" | "J" => spoilt(rng, number),
+            "C" => spoilt(rng, |rng| cas(rng, seen).to_string()),
             "M" => pick(rng, &["E", "A", "P", "R", "S", "I", "D", "+", "-", "X", ""]).into(),
             "P" | "L" => "token".into(),
             _ => String::new(),
@@ -319,7 +318,7 @@ fn meta(rng: &mut SmallRng, seen: &[u64]) -> Vec<u8> {
         0..6 => {
             let value = value(rng);
             let flags = meta_flags(rng, "cCFIkOqTMMPLc", seen);
-            let length = spoilt(rng, value.len().to_string());
+            let length = spoilt(rng, |_| value.len().to_string());
             let line = format!("ms {key} {length}{binary}{flags}");
             return with_value(rng, line, &value);
         }
