@@ -13,6 +13,7 @@
 //! | `package` | the Debian package: makes it, installs it, serves with it, removes it |
 //! | `container` | the container image: builds it, serves with it in a container |
 //! | `rocksdb` | RocksDB with memtables in a pool: builds, tests, kills, and Debian's `db_bench` |
+//! | `memcached-suite` | memcached's own tests against a server, with the reason for each that is left out |
 //! | `asan` | hostile-file tests under AddressSanitizer |
 //! | `tsan` | tests of threads under ThreadSanitizer |
 //! | `miri` | unit tests under Miri, which finds undefined behaviour |
@@ -28,6 +29,7 @@ mod cpio;
 mod dax;
 mod layers;
 mod machine;
+mod memcached_suite;
 mod miri;
 mod monitoring;
 mod package;
@@ -121,6 +123,12 @@ enum Chore {
     Container,
     /// Builds the integration with RocksDB and runs its tests.
     Rocksdb(rocksdb::Options),
+    /// Runs memcached's own tests, of Debian's source package, against `bristlecone serve
+    /// --memcached`.
+    MemcachedSuite {
+        /// Only these, as `cas.t`.
+        tests: Vec<String>,
+    },
     /// Runs the tests that open hostile files under AddressSanitizer.
     Asan {
         /// Passed to `cargo test` instead of the default selection.
@@ -177,6 +185,7 @@ fn main() -> ExitCode {
         Chore::Package => package::run(),
         Chore::Container => container::run(),
         Chore::Rocksdb(options) => rocksdb::run(&options),
+        Chore::MemcachedSuite { tests } => memcached_suite::run(&tests),
         Chore::Asan { args } => asan::run(&args),
         Chore::Tsan { args } => tsan::run(&args),
         Chore::Miri { args } => miri::run(&args),

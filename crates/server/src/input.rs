@@ -1,17 +1,12 @@
-//! The bytes that a connection has read, and the commands that are complete in them.
+//! The bytes that a connection has read.
 
 use crate::budget::Part;
 use crate::client::Client;
-use crate::parse::Arg;
-use crate::resp::{Args, Parser, ProtocolError};
-use crate::session::Session;
 
 /// The initial size of a read in bytes, and the size to which it grows while there are as many
 /// bytes.
 pub(crate) const MIN_READ: usize = 2 << 10;
 const MAX_READ: usize = 256 << 10;
-/// Commands that are parsed before the first of them is executed.
-const AHEAD: usize = 32;
 
 /// The bytes that a connection has read and not yet executed.
 #[derive(Debug)]
@@ -19,30 +14,8 @@ pub(crate) struct Input {
     pub bytes: Vec<u8>,
     /// The start of the first command that is not executed.
     pub start: usize,
-    pub parser: Parser,
     /// The size of the next read.
     want: usize,
-}
-
-/// A complete command.
-#[derive(Debug)]
-pub(crate) struct Ahead<'b> {
-    pub args: Args<'b>,
-    /// The start of the next one.
-    pub end: usize,
-}
-
-/// The bytes after the commands that were parsed ahead.
-#[derive(Debug)]
-pub(crate) enum Ended {
-    /// Nothing, or the beginning of a command, where the parser continues.
-    Incomplete,
-    /// An inline command of this many bytes. The parser has its arguments if it comes first.
-    Inline(usize),
-    /// Possibly further commands.
-    More,
-    /// Bytes that are not a command.
-    Wrong(ProtocolError),
 }
 
 impl Input {
@@ -51,7 +24,6 @@ impl Input {
         Self {
             bytes: Vec::new(),
             start: 0,
-            parser: Parser::default(),
             want: MIN_READ,
         }
     }
@@ -61,13 +33,14 @@ impl Input {
         self.bytes.get(self.start..).unwrap_or_default()
     }
 
-    /// Makes room for the next read.
-    pub fn make_room(&mut self) {
+    /// Makes room for the next read. `needed`: the length of the first command that is not
+    /// executed, as far as it was announced.
+    pub fn make_room(&mut self, needed: usize) {
         if self.start > 0 {
             self.bytes.drain(..self.start);
             self.start = 0;
         }
-        let missing = self.parser.needed().saturating_sub(self.bytes.len());
+        let missing = needed.saturating_sub(self.bytes.len());
         // An announced length is trusted up to the amount that has already come.
         let trusted = missing.min(self.bytes.len()).max(self.want);
         let room = self.bytes.len() + trusted;
@@ -78,9 +51,9 @@ impl Input {
         self.bytes.reserve(trusted);
     }
 
-    /// Counts its memory as the client's.
-    pub fn note_held(&self, client: &Client) {
-        client.hold(Part::Query, self.bytes.capacity() + self.parser.held());
+    /// Counts its memory as the client's, with that of the parser.
+    pub fn note_held(&self, client: &Client, parser: usize) {
+        client.hold(Part::Query, self.bytes.capacity() + parser);
     }
 
     /// Adapts the size of the next read to the last one.
@@ -91,40 +64,6 @@ impl Input {
             self.want = (self.want / 2).max(MIN_READ);
         }
     }
-}
-
-/// Parses the complete commands at the start of `bytes`, up to [`AHEAD`] of them.
-pub(crate) fn parse_ahead<'b>(
-    parser: &mut Parser,
-    bytes: &'b [u8],
-    session: &Session,
-) -> (Vec<Ahead<'b>>, Ended) {
-    // The limits change once the client has authenticated.
-    let most = if session.is_authenticated() { AHEAD } else { 1 };
-    let (mut ahead, mut start) = (Vec::new(), 0);
-    while ahead.len() < most {
-        let rest = bytes.get(start..).unwrap_or_default();
-        let length = match parser.parse(rest, session.limits()) {
-            Ok(Some(length)) => length,
-            Ok(None) => return (ahead, Ended::Incomplete),
-            Err(e) => return (ahead, Ended::Wrong(e)),
-        };
-        let Some(args) = parser.array_args(rest) else {
-            return (ahead, Ended::Inline(length));
-        };
-        parser.clear();
-        start += length;
-        if ahead.is_empty() {
-            ahead.reserve(most.min(1 + rest.len() / length));
-        }
-        ahead.push(Ahead { args, end: start });
-    }
-    (ahead, Ended::More)
-}
-
-/// Returns the arguments of commands, in order.
-pub(crate) fn arguments<'a, 'b>(ahead: &'a [Ahead<'b>]) -> Vec<&'a [Arg<'b>]> {
-    ahead.iter().map(|one| &*one.args).collect()
 }
 
 #[cfg(test)]
@@ -138,14 +77,14 @@ mod tests {
             start: (64 << 20) - 1,
             ..Input::new()
         };
-        input.make_room();
+        input.make_room(0);
         assert_eq!(input.bytes, b"x");
         let room = input.bytes.capacity();
         assert!((MIN_READ..=16 * MIN_READ).contains(&room), "{room}");
         // A buffer within the bounds keeps its size.
         input.bytes.reserve_exact(3 * MIN_READ);
         let before = input.bytes.capacity();
-        input.make_room();
+        input.make_room(0);
         assert_eq!(input.bytes.capacity(), before);
     }
 }

@@ -1,4 +1,4 @@
-//! A server that Redis clients can use, over a durable multi-version
+//! A server that Redis and memcached clients can use, over a durable multi-version
 //! [`Store`](bristlecone_store::Store).
 //!
 //! ```text
@@ -17,7 +17,8 @@
 //! | --- | --- |
 //! | `listen`, `http` | starting, stopping, accepting connections; metrics, health and a status page over HTTP |
 //! | `local` | commands without a connection, for programs that have the store open |
-//! | `serve`, `input` | the loop of a connection: read, execute, settle, reply |
+//! | `serve` | the loop of a connection: read, execute, settle, reply |
+//! | `redis`, `memcached` | the two protocols in that loop |
 //! | `dispatch`, `rights` | the path of a command: admission, execution, statistics |
 //! | `commands` | all commands, by family: strings, hashes, ..., connection, admin |
 //! | `session` | the state of a connection, and commands that work on it |
@@ -26,6 +27,8 @@
 //! | `rewrite` | files of settings and users that the server writes |
 //! | `execute` | commands on data: locks, the transaction, its commit, waiting clients |
 //! | `command` | declarations of commands |
+//! | `conversation`, `input` | what a protocol does in the loop; the bytes that a connection has read |
+//! | `items` | the items of memcached clients: their keyspace, what is done with them, eviction |
 //! | `data` | databases: keyspaces, values, [transactions](data::tx::Tx) |
 //! | `config`, `tls`, `log`, `memory` | settings, TLS, logs, amounts of memory |
 //! | `reply`, `resp`, `budget` | replies, requests, the memory that clients hold |
@@ -38,6 +41,7 @@ pub mod command;
 pub mod commands;
 pub mod committer;
 pub mod config;
+mod conversation;
 pub mod data;
 mod dispatch;
 pub mod error;
@@ -48,11 +52,14 @@ pub mod guesses;
 mod help;
 mod http;
 mod input;
+pub mod items;
 mod listen;
 mod local;
 pub mod log;
+mod memcached;
 pub mod memory;
 pub mod parse;
+mod redis;
 pub mod reply;
 pub mod resp;
 mod rewrite;

@@ -4,6 +4,9 @@
 use crate::config::Settings;
 use crate::data::sweep::Sweeper;
 use crate::data::{Data, sweep};
+use crate::items::Items;
+use crate::memcached::Memcached;
+use crate::redis::Redis;
 use crate::server::{PrepareError, Server, stopped};
 use crate::table::add;
 use crate::tls::{Certificate, common_name};
@@ -81,11 +84,12 @@ pub struct Signals {
 pub struct Running {
     runtime: Runtime,
     server: Arc<Server>,
-    sweeper: Sweeper,
+    sweepers: Vec<Sweeper>,
     certificate: Option<Arc<Certificate>>,
     address: SocketAddr,
     tls_address: Option<SocketAddr>,
     metrics_address: Option<SocketAddr>,
+    memcached_address: Option<SocketAddr>,
 }
 
 impl Running {
@@ -117,16 +121,32 @@ impl Running {
         let listener = listen(&runtime, &settings.listen)?;
         let tls_listener = listen_maybe(&runtime, settings.tls_listen.as_ref())?;
         let metrics_listener = listen_maybe(&runtime, settings.metrics.as_ref())?;
+        let memcached_listener = listen_maybe(&runtime, settings.memcached.as_ref())?;
         let data = Data::open(store).map_err(PrepareError::Data)?;
         let data = Arc::new(data);
-        let sweeper = sweep::spawn(&data).map_err(StartError::Runtime)?;
-        let server = Arc::new(Server::new(data, commands::table(), settings)?);
+        let mut sweepers = vec![sweep::spawn(&data).map_err(StartError::Runtime)?];
+        let mut server = Server::new(data, commands::table(), settings)?;
+        if memcached_listener.is_some() {
+            server.open_items()?;
+            if let Some(items) = &server.items {
+                let items = Arc::clone(items);
+                let sweeper = sweep::spawn_stepping("items", move || items.sweep());
+                sweepers.push(sweeper.map_err(StartError::Runtime)?);
+            }
+        }
+        let server = Arc::new(server);
         let address = address(&listener)?;
         let tls_address = tls_listener.as_ref().map(self::address).transpose()?;
         let metrics_address = metrics_listener.as_ref().map(self::address).transpose()?;
-        runtime.spawn(accept(Arc::clone(&server), listener, None));
+        let memcached_address = memcached_listener.as_ref().map(self::address).transpose()?;
+        runtime.spawn(accept(Arc::clone(&server), listener, Speaks::Redis(None)));
         if let Some(listener) = tls_listener {
-            runtime.spawn(accept(Arc::clone(&server), listener, certificate.clone()));
+            let speaks = Speaks::Redis(certificate.clone());
+            runtime.spawn(accept(Arc::clone(&server), listener, speaks));
+        }
+        if let (Some(listener), Some(items)) = (memcached_listener, &server.items) {
+            let speaks = Speaks::Memcached(Arc::clone(items));
+            runtime.spawn(accept(Arc::clone(&server), listener, speaks));
         }
         if let Some(listener) = metrics_listener {
             runtime.spawn(serve_metrics(Arc::clone(&server), listener));
@@ -135,11 +155,12 @@ impl Running {
         Ok(Self {
             runtime,
             server,
-            sweeper,
+            sweepers,
             certificate,
             address,
             tls_address,
             metrics_address,
+            memcached_address,
         })
     }
 
@@ -159,6 +180,12 @@ impl Running {
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics_address
+    }
+
+    /// Returns the address that it listens on for memcached clients.
+    #[must_use]
+    pub fn memcached_address(&self) -> Option<SocketAddr> {
+        self.memcached_address
     }
 
     /// Returns the server.
@@ -229,7 +256,7 @@ impl Running {
             client.kill();
         }
         self.runtime.shutdown_timeout(GRACE);
-        drop(self.sweeper);
+        drop(self.sweepers);
         let data = Arc::clone(&self.server.data);
         drop(self.server);
         match data.close() {
@@ -319,8 +346,43 @@ fn address(listener: &TcpListener) -> Result<SocketAddr, StartError> {
     listener.local_addr().map_err(StartError::Runtime)
 }
 
+/// The protocol of a listener's clients.
+#[derive(Clone, Debug)]
+enum Speaks {
+    /// Redis'; with a certificate, over TLS.
+    Redis(Option<Arc<Certificate>>),
+    /// Memcached's.
+    Memcached(Arc<Items>),
+}
+
+impl Speaks {
+    /// Returns what a client is told that is not served in protected mode.
+    fn protected(&self) -> &'static [u8] {
+        match self {
+            Self::Redis(_) => PROTECTED,
+            Self::Memcached(_) => MEMCACHED_PROTECTED,
+        }
+    }
+
+    /// Returns what a client is told that there is no room for.
+    fn full(&self) -> &'static [u8] {
+        match self {
+            Self::Redis(_) => FULL,
+            Self::Memcached(_) => MEMCACHED_FULL,
+        }
+    }
+
+    /// Returns true if only clients with a certificate get in.
+    fn knows_its_clients(&self) -> bool {
+        match self {
+            Self::Redis(Some(certificate)) => certificate.is_required_of_clients(),
+            _ => false,
+        }
+    }
+}
+
 /// Serves every client in a task of its own.
-async fn accept(server: Arc<Server>, listener: TcpListener, certificate: Option<Arc<Certificate>>) {
+async fn accept(server: Arc<Server>, listener: TcpListener, speaks: Speaks) {
     let mut stopping = server.stopping.subscribe();
     loop {
         let (stream, peer) = tokio::select! {
@@ -334,20 +396,17 @@ async fn accept(server: Arc<Server>, listener: TcpListener, certificate: Option<
             },
             () = stopped(&mut stopping) => return,
         };
-        let (server, certificate) = (Arc::clone(&server), certificate.clone());
-        tokio::spawn(async move { welcome(&server, stream, peer, certificate).await });
+        let (server, speaks) = (Arc::clone(&server), speaks.clone());
+        tokio::spawn(async move { welcome(&server, stream, peer, speaks).await });
     }
 }
 
 const PROTECTED: &[u8] = b"-DENIED Protected mode: no password is set for the default user, and only clients on this machine are served. Set requirepass, or protected-mode no if the network is trusted.\r\n";
 const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
+const MEMCACHED_PROTECTED: &[u8] = b"SERVER_ERROR protected mode: no password is set for the default user, and only clients on this machine are served. Set requirepass, or protected-mode no if the network is trusted\r\n";
+const MEMCACHED_FULL: &[u8] = b"ERROR Too many open connections\r\n";
 
-async fn welcome(
-    server: &Arc<Server>,
-    mut stream: TcpStream,
-    peer: SocketAddr,
-    certificate: Option<Arc<Certificate>>,
-) {
+async fn welcome(server: &Arc<Server>, mut stream: TcpStream, peer: SocketAddr, speaks: Speaks) {
     add(&server.stats.connections, 1);
     let settings = server.settings();
     let on_loopback = peer.ip().to_canonical().is_loopback();
@@ -355,16 +414,14 @@ async fn welcome(
     let local = stream
         .local_addr()
         .map_or_else(|_| String::new(), |local| local.to_string());
-    let known =
-        (certificate.as_ref()).is_some_and(|certificate| certificate.is_required_of_clients());
-    let client = if settings.protected_mode && open && !on_loopback && !known {
-        Err(PROTECTED)
+    let client = if settings.protected_mode && open && !on_loopback && !speaks.knows_its_clients() {
+        Err(speaks.protected())
     } else {
         let entered =
             server
                 .clients
                 .enter(settings.maxclients, peer.to_string(), local, on_loopback);
-        entered.ok_or(FULL)
+        entered.ok_or(speaks.full())
     };
     let client = match client {
         Ok(client) => client,
@@ -380,9 +437,12 @@ async fn welcome(
     }
     tracing::debug!(client = %client.address, id = client.id, "connected");
     let id = client.id;
-    match certificate {
-        None => serve::serve(server, client, stream, None).await,
-        Some(certificate) => {
+    match speaks {
+        Speaks::Redis(None) => {
+            let redis = Redis::new(server, Arc::clone(&client), None);
+            serve::serve(server, client, stream, redis).await;
+        }
+        Speaks::Redis(Some(certificate)) => {
             let accepted = certificate.acceptor().accept(stream);
             match tokio::time::timeout(HANDSHAKE, accepted).await {
                 Ok(Ok(stream)) => {
@@ -390,12 +450,17 @@ async fn welcome(
                         .tls_user_of_certificate
                         .then(|| common_name(stream.get_ref().1.peer_certificates()))
                         .flatten();
-                    serve::serve(server, client, stream, name).await;
+                    let redis = Redis::new(server, Arc::clone(&client), name.as_deref());
+                    serve::serve(server, client, stream, redis).await;
                 }
                 Ok(Err(e)) => tracing::debug!(error = %e, "no TLS handshake"),
                 Err(_) => tracing::debug!("no TLS handshake in time"),
             }
             server.clients.leave(id);
+        }
+        Speaks::Memcached(items) => {
+            let memcached = Memcached::new(server, Arc::clone(&client), items);
+            serve::serve(server, client, stream, memcached).await;
         }
     }
     tracing::debug!(id, "disconnected");
@@ -441,6 +506,7 @@ async fn look_after(server: Arc<Server>) {
             for client in server.clients.all() {
                 let waits = client.subscribed() || client.waiter().is_some();
                 if client.idle() >= timeout && !waits {
+                    add(&server.stats.idle, 1);
                     client.kill();
                 }
             }

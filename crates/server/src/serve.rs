@@ -1,15 +1,15 @@
-//! The loop of a connection: read, execute what is complete, make it durable, reply.
+//! The loop of a connection: read, execute what is complete, make it durable, reply. It is the same
+//! for every protocol.
 
 use crate::budget::Part;
 use crate::client::Client;
-use crate::dispatch::ENOUGH_OUTPUT;
-use crate::input::{Ended, Input, arguments, parse_ahead};
-use crate::reply::{Out, Protocol};
+use crate::conversation::{Conversation, Flow};
+use crate::input::Input;
 use crate::server::{Server, stopped};
-use crate::session::{Flow, Session};
 use crate::table::add;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -22,49 +22,42 @@ const MANY_BYTES: usize = 16 << 20;
 /// How long a client has to read the last replies of a connection that ends.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// A connection's session, which leaves the server when it is dropped.
-struct Guest<'s> {
-    session: Session,
+/// A connection's part of a conversation, which leaves the server when it is dropped.
+struct Guest<'s, C: Conversation> {
+    conversation: C,
     server: &'s Server,
 }
 
-impl Drop for Guest<'_> {
+impl<C: Conversation> Drop for Guest<'_, C> {
     fn drop(&mut self) {
-        self.session.leave(self.server);
+        self.conversation.leave(self.server);
     }
 }
 
 /// A connection between reading and replying.
-struct Connection<'c, S> {
+struct Connection<'c, S, C> {
     server: &'c Server,
-    session: &'c mut Session,
+    conversation: &'c mut C,
     stream: &'c mut S,
     client: Arc<Client>,
     input: Input,
     out: Vec<u8>,
 }
 
-/// Serves one client until it disconnects, or is disconnected. `user`: the user that it has proved
-/// to be.
-pub async fn serve<S>(
-    server: &Arc<Server>,
-    client: Arc<Client>,
-    mut stream: S,
-    user: Option<String>,
-) where
+/// Serves one client until it disconnects, or is disconnected.
+pub async fn serve<S, C>(server: &Arc<Server>, client: Arc<Client>, mut stream: S, conversation: C)
+where
     S: AsyncRead + AsyncWrite + Unpin,
+    C: Conversation,
 {
-    // The session leaves however this ends, even when the runtime is dropped.
+    // The client leaves however this ends, even when the runtime is dropped.
     let mut guest = Guest {
-        session: Session::new(server, Arc::clone(&client)),
+        conversation,
         server,
     };
-    if let Some(user) = user {
-        guest.session.enter_as(server, &user);
-    }
     let mut connection = Connection {
         server,
-        session: &mut guest.session,
+        conversation: &mut guest.conversation,
         stream: &mut stream,
         client: Arc::clone(&client),
         input: Input::new(),
@@ -80,9 +73,10 @@ pub async fn serve<S>(
     }
 }
 
-impl<S> Connection<'_, S>
+impl<S, C> Connection<'_, S, C>
 where
     S: AsyncRead + AsyncWrite + Unpin,
+    C: Conversation,
 {
     async fn run(&mut self) -> io::Result<()> {
         let mut stopping = self.server.stopping.subscribe();
@@ -93,7 +87,7 @@ where
             }
             if let Err(text) = self.settle().await {
                 self.out.clear();
-                Out::new(&mut self.out, Protocol::Resp2).error(&text);
+                self.conversation.fail(&text, &mut self.out);
                 return self.goodbye().await;
             }
             if let Flow::Sleep(time) = flow {
@@ -122,8 +116,7 @@ where
                 tokio::task::yield_now().await;
                 continue;
             }
-            release(self.input.bytes.capacity(), || self.input.make_room());
-            self.input.note_held(&self.client);
+            self.make_room();
             tokio::select! {
                 read = self.stream.read_buf(&mut self.input.bytes) => {
                     if !self.received(read?) {
@@ -139,7 +132,7 @@ where
     /// Makes durable what the replies rest on. The other connections of this thread are served
     /// first. Returns the error reply if that fails: no other reply may be sent then.
     async fn settle(&mut self) -> Result<(), String> {
-        let unsettled = self.session.take_unsettled();
+        let unsettled = self.conversation.take_unsettled();
         let alone = self.server.clients.len() == 1;
         if !self.out.is_empty() && !alone {
             serve_others(self.server, unsettled.is_some()).await;
@@ -147,11 +140,18 @@ where
         if let Some(commands) = unsettled {
             let applied = self.server.data.applied();
             let settled = self.server.committer.settle(applied, alone).await;
-            settled.map_err(|e| format!("ERR what was written is not durable: {e}"))?;
+            settled.map_err(|e| format!("what was written is not durable: {e}"))?;
             add(&self.server.stats.settles, 1);
             add(&self.server.stats.settled_commands, commands);
         }
         Ok(())
+    }
+
+    /// Makes room for the next read.
+    fn make_room(&mut self) {
+        let needed = self.conversation.needed();
+        release(self.input.bytes.capacity(), || self.input.make_room(needed));
+        self.input.note_held(&self.client, self.conversation.held());
     }
 
     /// Notes what was read. Returns false if the connection has to end.
@@ -161,7 +161,7 @@ where
         }
         self.input.note_read(read);
         add(&self.server.stats.input, read as u64);
-        let limit = self.session.settings().client_query_buffer_limit;
+        let limit = self.conversation.most_input();
         let within = self.input.bytes.len() <= limit;
         if !within {
             let client = &self.client.address;
@@ -174,7 +174,7 @@ where
     /// output. Requests that come meanwhile are read for later. Returns false if the connection has
     /// to end.
     async fn wait(&mut self) -> io::Result<bool> {
-        let Some(waiter) = self.session.waiter() else {
+        let Some(waiter) = self.conversation.waiter() else {
             return Ok(true);
         };
         let mut stopping = self.server.stopping.subscribe();
@@ -186,8 +186,7 @@ where
         };
         tokio::pin!(timeout);
         loop {
-            self.input.make_room();
-            self.input.note_held(&self.client);
+            self.make_room();
             tokio::select! {
                 biased;
                 () = waiter.ended() => break,
@@ -209,7 +208,7 @@ where
                 () = stopped(&mut stopping) => return Ok(false),
             }
         }
-        self.session.waited(self.server, &mut self.out);
+        self.conversation.waited(self.server, &mut self.out);
         Ok(true)
     }
 
@@ -244,53 +243,13 @@ where
     /// Executes the complete commands, in order. Returns what the connection does next, and whether
     /// there may be more of them.
     fn execute(&mut self) -> (Flow, bool) {
-        let (input, session, out) = (&mut self.input, &mut *self.session, &mut self.out);
-        if input.rest().is_empty() {
+        if self.input.rest().is_empty() {
             return (Flow::Go, false);
         }
-        if !session.begin_batch(self.server) {
-            return (Flow::Close, false);
-        }
-        let outcome = loop {
-            let bytes = input.bytes.get(input.start..).unwrap_or_default();
-            let (ahead, ended) = parse_ahead(&mut input.parser, bytes, session);
-            let (flow, executed) = if ahead.is_empty() {
-                let length = match ended {
-                    Ended::Inline(length) => length,
-                    Ended::Incomplete | Ended::More => break (Flow::Go, false),
-                    Ended::Wrong(e) => {
-                        let text = format!("ERR Protocol error: {e}");
-                        Out::new(out, Protocol::Resp2).error(&text);
-                        break (Flow::Close, false);
-                    }
-                };
-                let args = input.parser.args(bytes);
-                let flow = if args.is_empty() {
-                    Flow::Go
-                } else {
-                    session.execute(self.server, &args, out)
-                };
-                drop(args);
-                input.parser.clear();
-                (flow, length)
-            } else {
-                let commands = arguments(&ahead);
-                let (flow, done) = session.execute_batch(self.server, &commands, out);
-                if done < ahead.len() || !matches!(ended, Ended::Incomplete) {
-                    // Commands that were not executed are parsed again.
-                    input.parser.clear();
-                }
-                (flow, ahead.get(done - 1).map_or(0, |last| last.end))
-            };
-            input.start += executed;
-            if flow != Flow::Go || out.len() >= ENOUGH_OUTPUT {
-                break (flow, true);
-            }
-        };
+        let done = (self.conversation).execute(self.server, &mut self.input, &mut self.out);
         // ORDERING: Relaxed; shown only.
-        (self.client.query).store(input.rest().len(), std::sync::atomic::Ordering::Relaxed);
-        session.end_batch();
-        outcome
+        (self.client.query).store(self.input.rest().len(), Ordering::Relaxed);
+        done
     }
 }
 

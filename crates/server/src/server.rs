@@ -1,26 +1,31 @@
 //! The state that all connections share.
 
 use crate::channels::PubSub;
-use crate::client::Clients;
+use crate::client::{Client, Clients};
 use crate::committer::Committer;
 use crate::config::Settings;
 use crate::data::{Data, DataError};
 use crate::guesses::Guesses;
+use crate::items::Items;
+use crate::parse::Arg;
 use crate::rewrite;
 use crate::slowlog::SlowLog;
-use crate::table::Table;
-use crate::users::Users;
+use crate::table::{Table, add};
+use crate::users::{DEFAULT, User, Users};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
 /// The version of Redis whose commands and replies the server has.
 pub const REDIS_VERSION: &str = "7.0.15";
+
+/// The length of a user's name, in bytes, that is logged after a wrong password.
+const MAX_LOGGED: usize = 64;
 
 /// Statistics of the server.
 #[derive(Debug, Default)]
@@ -43,6 +48,8 @@ pub struct Stats {
     pub errors: AtomicU64,
     /// Wrong passwords, and commands without the right to them.
     pub denied: AtomicU64,
+    /// Clients that were disconnected because they were idle.
+    pub idle: AtomicU64,
 }
 
 /// Backups to the configured file.
@@ -62,6 +69,8 @@ pub struct Server {
     pub data: Arc<Data>,
     /// The table of commands.
     pub table: Table,
+    /// The items of memcached clients, if they are served.
+    pub items: Option<Arc<Items>>,
     /// The users.
     pub users: Users,
     /// Wrong passwords.
@@ -177,6 +186,7 @@ impl Server {
         Ok(Self {
             committer: Committer::start(Arc::clone(&data)).map_err(PrepareError::Thread)?,
             data,
+            items: None,
             users,
             guesses: Guesses::default(),
             clients,
@@ -193,6 +203,43 @@ impl Server {
             generation: AtomicU64::new(1),
             table,
         })
+    }
+
+    /// Opens the items of memcached clients.
+    pub(crate) fn open_items(&mut self) -> Result<(), PrepareError> {
+        let items = Items::open(Arc::clone(&self.data), &self.settings())?;
+        self.items = Some(Arc::new(items));
+        Ok(())
+    }
+
+    /// Returns the user that a client logs in as. After a wrong password it returns how long the
+    /// reply that says so has to wait.
+    pub(crate) fn log_in(
+        &self,
+        client: &Client,
+        name: Arg<'_>,
+        password: Arg<'_>,
+    ) -> Result<Arc<User>, Duration> {
+        let user = self.users.get(name);
+        let user = user.filter(|user| user.on && user.knows(password));
+        let Some(user) = user else {
+            add(&self.stats.denied, 1);
+            let address = &client.address;
+            // Anybody may send anything here, which must neither fill the log nor forge lines of
+            // it.
+            let shown = name.get(..MAX_LOGGED).unwrap_or(name).escape_ascii();
+            tracing::warn!(client = %address, user = %shown, "wrong password");
+            return Err(self.guesses.note(address, Instant::now()));
+        };
+        self.guesses.forget(&client.address);
+        client.names().user.clone_from(&user.name);
+        Ok(user)
+    }
+
+    /// Returns the user that clients have before they log in.
+    pub(crate) fn default_user(&self) -> Arc<User> {
+        let found = self.users.get(DEFAULT.as_bytes());
+        found.unwrap_or_else(|| Arc::new(User::without_rights(DEFAULT)))
     }
 
     /// Returns the current settings.

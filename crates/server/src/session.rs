@@ -3,6 +3,7 @@
 use crate::budget::Part;
 use crate::client::Client;
 use crate::command::{Command, InMulti, Spec, database};
+pub use crate::conversation::Flow;
 use crate::data::Reads;
 use crate::data::tx::Waiter;
 use crate::data::watch::Watch;
@@ -13,12 +14,12 @@ use crate::reply::{Out, Protocol};
 use crate::resp::Limits;
 use crate::server::Server;
 use crate::table::add;
-use crate::users::{DEFAULT, User};
+use crate::users::User;
 use crate::{config::Settings, help, table::Entry};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Commands with a longer argument, in bytes, are executed where other connections do not wait.
 pub(crate) const LARGE: usize = 1 << 20;
@@ -29,21 +30,6 @@ const MANY_STEPS: usize = 100;
 /// bytes.
 const STEP_OVERHEAD: usize = 160;
 const ARGUMENT_OVERHEAD: usize = 56;
-
-/// The next step of a connection after a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
-    /// With the next command.
-    Go,
-    /// The client waits for a key before it gets a reply.
-    Wait,
-    /// It waits that long before it replies.
-    Sleep(Duration),
-    /// It ends once its replies are sent.
-    Close,
-    /// It ends, and the server stops.
-    Shutdown,
-}
 
 /// The result of a command on the session.
 pub type Done = Result<Flow, CommandError>;
@@ -245,7 +231,7 @@ impl Session {
             client,
             db: 0,
             protocol: Protocol::default(),
-            user: default_user(server),
+            user: server.default_user(),
             authenticated: false,
             transaction: None,
             watch: Watch::default(),
@@ -514,12 +500,6 @@ impl Session {
         }
         server.clients.leave(self.client.id);
     }
-}
-
-/// Returns the default user.
-pub(crate) fn default_user(server: &Server) -> Arc<User> {
-    let found = server.users.get(DEFAULT.as_bytes());
-    found.unwrap_or_else(|| Arc::new(User::without_rights(DEFAULT)))
 }
 
 /// Returns the subcommand among the arguments, as it was sent and in lower case, and what follows

@@ -18,7 +18,8 @@ redis-cli -p 6379.
 
 Settings come from flags, else from the environment (BRISTLECONE_SERVE_MAXCLIENTS=500), else from the
 file (maxclients = 500): listen, tls-listen, tls-cert, tls-key, tls-ca-cert, tls-auth-clients,
-tls-auth-clients-user, metrics, status-page, requirepass, users (file only), aclfile,
+tls-auth-clients-user, memcached, memcached-memory, memcached-item-size, memcached-max-key,
+memcached-shutdown, metrics, status-page, requirepass, users (file only), aclfile,
 protected-mode, maxclients, timeout, tcp-keepalive, proto-max-bulk-len, client-query-buffer-limit,
 client-output-buffer-limit, memory, scrub, maxmemory-clients, slowlog-log-slower-than, slowlog-max-len, backup-file,
 archive, archive-every, archive-full-every, archive-keep, archive-queue, exit-on-io-error, enable-debug-command, log-level, log-format, logfile, threads. A wrong one ends it with status 2.
@@ -26,6 +27,10 @@ archive, archive-every, archive-full-every, archive-keep, archive-queue, exit-on
 memory limits what of the process is resident, for a pool on a disk (the medium
 journal): bytes (1gb), a share of the memory (50%), or 0 for no limit; 256mb is the default. The pool may be
 larger: what was not used for a while is read from the file again. Other pools are in memory as a whole.
+
+memcached listens for memcached clients: classic text, meta commands and the binary protocol. Their items are
+a keyspace of their own, durable as all others; memcached-memory evicts the least recently used ones
+beyond so many bytes.
 
 maxmemory-clients limits what all clients together hold in memory, as requests and replies: bytes (500mb),
 a share of the memory (25%, the default), or 0 for no limit. Beyond it the largest client is disconnected.
@@ -40,6 +45,7 @@ cannot be used, the log says so, and those from before stay.
 Examples:
   bristlecone serve orders.pool
   bristlecone serve /mnt/pmem/orders.pool --listen 127.0.0.1:7000 --metrics 127.0.0.1:9121
+  bristlecone serve cache.pool --memcached 127.0.0.1:11211 --memcached-memory 1gb
   bristlecone serve orders.pool --config serve.toml --set maxclients=500")]
 pub struct Serve {
     /// The pool, made if it is not there
@@ -63,6 +69,13 @@ pub struct Serve {
     /// Its private key, PEM
     #[arg(long, value_name = "FILE")]
     pub tls_key: Option<String>,
+    /// Where to listen for memcached clients
+    #[arg(long, value_name = "ADDR")]
+    pub memcached: Option<String>,
+    /// The most bytes of their items, a share (50%), or 0 for no limit; beyond it the least recently
+    /// used are evicted [default: 0]
+    #[arg(long, value_name = "BYTES")]
+    pub memcached_memory: Option<String>,
     /// Where to answer with the status page, health, and metrics for Prometheus, over HTTP
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<String>,

@@ -77,6 +77,9 @@ fn tell(pool: &Path, running: &Running) -> io::Result<()> {
     if let Some(address) = running.tls_address() {
         writeln!(out, "serving TLS on {address}")?;
     }
+    if let Some(address) = running.memcached_address() {
+        writeln!(out, "serving memcached on {address}")?;
+    }
     if let Some(address) = running.metrics_address() {
         writeln!(
             out,
@@ -103,6 +106,8 @@ fn settings(args: &Serve) -> Outcome<Settings> {
         ("tls-listen", &args.tls_listen),
         ("tls-cert", &args.tls_cert),
         ("tls-key", &args.tls_key),
+        ("memcached", &args.memcached),
+        ("memcached-memory", &args.memcached_memory),
         ("metrics", &args.metrics),
         ("memory", &args.memory),
         ("archive", &args.archive),

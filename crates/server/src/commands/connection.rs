@@ -6,12 +6,9 @@ use crate::error::CommandError;
 use crate::parse::{Arg, integer, is};
 use crate::reply::{Out, Protocol};
 use crate::server::REDIS_VERSION;
-use crate::session::{Context, Done, Flow, Replies, SessionCommand, default_user};
-use crate::table::add;
-use std::time::{Duration, Instant};
+use crate::session::{Context, Done, Flow, Replies, SessionCommand};
+use std::time::Duration;
 
-/// The length of a user's name, in bytes, that is logged after a wrong password.
-const MAX_LOGGED: usize = 64;
 /// The commands.
 pub const COMMANDS: &[SessionCommand] = &[
     SessionCommand::new("ping", -1, &["fast", "connection"], ping).while_subscribed(),
@@ -72,7 +69,7 @@ fn reset(context: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     session.client.set_protocol(Protocol::Resp2);
     session.replies = Replies::On;
     session.client.account.set_exempt(false);
-    session.user = default_user(server);
+    session.user = server.default_user();
     session.authenticated = session.user.on && session.user.nopass;
     let mut names = session.client.names();
     names.name.clear();
@@ -90,19 +87,7 @@ fn select(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
 /// Logs in. After a wrong password it returns how long the reply that says so has to wait.
 fn log_in(context: &mut Context<'_>, name: Arg<'_>, password: Arg<'_>) -> Result<(), Duration> {
     let Context { server, session } = context;
-    let user = server.users.get(name);
-    let user = user.filter(|user| user.on && user.knows(password));
-    let Some(user) = user else {
-        add(&server.stats.denied, 1);
-        let address = &session.client.address;
-        // Anybody may send anything here, which must neither fill the log nor forge lines of it.
-        let shown = name.get(..MAX_LOGGED).unwrap_or(name).escape_ascii();
-        tracing::warn!(client = %address, user = %shown, "wrong password");
-        return Err(server.guesses.note(address, Instant::now()));
-    };
-    server.guesses.forget(&session.client.address);
-    session.client.names().user.clone_from(&user.name);
-    session.user = user;
+    session.user = server.log_in(&session.client, name, password)?;
     session.authenticated = true;
     Ok(())
 }
@@ -120,7 +105,7 @@ fn wrong_password(after: Duration, out: &mut Out<'_>) -> Flow {
 fn auth(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     let logged_in = match args {
         [_, password] => {
-            if default_user(context.server).nopass {
+            if context.server.default_user().nopass {
                 return Err(CommandError::reply(
                     "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
                 ));

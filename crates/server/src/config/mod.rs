@@ -67,6 +67,17 @@ pub struct Settings {
     pub tls_auth_clients: ClientCertificates,
     /// The common name of a client's certificate is the name of its user.
     pub tls_user_of_certificate: bool,
+    /// The address to listen on for memcached clients.
+    pub memcached: Option<String>,
+    /// The most bytes of memcached's items, beyond which the least recently used ones are evicted;
+    /// 0 for no limit.
+    pub memcached_memory: Share,
+    /// The largest item in bytes, counted as memcached does.
+    pub memcached_item_size: usize,
+    /// The longest key of an item in bytes.
+    pub memcached_max_key: usize,
+    /// Memcached clients may stop the server.
+    pub memcached_shutdown: bool,
     /// The address to serve metrics on, over HTTP.
     pub metrics: Option<String>,
     /// The clients that may see the status page.
@@ -143,6 +154,11 @@ impl Default for Settings {
             tls_ca_cert: None,
             tls_auth_clients: ClientCertificates::Required,
             tls_user_of_certificate: false,
+            memcached: None,
+            memcached_memory: Share::Bytes(0),
+            memcached_item_size: 1 << 20,
+            memcached_max_key: 250,
+            memcached_shutdown: false,
             metrics: None,
             status_page: Allowed::Local,
             requirepass: String::new(),

@@ -2,9 +2,14 @@
 
 use super::{Allowed, ClientCertificates, LogFormat, Settings};
 use crate::memory::{Share, parse_bytes};
-use bristlecone_store::Compression;
+use bristlecone_store::{Compression, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// The limits of `memcached-item-size`. The largest has room in a value beside what memcached counts
+/// for an item.
+const LEAST_ITEM: usize = 1 << 10;
+const MOST_ITEM: usize = MAX_VALUE_BYTES;
 
 /// A setting: its name, and how its value is read and set.
 pub(super) struct Setting {
@@ -150,6 +155,53 @@ pub(super) const SETTINGS: &[Setting] = &[
             _ => Err("argument must be 'off' or 'CN'".to_owned()),
         },
         |at: &bool| if *at { "CN" } else { "off" }.to_owned()
+    ),
+    setting!(
+        "memcached",
+        false,
+        memcached,
+        |text| Ok::<_, String>(some(text)),
+        |at: &Option<String>| at.clone().unwrap_or_default()
+    ),
+    setting!(
+        "memcached-memory",
+        false,
+        memcached_memory,
+        str::parse,
+        Share::to_string
+    ),
+    setting!(
+        "memcached-item-size",
+        false,
+        memcached_item_size,
+        |text| parse_bytes(text).and_then(|bytes| {
+            let wrong = || "argument must be between 1kb and 512mb".to_owned();
+            (LEAST_ITEM..=MOST_ITEM)
+                .contains(&bytes)
+                .then_some(bytes)
+                .ok_or_else(wrong)
+        }),
+        usize::to_string
+    ),
+    setting!(
+        "memcached-max-key",
+        false,
+        memcached_max_key,
+        |text| whole(text).and_then(|bytes| {
+            let wrong = || format!("argument must be between 1 and {MAX_KEY_BYTES}");
+            (1..=MAX_KEY_BYTES)
+                .contains(&bytes)
+                .then_some(bytes)
+                .ok_or_else(wrong)
+        }),
+        usize::to_string
+    ),
+    setting!(
+        "memcached-shutdown",
+        false,
+        memcached_shutdown,
+        yes,
+        |at: &bool| { no_or(*at) }
     ),
     setting!(
         "metrics",

@@ -59,19 +59,31 @@ impl Drop for Sweeper {
     }
 }
 
-/// Starts a sweeper.
+/// Starts the sweeper of databases.
 ///
 /// # Errors
 /// The thread cannot be started.
 pub fn spawn(data: &Arc<Data>) -> std::io::Result<Sweeper> {
+    let data = Arc::clone(data);
+    spawn_stepping("sweeper", move || data.sweep())
+}
+
+/// Starts a sweeper, which takes steps while they return true, and looks again after a pause.
+///
+/// # Errors
+/// The thread cannot be started.
+pub(crate) fn spawn_stepping(
+    name: &str,
+    step: impl Fn() -> Result<bool, CommandError> + Send + 'static,
+) -> std::io::Result<Sweeper> {
     let stop = Arc::new(Stop::default());
-    let (data, told) = (Arc::clone(data), Arc::clone(&stop));
+    let told = Arc::clone(&stop);
     let thread = std::thread::Builder::new()
-        .name("sweeper".to_owned())
+        .name(name.to_owned())
         .spawn(move || {
             let mut pause = PAUSE;
             while !told.sleep(pause) {
-                pause = match data.sweep() {
+                pause = match step() {
                     // New work may come as fast as it is done.
                     Ok(true) => Duration::ZERO,
                     Ok(false) => PAUSE,

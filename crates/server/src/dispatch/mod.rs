@@ -15,6 +15,7 @@ mod tests;
 
 use crate::budget::Part;
 use crate::command::{Access, Command, InMulti, ONE};
+use crate::conversation::ENOUGH_OUTPUT;
 use crate::data::Reads;
 use crate::error::CommandError;
 use crate::execute::Haste;
@@ -31,8 +32,6 @@ use std::time::{Duration, Instant};
 
 /// The longest key or value, in bytes, of a command that is executed in a batch, or prefetched.
 const MAX_BATCHED: usize = 4 << 10;
-/// The number of bytes of replies after which they are sent, even if more commands have come.
-pub(crate) const ENOUGH_OUTPUT: usize = 1 << 20;
 
 /// Commands with more arguments are executed where other connections do not wait.
 const MANY: usize = 4096;

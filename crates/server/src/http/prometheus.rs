@@ -144,6 +144,42 @@ fn of_store(server: &Server) -> [Metric; 12] {
     ]
 }
 
+/// Returns the metrics of memcached's items, if they are served.
+fn of_items(server: &Server) -> Vec<Metric> {
+    let Some(items) = &server.items else {
+        return Vec::new();
+    };
+    let counters = &items.counters;
+    let mut all = vec![
+        counter(
+            "memcached_hits_total",
+            "Items that memcached clients asked for and found, since stats reset",
+            value(&counters.get_hits),
+        ),
+        counter(
+            "memcached_misses_total",
+            "Items that memcached clients asked for and did not find, since stats reset",
+            value(&counters.get_misses),
+        ),
+        counter(
+            "memcached_stores_total",
+            "Stores of memcached clients, since stats reset",
+            value(&counters.cmd_set),
+        ),
+        counter(
+            "memcached_evictions_total",
+            "Items evicted because of memcached-memory, since stats reset",
+            value(&counters.evictions),
+        ),
+    ];
+    if server.data.store().is_counted() {
+        let help =
+            "Items of memcached clients; expired and flushed ones count until they are deleted";
+        all.push(gauge("memcached_items", help, items.len()));
+    }
+    all
+}
+
 /// Returns the metrics of the archive, if there is one.
 fn of_archive(server: &Server) -> Vec<Metric> {
     let Some(archive) = server.data.store().archive_stats() else {
@@ -259,7 +295,7 @@ pub(super) fn text(server: &Server) -> String {
         ),
     );
     let all = of_connections(server).into_iter().chain(of_store(server));
-    let all = all.chain(of_archive(server));
+    let all = all.chain(of_items(server)).chain(of_archive(server));
     for (name, kind, help, number) in all.chain(of_keys(server)) {
         begin(&mut text, name, kind, help);
         line(&mut text, format_args!("bristlecone_{name} {number}"));

@@ -1,6 +1,7 @@
 //! Arguments of commands, read as Redis reads them: integers, floating-point numbers, keywords and
 //! glob patterns.
 
+pub(crate) mod c_number;
 pub mod double;
 pub mod glob;
 pub mod long_double;

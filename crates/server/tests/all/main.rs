@@ -1,6 +1,7 @@
 //! Tests of the server in one program: separate ones would each compile the store and the indexes
 //! again. `limits` is separate, as it measures the memory of its process.
 
+mod against_memcached;
 mod against_redis;
 mod arrays;
 mod attack;
@@ -12,11 +13,13 @@ mod common;
 mod concurrent;
 mod connections;
 mod generate;
+mod hostile_memcached;
 mod idle;
 mod kill;
 #[path = "../live/mod.rs"]
 mod live;
 mod long_commands;
+mod memcached;
 mod redis_rs;
 mod tls;
 mod users;

@@ -16,9 +16,12 @@ use std::process::{Child, Command, Stdio};
 const POOL: &str = "SERVED_POOL";
 const MEDIUM: &str = "SERVED_MEDIUM";
 const CLIENTS: &str = "SERVED_CLIENTS";
+/// The variable with the address for memcached clients.
+const MEMCACHED: &str = "SERVED_MEMCACHED";
 
 /// The text that the process prints before its address.
 const READY: &str = "serving on ";
+const MEMCACHED_READY: &str = "serving memcached on ";
 
 /// Serves, in the process that was started for it.
 pub fn serve() {
@@ -35,10 +38,14 @@ pub fn serve() {
         settings.maxclients = clients.parse().unwrap();
         raise_open_files(&settings);
     }
+    settings.memcached = std::env::var(MEMCACHED).ok();
     let running = Running::start(store(Path::new(&path), medium), settings).unwrap();
     let signals = running.heed_signals().unwrap();
     // Past the capture of the test's output.
     let mut out = std::io::stderr();
+    if let Some(address) = running.memcached_address() {
+        writeln!(out, "{MEMCACHED_READY}{address}").unwrap();
+    }
     writeln!(out, "{READY}{}", running.address()).unwrap();
     running.wait(signals);
     running.stop().unwrap();
@@ -48,16 +55,31 @@ pub fn serve() {
 pub struct Process {
     pub child: Child,
     pub address: SocketAddr,
+    pub memcached: Option<SocketAddr>,
 }
 
 impl Process {
+    /// Starts a process that serves memcached clients, too.
+    pub fn serving_memcached(pool: &Path, medium: &str) -> Self {
+        let clients = Settings::default().maxclients;
+        Self::with(pool, medium, (clients, Some("127.0.0.1:0")))
+    }
+
     pub fn start(pool: &Path, medium: &str) -> Self {
         Self::for_clients(pool, medium, Settings::default().maxclients)
     }
 
     /// Starts a process that serves this number of clients.
     pub fn for_clients(pool: &Path, medium: &str, clients: usize) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        Self::with(pool, medium, (clients, None))
+    }
+
+    fn with(pool: &Path, medium: &str, (clients, memcached): (usize, Option<&str>)) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        if let Some(address) = memcached {
+            command.env(MEMCACHED, address);
+        }
+        let mut child = command
             .args(["serves_when_it_is_asked_to", "--exact", "--nocapture"])
             .env(POOL, pool)
             .env(MEDIUM, medium)
@@ -67,10 +89,21 @@ impl Process {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut memcached = None;
         let address = lines
-            .find_map(|line| Some(line.unwrap().strip_prefix(READY)?.parse().unwrap()))
+            .find_map(|line| {
+                let line = line.unwrap();
+                if let Some(address) = line.strip_prefix(MEMCACHED_READY) {
+                    memcached = Some(address.parse().unwrap());
+                }
+                Some(line.strip_prefix(READY)?.parse().unwrap())
+            })
             .unwrap();
-        Self { child, address }
+        Self {
+            child,
+            address,
+            memcached,
+        }
     }
 }
 

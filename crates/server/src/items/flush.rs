@@ -1,0 +1,202 @@
+//! Flushing: `flush_all`.
+//!
+//! A flush is one small record: items with a lower cas than its own are gone from then on, however
+//! many there are. The sweeper deletes their records afterwards. A flush with a delay is noted, and
+//! done before the first command after that time.
+
+use super::{Item, Items, number};
+use crate::error::CommandError;
+use bristlecone_store::{Entry, Update, WriteError};
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The key of the record.
+pub(super) const FLUSH_KEY: &[u8] = b"flush";
+/// Records that are looked at in one step of the sweeper.
+const AT_ONCE: usize = 1024;
+/// How long the sweeper waits after a flush, in ms: until then commands count what they find
+/// flushed.
+const PATIENCE: u64 = 1000;
+
+/// The last flush, and the next one.
+#[derive(Debug)]
+pub(super) struct Flushes {
+    /// Items with a lower cas are flushed.
+    before: AtomicU64,
+    /// When the next one is due, in ms since 1970; 0 for none.
+    due: AtomicU64,
+    /// Held while a flush is done or noted, and while flushed items are deleted.
+    sweep: Mutex<Sweep>,
+}
+
+/// The state of deleting flushed items.
+#[derive(Debug)]
+struct Sweep {
+    /// None is left.
+    done: bool,
+    /// When it may begin, in ms since 1970.
+    from: u64,
+    /// Where it goes on.
+    position: Vec<u8>,
+}
+
+impl Flushes {
+    pub fn decode(record: Option<&[u8]>) -> Self {
+        let record = record.unwrap_or_default();
+        let before = number(record);
+        let swept = record.get(16).is_none_or(|swept| *swept != 0);
+        Self {
+            before: AtomicU64::new(before),
+            due: AtomicU64::new(number(record.get(8..).unwrap_or_default())),
+            sweep: Mutex::new(Sweep {
+                done: before == 0 || swept,
+                from: 0,
+                position: Vec::new(),
+            }),
+        }
+    }
+
+    /// Returns the cas below which items are flushed.
+    pub fn before(&self) -> u64 {
+        // ORDERING: Acquire; pairs with the Release of `flush_now`: the flush is durable.
+        self.before.load(Ordering::Acquire)
+    }
+
+    fn due(&self) -> u64 {
+        // ORDERING: Relaxed; it changes under the lock.
+        self.due.load(Ordering::Relaxed)
+    }
+
+    fn set_due(&self, due: u64) {
+        // ORDERING: Relaxed; as above.
+        self.due.store(due, Ordering::Relaxed);
+    }
+
+    fn sweep(&self) -> MutexGuard<'_, Sweep> {
+        self.sweep.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Items {
+    /// Flushes all items: now, or at that time in ms since 1970. A later flush takes the place of
+    /// one that is not due yet.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub(crate) fn flush(&self, at: Option<u64>) -> Result<(), WriteError> {
+        let mut sweep = self.flushes.sweep();
+        match at.filter(|at| *at > self.now()) {
+            None => self.flush_now(&mut sweep),
+            Some(at) => {
+                self.put_flush(self.flushes.before(), at, sweep.done)?;
+                self.flushes.set_due(at);
+                Ok(())
+            }
+        }
+    }
+
+    /// Does the flush that is due.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub(super) fn flush_if_due(&self) -> Result<(), WriteError> {
+        let is_due = || {
+            let due = self.flushes.due();
+            due != 0 && due <= self.now()
+        };
+        if !is_due() {
+            return Ok(());
+        }
+        let mut sweep = self.flushes.sweep();
+        if is_due() {
+            self.flush_now(&mut sweep)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn put_flush(&self, before: u64, due: u64, swept: bool) -> Result<(), WriteError> {
+        let mut record = before.to_be_bytes().to_vec();
+        record.extend_from_slice(&due.to_be_bytes());
+        record.push(u8::from(swept));
+        let put = self.data.writer().put(&self.state, FLUSH_KEY, &record);
+        self.data.note_write(&put);
+        put
+    }
+
+    fn flush_now(&self, sweep: &mut Sweep) -> Result<(), WriteError> {
+        self.reserve()?;
+        let before = self.next_cas();
+        self.put_flush(before, 0, false)?;
+        // Nobody may miss an item because of a flush that a crash could take back.
+        tokio::task::block_in_place(|| self.data.settle(self.data.applied()))?;
+        self.flushes.set_due(0);
+        *sweep = Sweep {
+            done: false,
+            from: self.data.store().now() + PATIENCE,
+            position: Vec::new(),
+        };
+        // ORDERING: Release; pairs with the Acquire of `Flushes::before`.
+        self.flushes.before.store(before, Ordering::Release);
+        if let Some(lru) = &self.lru {
+            lru.flushed(before);
+        }
+        Ok(())
+    }
+
+    /// Takes one step: deletes some of the items that were flushed. Returns true if there may be
+    /// more.
+    ///
+    /// # Errors
+    /// [`CommandError`]; what was deleted stays deleted.
+    pub(crate) fn sweep(&self) -> Result<bool, CommandError> {
+        let mut sweep = self.flushes.sweep();
+        if sweep.done || self.data.store().now() < sweep.from {
+            return Ok(false);
+        }
+        let before = self.flushes.before();
+        let is_flushed = |entry: Entry<'_>| Item::decode(entry).is_ok_and(|item| item.cas < before);
+        let start = if sweep.position.is_empty() {
+            Bound::Unbounded
+        } else {
+            Bound::Excluded(&sweep.position[..])
+        };
+        let (mut flushed, mut last, mut looked) = (Vec::new(), Vec::new(), 0);
+        let snapshot = self.data.writer().snapshot();
+        snapshot.scan::<&[u8]>(&self.keyspace, (start, Bound::Unbounded), |key, entry| {
+            looked += 1;
+            if is_flushed(entry) {
+                flushed.push(key.to_vec());
+            }
+            last.clear();
+            last.extend_from_slice(key);
+            if looked < AT_ONCE {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        })?;
+        drop(snapshot);
+        for key in &flushed {
+            // It may have been stored anew meanwhile.
+            self.data.writer().update(&self.keyspace, key, |entry| {
+                let change = if entry.is_some_and(is_flushed) {
+                    Update::Delete
+                } else {
+                    Update::Keep
+                };
+                Ok((change, ()))
+            })?;
+        }
+        let more = looked == AT_ONCE;
+        if !more {
+            self.put_flush(before, self.flushes.due(), true)?;
+            sweep.done = true;
+        }
+        sweep.position = last;
+        drop(sweep);
+        self.data.settle(self.data.applied())?;
+        Ok(more)
+    }
+}

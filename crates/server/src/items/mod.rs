@@ -1,0 +1,459 @@
+//! Items of memcached clients: a keyspace of the store, and what is done with its records.
+//!
+//! ```text
+//! keyspace "memcached"         key --> an item; see `record`
+//! keyspace "memcached-state"   "format" --> version of all this (4 bytes)
+//!                              "cas"    --> no item has a higher cas (8 bytes)
+//!                              "flush"  --> items with a lower cas are flushed (8), when the next flush is due in ms since
+//!                                           1970 (8, 0: none), none of those flushed is left (1)
+//! ```
+//!
+//! All numbers are big-endian.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `record` | the record of an item |
+//! | `change` | storing, counting, touching, deleting |
+//! | `flush` | `flush_all`, and deleting what it has flushed |
+//! | `lru` | eviction under a budget |
+//! | `seen`, `counters`, `details` | last uses; statistics, as a whole and by prefix |
+//!
+//! # Concurrency
+//! A change reads and writes its item under the lock of the item's page ([`Store::update`]), so it
+//! needs no lock of its own. Reads take no lock.
+//!
+//! # The cas of an item
+//! It is unique for as long as the pool exists. A range of numbers is reserved, by a commit, before
+//! the first of them is used; after a restart the next range begins.
+
+pub(crate) mod change;
+mod counters;
+mod details;
+mod flush;
+mod lru;
+pub(crate) mod record;
+mod seen;
+
+pub use counters::Counters;
+pub use details::Details;
+pub(crate) use details::Use as DetailUse;
+pub use record::Item;
+pub use seen::Use;
+
+use crate::config::Settings;
+use crate::data::tx::SHORT_WORK;
+use crate::data::{Data, DataError, Reads};
+use crate::table::add;
+use bristlecone_pmem::VersionError;
+use bristlecone_store::{Entry, Keyspace, ReadError, WriteError};
+use flush::Flushes;
+use lru::Lru;
+use record::{Damaged, Record};
+use seen::Seen;
+use std::cell::Cell;
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The keyspaces.
+const ITEMS: &str = "memcached";
+const STATE: &str = "memcached-state";
+const FORMAT_KEY: &[u8] = b"format";
+const CAS_KEY: &[u8] = b"cas";
+/// The version of what is stored: the one that this build writes, and the only one that it reads.
+const FORMAT: u32 = 1;
+
+/// Numbers that are reserved at once.
+const RANGE: u64 = 1 << 20;
+/// Numbers that are left when more are reserved: threads take some before they look again.
+const MARGIN: u64 = 1 << 16;
+
+/// The limits of items.
+#[derive(Clone, Copy, Debug)]
+pub struct ItemLimits {
+    /// The largest item in bytes, counted as memcached does.
+    pub item: usize,
+    /// The longest key in bytes.
+    pub key: usize,
+    /// The most bytes of all items; 0 for no limit.
+    pub memory: usize,
+}
+
+/// Why an item could not be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ItemError {
+    /// Reading the store failed.
+    #[error("{0}")]
+    Read(#[from] ReadError),
+    /// The store refused a change.
+    #[error("{0}")]
+    Write(#[from] WriteError),
+    /// The pool holds a record that is not an item's.
+    #[error("the pool is damaged: a record of the keyspace memcached is no item's; check it")]
+    Damaged,
+}
+
+/// Why an item that has a record is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gone {
+    Expired,
+    Flushed,
+}
+
+/// The cas numbers.
+#[derive(Debug)]
+struct Numbers {
+    last: AtomicU64,
+    reserved: AtomicU64,
+    reserving: Mutex<()>,
+}
+
+/// The items. See the module's documentation.
+#[derive(Debug)]
+pub struct Items {
+    data: Arc<Data>,
+    keyspace: Keyspace,
+    state: Keyspace,
+    /// The limits.
+    pub limits: ItemLimits,
+    numbers: Numbers,
+    flushes: Flushes,
+    seen: Seen,
+    lru: Option<Lru>,
+    /// Statistics.
+    pub counters: Counters,
+    /// Statistics by prefix.
+    pub details: Details,
+    /// `debugtime`: what the clock is moved by, in ms.
+    moved: AtomicI64,
+}
+
+fn number(record: &[u8]) -> u64 {
+    // One that is too short was never written.
+    u64::from_be_bytes(record.first_chunk().copied().unwrap_or_default())
+}
+
+impl Items {
+    /// Opens the items of a store. Creates keyspaces that are missing.
+    ///
+    /// # Errors
+    /// [`DataError`]
+    pub fn open(data: Arc<Data>, settings: &Settings) -> Result<Self, DataError> {
+        let store = data.store();
+        let keyspace = store.keyspace(ITEMS)?;
+        let state = store.keyspace(STATE)?;
+        let get = |key| store.get(&state, key).map_err(WriteError::from);
+        match get(FORMAT_KEY)? {
+            Some(record) => {
+                let found = u32::from_be_bytes(record.first_chunk().copied().unwrap_or_default());
+                let newest = u64::from(FORMAT);
+                VersionError::check("memcached", found.into(), newest..=newest)?;
+            }
+            None => store.put(&state, FORMAT_KEY, &FORMAT.to_be_bytes())?,
+        }
+        let reserved = get(CAS_KEY)?.map_or(0, |record| number(&record));
+        let flushes = Flushes::decode(get(flush::FLUSH_KEY)?.as_deref());
+        let memory = settings.memcached_memory.bytes();
+        let limits = ItemLimits {
+            item: settings.memcached_item_size,
+            key: settings.memcached_max_key,
+            memory,
+        };
+        let items = Self {
+            keyspace,
+            state,
+            limits,
+            numbers: Numbers {
+                last: AtomicU64::new(reserved),
+                reserved: AtomicU64::new(reserved),
+                reserving: Mutex::default(),
+            },
+            flushes,
+            seen: Seen::new(store.now()),
+            lru: (memory > 0).then(|| Lru::new(memory)),
+            counters: Counters::default(),
+            details: Details::default(),
+            moved: AtomicI64::new(0),
+            data,
+        };
+        items.list_all().map_err(WriteError::from)?;
+        Ok(items)
+    }
+
+    /// Lists all items for eviction, in the order in which they were stored: the last uses before
+    /// the start are not known.
+    fn list_all(&self) -> Result<(), ReadError> {
+        let Some(lru) = &self.lru else {
+            return Ok(());
+        };
+        let mut all: Vec<(Vec<u8>, usize, u64)> = Vec::new();
+        let whole = (Bound::<&[u8]>::Unbounded, Bound::<&[u8]>::Unbounded);
+        let now = self.now();
+        (self.data.store().snapshot()).scan::<&[u8]>(&self.keyspace, whole, |key, entry| {
+            if let Ok(Ok(item)) = self.living(entry, now) {
+                all.push((key.to_vec(), entry.value.len(), item.cas));
+            }
+            ControlFlow::Continue(())
+        })?;
+        all.sort_unstable_by_key(|(_, _, cas)| *cas);
+        lru.stored(all.iter().map(|(key, len, cas)| (&**key, *len, *cas)));
+        Ok(())
+    }
+
+    /// Returns the time in ms since 1970.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        // ORDERING: Relaxed; a number of its own.
+        let moved = self.moved.load(Ordering::Relaxed);
+        self.data.store().now().saturating_add_signed(moved)
+    }
+
+    /// Moves the clock, for tests of expiry.
+    pub(crate) fn move_clock(&self, seconds: i64) {
+        let by = seconds.saturating_mul(1000);
+        // ORDERING: Relaxed; as in `now`.
+        let _ = (self.moved).fetch_update(Ordering::Relaxed, Ordering::Relaxed, |moved| {
+            Some(moved.saturating_add(by))
+        });
+    }
+
+    /// Returns the number of items. Those that have expired or were flushed count until they are
+    /// deleted.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.data.store().len(&self.keyspace)
+    }
+
+    /// Returns true if there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the bytes of all items, where they are counted: under a budget.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.lru.as_ref().map_or(0, |lru| lru.bytes() as u64)
+    }
+
+    /// Returns when an item was used last.
+    pub(crate) fn last_use(&self, key: &[u8]) -> Use {
+        self.seen.last(key)
+    }
+
+    /// Does what has to come before a command: a flush that is due.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub(crate) fn prepare(&self) -> Result<(), WriteError> {
+        self.flush_if_due()
+    }
+
+    /// Reserves numbers for the changes that follow, if there are not enough.
+    fn reserve(&self) -> Result<(), WriteError> {
+        let left = || {
+            // ORDERING: Relaxed; the margin is for threads that are late to see the others'
+            // numbers.
+            let last = self.numbers.last.load(Ordering::Relaxed);
+            // ORDERING: Acquire; pairs with the Release below: the reservation was committed.
+            let reserved = self.numbers.reserved.load(Ordering::Acquire);
+            (reserved.saturating_sub(last), reserved)
+        };
+        if left().0 >= MARGIN {
+            return Ok(());
+        }
+        let _alone = (self.numbers.reserving.lock()).unwrap_or_else(PoisonError::into_inner);
+        let (left, reserved) = left();
+        if left >= MARGIN {
+            return Ok(());
+        }
+        let reserved = reserved + RANGE;
+        let put = (self.data.writer()).put(&self.state, CAS_KEY, &reserved.to_be_bytes());
+        self.data.note_write(&put);
+        match put {
+            Ok(()) => {
+                // ORDERING: Release; pairs with the Acquire above. What is committed after this is
+                // durable after it, too.
+                self.numbers.reserved.store(reserved, Ordering::Release);
+                Ok(())
+            }
+            // A full pool takes deletions, and what they make room for.
+            Err(_) if left >= MARGIN / 2 => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Returns the next cas.
+    pub(crate) fn next_cas(&self) -> u64 {
+        // ORDERING: Relaxed; the numbers only have to differ.
+        self.numbers.last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Returns the item of a record, or why it is not there.
+    fn living<'a>(&self, entry: Entry<'a>, now: u64) -> Result<Result<Item<'a>, Gone>, Damaged> {
+        let item = Item::decode(entry)?;
+        Ok(if item.cas < self.flushes.before() {
+            Err(Gone::Flushed)
+        } else if item.expires_at.is_some_and(|at| at <= now) {
+            Err(Gone::Expired)
+        } else {
+            Ok(item)
+        })
+    }
+
+    fn count_gone(&self, gone: Option<Gone>) {
+        match gone {
+            Some(Gone::Expired) => add(&self.counters.get_expired, 1),
+            Some(Gone::Flushed) => add(&self.counters.get_flushed, 1),
+            None => {}
+        }
+    }
+
+    /// Calls `f` with the item of a key, if it is there.
+    ///
+    /// # Errors
+    /// [`ItemError`]
+    pub(crate) fn read<R>(
+        &self,
+        now: u64,
+        key: &[u8],
+        reads: Reads,
+        f: impl FnOnce(&Item<'_>) -> R,
+    ) -> Result<Option<R>, ItemError> {
+        let store = self.data.reader(reads);
+        let mut f = Some(f);
+        let mut look = |entry: Entry<'_>| match self.living(entry, now) {
+            Ok(Ok(item)) => Ok(f.take().map(|f| f(&item))),
+            Ok(Err(gone)) => {
+                self.count_gone(Some(gone));
+                Ok(None)
+            }
+            Err(Damaged) => Err(ItemError::Damaged),
+        };
+        let found = match store.get_within(&self.keyspace, key, SHORT_WORK as u64, &mut look)? {
+            None => return Ok(None),
+            Some(Ok(found)) => found,
+            // A long value is read where other connections do not wait.
+            Some(Err(_longer)) => {
+                let read = || store.get_with(&self.keyspace, key, look);
+                match tokio::task::block_in_place(read)? {
+                    None => return Ok(None),
+                    Some(found) => found,
+                }
+            }
+        };
+        found
+    }
+
+    /// Calls `f` with the item of each key, in order, until `f` breaks or a long value comes, which
+    /// has to be [read](Self::read) by itself. The cache misses of the searches overlap. Returns
+    /// the number of keys that `f` was called for.
+    ///
+    /// # Errors
+    /// [`ItemError`]; `f` may have been called for some of the keys.
+    pub(crate) fn read_many(
+        &self,
+        now: u64,
+        keys: &[&[u8]],
+        reads: Reads,
+        mut f: impl FnMut(Option<&Item<'_>>) -> ControlFlow<()>,
+    ) -> Result<usize, ItemError> {
+        let (mut done, mut damaged) = (0, false);
+        let most = SHORT_WORK as u64;
+        let store = self.data.reader(reads);
+        store.multi_get_within(&self.keyspace, keys, most, |entry| {
+            let item = match entry.map(|entry| self.living(entry, now)) {
+                None => None,
+                Some(Ok(Ok(item))) => Some(item),
+                Some(Ok(Err(gone))) => {
+                    self.count_gone(Some(gone));
+                    None
+                }
+                Some(Err(Damaged)) => {
+                    damaged = true;
+                    return ControlFlow::Break(());
+                }
+            };
+            done += 1;
+            f(item.as_ref())
+        })?;
+        if damaged && done == 0 {
+            return Err(ItemError::Damaged);
+        }
+        Ok(done)
+    }
+
+    /// Calls `f` with the size of each item, as memcached counts it.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub(crate) fn visit(
+        &self,
+        mut f: impl FnMut(usize) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        let now = self.now();
+        let whole = (Bound::<&[u8]>::Unbounded, Bound::<&[u8]>::Unbounded);
+        let snapshot = self.data.store().snapshot();
+        snapshot.scan::<&[u8]>(&self.keyspace, whole, |key, entry| {
+            match self.living(entry, now) {
+                Ok(Ok(item)) => f(record::size(key.len(), item.flags, item.value.len())),
+                _ => ControlFlow::Continue(()),
+            }
+        })
+    }
+
+    /// Notes that items were read: they are evicted later.
+    pub(crate) fn note_read(&self, now: u64, keys: &[&[u8]]) {
+        for key in keys {
+            self.seen.read(key, now);
+        }
+        if let Some(lru) = &self.lru
+            && !keys.is_empty()
+        {
+            lru.read(keys.iter().copied());
+        }
+    }
+
+    /// Notes an item that was stored.
+    fn note_stored(&self, now: u64, key: &[u8], record: &Record, keeps_use: bool) {
+        if !keeps_use {
+            self.seen.stored(key, now);
+            add(&self.counters.total_items, 1);
+        }
+        if let Some(lru) = &self.lru {
+            lru.stored(std::iter::once((key, record.len, record.cas)));
+        }
+    }
+
+    /// Evicts the least recently used items while all of them exceed the budget. Evictions are
+    /// applied when this returns.
+    ///
+    /// # Errors
+    /// [`WriteError`]; an item that could not be deleted stays, and is not evicted later.
+    pub(crate) fn make_room(&self) -> Result<(), WriteError> {
+        let Some(lru) = &self.lru else {
+            return Ok(());
+        };
+        while let Some((key, cas)) = lru.pop_surplus() {
+            let is_it = Cell::new(false);
+            let done = self.data.writer().update(&self.keyspace, &key, |entry| {
+                let found = entry.and_then(|entry| Item::decode(entry).ok());
+                is_it.set(found.is_some_and(|item| item.cas == cas));
+                let change = if is_it.get() {
+                    bristlecone_store::Update::Delete
+                } else {
+                    bristlecone_store::Update::Keep
+                };
+                Ok((change, ()))
+            });
+            self.data.note_write(&done);
+            done?;
+            if is_it.get() {
+                add(&self.counters.evictions, 1);
+                let unread = u64::from(!self.seen.last(&key).read);
+                add(&self.counters.evicted_unfetched, unread);
+            }
+        }
+        Ok(())
+    }
+}

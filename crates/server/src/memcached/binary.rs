@@ -1,0 +1,841 @@
+//! The binary protocol, and its SASL.
+//!
+//! ```text
+//! magic (1) | opcode (1) | key length (2) | extras length (1) | 0 (1) | status, or reserved (2)
+//! length of extras, key and value (4) | opaque (4) | cas (8) | extras | key | value
+//! ```
+
+use super::{AT_ONCE, Memcached, Next, Wanted, expiry, server_error};
+use crate::conversation::Flow;
+use crate::items::change::{Counted, Deleted, Delta, MAX_BATCH_BYTES, Mode, Put, Stored};
+use crate::items::record::size;
+use crate::items::{DetailUse, ItemError};
+use crate::reply::{Out, Protocol};
+use crate::server::Server;
+use crate::table::add;
+use bristlecone_store::WriteError;
+
+const HEAD: usize = 24;
+const REQUEST: u8 = super::BINARY;
+const RESPONSE: u8 = 0x81;
+/// The longest key and value of a client that has not logged in.
+const LONGEST_LOGIN: usize = 4 << 10;
+
+/// The expiry with which an increment makes no item.
+const NEVER_MAKE: u32 = 0xffff_ffff;
+
+/// The status of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+enum Status {
+    NotFound = 0x01,
+    Exists = 0x02,
+    TooLarge = 0x03,
+    Invalid = 0x04,
+    NotStored = 0x05,
+    NotANumber = 0x06,
+    Auth = 0x20,
+    Unknown = 0x81,
+    NoMemory = 0x82,
+    Internal = 0x84,
+}
+
+impl Status {
+    fn text(self) -> &'static str {
+        match self {
+            Self::NotFound => "Not found",
+            Self::Exists => "Data exists for key.",
+            Self::TooLarge => "Too large.",
+            Self::Invalid => "Invalid arguments",
+            Self::NotStored => "Not stored.",
+            Self::NotANumber => "Non-numeric server-side value for incr or decr",
+            Self::Auth => "Auth failure.",
+            Self::Unknown => "Unknown command",
+            Self::NoMemory => "Out of memory",
+            Self::Internal => "Internal error",
+        }
+    }
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    Get { with_key: bool },
+    Touch,
+    GetAndTouch { with_key: bool },
+    Store(Mode),
+    Delete,
+    Count { adds: bool },
+    Quit,
+    Flush,
+    Noop,
+    Version,
+    Stat,
+    ListMechanisms,
+    Login,
+}
+
+/// Returns what an opcode stands for, and whether it is a quiet one.
+fn op(code: u8) -> Option<(Op, bool)> {
+    let (with_key, loud, quiet) = (true, false, true);
+    Some(match code {
+        0x00 => (Op::Get { with_key: false }, loud),
+        0x01 => (Op::Store(Mode::Set), loud),
+        0x02 => (Op::Store(Mode::Add), loud),
+        0x03 => (Op::Store(Mode::Replace), loud),
+        0x04 => (Op::Delete, loud),
+        0x05 => (Op::Count { adds: true }, loud),
+        0x06 => (Op::Count { adds: false }, loud),
+        0x07 => (Op::Quit, loud),
+        0x08 => (Op::Flush, loud),
+        0x09 => (Op::Get { with_key: false }, quiet),
+        0x0a => (Op::Noop, loud),
+        0x0b => (Op::Version, loud),
+        0x0c => (Op::Get { with_key }, loud),
+        0x0d => (Op::Get { with_key }, quiet),
+        0x0e => (Op::Store(Mode::Append), loud),
+        0x0f => (Op::Store(Mode::Prepend), loud),
+        0x10 => (Op::Stat, loud),
+        0x11 => (Op::Store(Mode::Set), quiet),
+        0x12 => (Op::Store(Mode::Add), quiet),
+        0x13 => (Op::Store(Mode::Replace), quiet),
+        0x14 => (Op::Delete, quiet),
+        0x15 => (Op::Count { adds: true }, quiet),
+        0x16 => (Op::Count { adds: false }, quiet),
+        0x17 => (Op::Quit, quiet),
+        0x18 => (Op::Flush, quiet),
+        0x19 => (Op::Store(Mode::Append), quiet),
+        0x1a => (Op::Store(Mode::Prepend), quiet),
+        0x1c => (Op::Touch, loud),
+        0x1d => (Op::GetAndTouch { with_key: false }, loud),
+        0x1e => (Op::GetAndTouch { with_key: false }, quiet),
+        0x20 => (Op::ListMechanisms, loud),
+        // A step of a mechanism that has only one is a log-in that was not begun.
+        0x21 | 0x22 => (Op::Login, loud),
+        0x23 => (Op::GetAndTouch { with_key }, loud),
+        0x24 => (Op::GetAndTouch { with_key }, quiet),
+        _ => return None,
+    })
+}
+
+/// The head of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
+    code: u8,
+    key: usize,
+    extras: usize,
+    body: usize,
+    opaque: [u8; 4],
+    cas: u64,
+}
+
+fn number<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let found = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    found.copied().unwrap_or([0; N])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(number(bytes, at))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_be_bytes(number(bytes, at))
+}
+
+/// A request as far as it has come: the value of a store may be missing.
+#[derive(Clone, Copy, Debug)]
+struct Request<'a> {
+    head: Head,
+    extras: &'a [u8],
+    key: &'a [u8],
+    /// The length of the value.
+    value: usize,
+}
+
+impl Head {
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let head = bytes.get(..HEAD)?;
+        Some(Self {
+            code: head[1],
+            key: usize::from(u16::from_be_bytes(number(head, 2))),
+            extras: usize::from(head[4]),
+            body: u32_at(head, 8) as usize,
+            opaque: number(head, 12),
+            cas: u64_at(head, 16),
+        })
+    }
+
+    /// Returns true if the lengths contradict one another.
+    fn is_crooked(&self) -> bool {
+        self.key + self.extras > self.body
+    }
+}
+
+impl<'a> Request<'a> {
+    /// Returns the request at the start of `bytes`, once all but its value is there.
+    fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let head = Head::parse(bytes)?;
+        let rest = bytes.get(HEAD..HEAD + head.extras + head.key)?;
+        let (extras, key) = rest.split_at(head.extras);
+        Some(Self {
+            head,
+            extras,
+            key,
+            value: head.body.saturating_sub(head.extras + head.key),
+        })
+    }
+
+    /// Returns its length without the value.
+    fn start(&self) -> usize {
+        HEAD + self.head.extras + self.head.key
+    }
+
+    fn end(&self) -> usize {
+        self.start() + self.value
+    }
+
+    /// Returns true if its parts are those that the operation has.
+    fn is_formed(&self, op: Op) -> bool {
+        let Head { key, extras, .. } = self.head;
+        let no_value = self.value == 0;
+        match op {
+            Op::Get { .. } | Op::Delete => extras == 0 && key > 0 && no_value,
+            Op::Touch | Op::GetAndTouch { .. } => extras == 4 && key > 0,
+            Op::Store(Mode::Append | Mode::Prepend) => extras == 0 && key > 0,
+            Op::Store(_) => extras == 8 && key > 0,
+            Op::Count { .. } => extras == 20 && key > 0 && no_value,
+            Op::Flush => (extras == 0 || extras == 4) && key == 0 && no_value,
+            Op::Quit | Op::Noop | Op::Version | Op::ListMechanisms => {
+                extras == 0 && key == 0 && no_value
+            }
+            Op::Stat => extras == 0,
+            Op::Login => extras == 0 && key > 0,
+        }
+    }
+
+    /// Returns the item that a store without a condition stores, if it is one.
+    fn plain_put(&self, bytes: &'a [u8], now: u64) -> Option<(Put<'a>, bool)> {
+        let (Op::Store(Mode::Set), quiet) = op(self.head.code)? else {
+            return None;
+        };
+        if self.head.cas != 0 || self.head.is_crooked() || !self.is_formed(Op::Store(Mode::Set)) {
+            return None;
+        }
+        let value = bytes.get(self.start()..self.end())?;
+        Some((self.put(Mode::Set, value, now), quiet))
+    }
+
+    fn put(&self, mode: Mode, value: &'a [u8], now: u64) -> Put<'a> {
+        let is_plain = matches!(mode, Mode::Set | Mode::Add | Mode::Replace | Mode::Cas);
+        let (flags, time) = if is_plain {
+            (u32_at(self.extras, 0), u32_at(self.extras, 4))
+        } else {
+            (0, 0)
+        };
+        Put {
+            mode,
+            key: self.key,
+            value,
+            flags,
+            expires_at: expiry(i64::from(time), now),
+            cas: self.head.cas,
+            stale: false,
+            binary: false,
+        }
+    }
+}
+
+/// A response without its opcode and opaque, which are the request's.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Response<'a> {
+    status: u16,
+    extras: &'a [u8],
+    key: &'a [u8],
+    value: &'a [u8],
+    cas: u64,
+}
+
+fn respond(out: &mut Out<'_>, head: &Head, response: Response<'_>) {
+    let Response {
+        status,
+        extras,
+        key,
+        value,
+        cas,
+    } = response;
+    let mut bytes = [0; HEAD];
+    bytes[0] = RESPONSE;
+    bytes[1] = head.code;
+    bytes[2..4].copy_from_slice(&(key.len() as u16).to_be_bytes());
+    bytes[4] = extras.len() as u8;
+    bytes[6..8].copy_from_slice(&status.to_be_bytes());
+    let body = (extras.len() + key.len() + value.len()) as u32;
+    bytes[8..12].copy_from_slice(&body.to_be_bytes());
+    bytes[12..16].copy_from_slice(&head.opaque);
+    bytes[16..24].copy_from_slice(&cas.to_be_bytes());
+    out.raw(&bytes);
+    out.raw(extras);
+    out.raw(key);
+    out.raw(value);
+}
+
+fn respond_error(out: &mut Out<'_>, head: &Head, status: Status, text: &str) {
+    let response = Response {
+        status: status as u16,
+        value: text.as_bytes(),
+        ..Response::default()
+    };
+    respond(out, head, response);
+}
+
+/// Appends the last response of a connection that cannot go on.
+pub(super) fn fail(text: &str, out: &mut Vec<u8>) {
+    let head = Head {
+        code: 0,
+        key: 0,
+        extras: 0,
+        body: 0,
+        opaque: [0; 4],
+        cas: 0,
+    };
+    let mut out = Out::new(out, Protocol::Resp2);
+    respond_error(&mut out, &head, Status::Internal, text);
+}
+
+impl Memcached {
+    pub(super) fn answer(&self, out: &mut Vec<u8>, head: &Head, response: Response<'_>) {
+        let mut out = Out::for_client(out, Protocol::Resp2, &self.client.account);
+        respond(&mut out, head, response);
+    }
+
+    fn refuse(&self, server: &Server, out: &mut Vec<u8>, head: &Head, status: Status) {
+        self.refuse_saying(server, out, head, (status, status.text()));
+    }
+
+    fn refuse_saying(
+        &self,
+        server: &Server,
+        out: &mut Vec<u8>,
+        head: &Head,
+        (status, text): (Status, &str),
+    ) {
+        if !matches!(
+            status,
+            Status::NotFound | Status::Exists | Status::NotStored
+        ) {
+            add(&server.stats.errors, 1);
+        }
+        let mut out = Out::for_client(out, Protocol::Resp2, &self.client.account);
+        respond_error(&mut out, head, status, text);
+    }
+
+    fn refuse_failed(&self, server: &Server, out: &mut Vec<u8>, head: &Head, error: &ItemError) {
+        self.count_refused(error);
+        let status = match error {
+            ItemError::Write(WriteError::Space(_)) => Status::NoMemory,
+            _ => Status::Internal,
+        };
+        self.refuse_saying(server, out, head, (status, &server_error(error)));
+    }
+
+    /// Executes the first request of `bytes`, with those like it that follow. Returns the length of
+    /// what is done.
+    pub(super) fn execute_binary(
+        &mut self,
+        server: &Server,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> (usize, Next) {
+        const CLOSE: Next = Next::Flow(Flow::Close);
+        if bytes[0] != REQUEST {
+            return (0, CLOSE);
+        }
+        let Some(request) = Request::parse(bytes) else {
+            let parts = Head::parse(bytes).map_or(0, |head| head.extras + head.key);
+            self.needed = HEAD + parts;
+            return (0, Next::Incomplete);
+        };
+        let Request { head, value, .. } = request;
+        let start = request.start();
+        if head.is_crooked() {
+            self.refuse(server, out, &head, Status::Unknown);
+            return (start, CLOSE);
+        }
+        let Some((op, quiet)) = op(head.code) else {
+            self.refuse(server, out, &head, Status::Unknown);
+            self.discards = value;
+            return (start, Next::More);
+        };
+        let is_open = matches!(op, Op::Login | Op::ListMechanisms | Op::Version);
+        if !self.authenticated && !is_open {
+            self.refuse(server, out, &head, Status::Auth);
+            return (start, CLOSE);
+        }
+        if self.is_too_long(request.key) || !request.is_formed(op) {
+            self.refuse(server, out, &head, Status::Invalid);
+            return (start, CLOSE);
+        }
+        if let Err(text) = self.permit_op(server, op, request.key) {
+            self.refuse_saying(server, out, &head, (Status::Auth, &text));
+            self.discards = value;
+            return (start, Next::More);
+        }
+        match op {
+            Op::Get { .. } => return self.binary_gets(server, bytes, out),
+            Op::Store(mode) => {
+                return self.binary_store(server, bytes, (&request, mode, quiet), out);
+            }
+            Op::Login => return self.binary_log_in(server, bytes, &request, out),
+            Op::Quit => {
+                if !quiet {
+                    self.answer(out, &head, Response::default());
+                }
+                return (start, CLOSE);
+            }
+            Op::Touch | Op::GetAndTouch { .. } => {
+                self.binary_touch(server, &request, (op, quiet), out);
+            }
+            Op::Delete => self.binary_delete(server, &request, quiet, out),
+            Op::Count { adds } => self.binary_count(server, &request, (adds, quiet), out),
+            Op::Flush => self.binary_flush(server, &request, quiet, out),
+            Op::Noop => self.answer(out, &head, Response::default()),
+            Op::Version => {
+                let value = super::MEMCACHED_VERSION.as_bytes();
+                self.answer(
+                    out,
+                    &head,
+                    Response {
+                        value,
+                        ..Response::default()
+                    },
+                );
+            }
+            Op::ListMechanisms => {
+                let value = b"PLAIN";
+                self.answer(
+                    out,
+                    &head,
+                    Response {
+                        value,
+                        ..Response::default()
+                    },
+                );
+            }
+            Op::Stat => self.stats_binary(server, &head, request.key, out),
+        }
+        // Some clients send a value where there is none to be.
+        self.discards = value;
+        (start, Next::More)
+    }
+
+    fn permit_op(&self, server: &Server, op: Op, key: &[u8]) -> Result<(), String> {
+        let as_command = match op {
+            Op::Get { .. } => "get",
+            Op::Touch => "expire",
+            Op::GetAndTouch { .. } => {
+                self.permit(server, "get", Some(key))?;
+                "expire"
+            }
+            Op::Store(_) => "set",
+            Op::Delete => "del",
+            Op::Count { .. } => "incrby",
+            Op::Flush => return self.permit(server, "flushdb", None),
+            Op::Stat => return self.permit(server, "info", None),
+            Op::Quit | Op::Noop | Op::Version | Op::ListMechanisms | Op::Login => return Ok(()),
+        };
+        self.permit(server, as_command, Some(key))
+    }
+
+    /// Answers retrievals that follow one another.
+    fn binary_gets(&mut self, server: &Server, bytes: &[u8], out: &mut Vec<u8>) -> (usize, Next) {
+        /// The head, whether the key is shown, whether a miss is not, and the end.
+        #[derive(Clone, Copy)]
+        struct Tag {
+            head: Head,
+            with_key: bool,
+            quiet: bool,
+            end: usize,
+        }
+        let mut wanted: Vec<Wanted<'_, Tag>> = Vec::new();
+        let mut end = 0;
+        while wanted.len() < AT_ONCE
+            && bytes.get(end) == Some(&REQUEST)
+            && let Some(request) = Request::parse(&bytes[end..])
+            && let Some((get @ Op::Get { with_key }, quiet)) = op(request.head.code)
+            && !request.head.is_crooked()
+            && request.is_formed(get)
+            && !self.is_too_long(request.key)
+            && self.permit(server, "get", Some(request.key)).is_ok()
+        {
+            end += request.end();
+            let tag = Tag {
+                head: request.head,
+                with_key,
+                quiet,
+                end,
+            };
+            wanted.push(Wanted {
+                key: request.key,
+                tag,
+            });
+        }
+        let now = self.items.now();
+        let items = std::sync::Arc::clone(&self.items);
+        let (done, failed) = self.get(now, &wanted, out, |out, tag: Tag, key, item| {
+            items.details.note(key, DetailUse::Get(item.is_some()));
+            let shown = if tag.with_key { key } else { b"" };
+            match item {
+                Some(item) => {
+                    let response = Response {
+                        extras: &item.flags.to_be_bytes(),
+                        key: shown,
+                        value: item.value,
+                        cas: item.cas,
+                        ..Response::default()
+                    };
+                    respond(out, &tag.head, response);
+                }
+                None if tag.quiet => {}
+                None => respond_miss(out, &tag.head, shown),
+            }
+        });
+        let first = wanted.first().map_or(&b""[..], |wanted| wanted.key);
+        self.note(server, "get", first, done as u64);
+        let executed = done.checked_sub(1).map_or(0, |last| wanted[last].tag.end);
+        if let (Some(e), Some(next)) = (failed, wanted.get(done)) {
+            self.refuse_failed(server, out, &next.tag.head, &e);
+            return (next.tag.end, Next::More);
+        }
+        let next = if done < wanted.len() {
+            Next::Send
+        } else {
+            Next::More
+        };
+        (executed, next)
+    }
+
+    fn binary_touch(
+        &mut self,
+        server: &Server,
+        request: &Request<'_>,
+        (op, quiet): (Op, bool),
+        out: &mut Vec<u8>,
+    ) {
+        let now = self.items.now();
+        let (head, key) = (&request.head, request.key);
+        let expires_at = expiry(i64::from(u32_at(request.extras, 0)), now);
+        let with_value = op != Op::Touch;
+        let shown = if op == (Op::GetAndTouch { with_key: true }) {
+            key
+        } else {
+            b""
+        };
+        self.wrote();
+        let mut found = Vec::new();
+        let touched = self.items.touch(now, key, expires_at, |item| {
+            found.clear();
+            if with_value {
+                found.extend_from_slice(item.value);
+            }
+            (item.flags, item.cas)
+        });
+        match touched {
+            Ok(Some((flags, cas))) => {
+                self.items.note_read(now, &[key]);
+                let response = Response {
+                    extras: &flags.to_be_bytes(),
+                    key: shown,
+                    value: &found,
+                    cas,
+                    ..Response::default()
+                };
+                self.answer(out, head, response);
+            }
+            Ok(None) if quiet => {}
+            Ok(None) => {
+                let mut out = Out::for_client(out, Protocol::Resp2, &self.client.account);
+                respond_miss(&mut out, head, shown);
+            }
+            Err(e) => self.refuse_failed(server, out, head, &e),
+        }
+        self.note(server, "touch", key, 1);
+    }
+
+    fn binary_store(
+        &mut self,
+        server: &Server,
+        bytes: &[u8],
+        (request, mode, quiet): (&Request<'_>, Mode, bool),
+        out: &mut Vec<u8>,
+    ) -> (usize, Next) {
+        let (head, start) = (&request.head, request.start());
+        let now = self.items.now();
+        let mut put = request.put(mode, b"", now);
+        if size(put.key.len(), put.flags, request.value) > self.items.limits.item {
+            add(&self.items.counters.store_too_large, 1);
+            self.discards = request.value;
+            if mode == Mode::Set {
+                // No older value may be taken for the new one.
+                self.wrote();
+                if let Err(e) = self.items.delete(now, put.key, None) {
+                    self.refuse_failed(server, out, head, &e);
+                    return (start, Next::More);
+                }
+            }
+            self.refuse(server, out, head, Status::TooLarge);
+            return (start, Next::More);
+        }
+        let Some(value) = bytes.get(start..request.end()) else {
+            self.needed = request.end();
+            return (0, Next::Incomplete);
+        };
+        if mode == Mode::Set && head.cas == 0 {
+            return self.binary_sets(server, bytes, now, out);
+        }
+        put.value = value;
+        if head.cas != 0 && !matches!(mode, Mode::Append | Mode::Prepend) {
+            put.mode = Mode::Cas;
+        }
+        self.items.details.note(put.key, DetailUse::Set);
+        self.wrote();
+        let items = &self.items;
+        let stored = Self::perhaps_long(value.len(), || items.store(now, &put));
+        match stored {
+            Ok(Stored::Stored(cas)) => {
+                if !quiet {
+                    self.answer(
+                        out,
+                        head,
+                        Response {
+                            cas,
+                            ..Response::default()
+                        },
+                    );
+                }
+            }
+            Ok(Stored::Exists) => self.refuse(server, out, head, Status::Exists),
+            Ok(Stored::NotFound) => self.refuse(server, out, head, Status::NotFound),
+            Ok(Stored::NotStored) => {
+                let status = match put.mode {
+                    Mode::Add => Status::Exists,
+                    Mode::Replace => Status::NotFound,
+                    _ => Status::NotStored,
+                };
+                self.refuse(server, out, head, status);
+            }
+            Err(e) => self.refuse_failed(server, out, head, &e),
+        }
+        self.note(server, "set", put.key, 1);
+        (request.end(), Next::More)
+    }
+
+    /// Stores items whatever there is: all that follow one another.
+    fn binary_sets(
+        &mut self,
+        server: &Server,
+        bytes: &[u8],
+        now: u64,
+        out: &mut Vec<u8>,
+    ) -> (usize, Next) {
+        let (mut puts, mut heads, mut end, mut held) = (Vec::new(), Vec::new(), 0, 0);
+        while puts.len() < AT_ONCE
+            && held < MAX_BATCH_BYTES
+            && bytes.get(end) == Some(&REQUEST)
+            && let Some(request) = Request::parse(&bytes[end..])
+            && let Some((put, quiet)) = request.plain_put(&bytes[end..], now)
+            && !self.is_too_long(put.key)
+            && size(put.key.len(), put.flags, put.value.len()) <= self.items.limits.item
+            && self.permit(server, "set", Some(put.key)).is_ok()
+        {
+            self.items.details.note(put.key, DetailUse::Set);
+            end += request.end();
+            held += put.value.len();
+            puts.push(put);
+            heads.push((request.head, quiet));
+        }
+        for (stored, (head, quiet)) in self.set(now, &puts).into_iter().zip(&heads) {
+            match stored {
+                Ok(_) if *quiet => {}
+                Ok(cas) => self.answer(
+                    out,
+                    head,
+                    Response {
+                        cas,
+                        ..Response::default()
+                    },
+                ),
+                Err(e) => self.refuse_failed(server, out, head, &e),
+            }
+        }
+        let first = puts.first().map_or(&b""[..], |put| put.key);
+        self.note(server, "set", first, puts.len() as u64);
+        (end, Next::More)
+    }
+
+    fn binary_delete(
+        &mut self,
+        server: &Server,
+        request: &Request<'_>,
+        quiet: bool,
+        out: &mut Vec<u8>,
+    ) {
+        let (head, key) = (&request.head, request.key);
+        self.wrote();
+        self.items.details.note(key, DetailUse::Delete);
+        let cas = Some(head.cas).filter(|cas| *cas != 0);
+        match self.items.delete(self.items.now(), key, cas) {
+            Ok(Deleted::Done) => {
+                self.items.counters.count_delete(true);
+                if !quiet {
+                    self.answer(out, head, Response::default());
+                }
+            }
+            Ok(Deleted::Exists) => self.refuse(server, out, head, Status::Exists),
+            Ok(Deleted::NotFound) => {
+                self.items.counters.count_delete(false);
+                self.refuse(server, out, head, Status::NotFound);
+            }
+            Err(e) => self.refuse_failed(server, out, head, &e),
+        }
+        self.note(server, "delete", key, 1);
+    }
+
+    fn binary_count(
+        &mut self,
+        server: &Server,
+        request: &Request<'_>,
+        (adds, quiet): (bool, bool),
+        out: &mut Vec<u8>,
+    ) {
+        let now = self.items.now();
+        let (head, key, extras) = (&request.head, request.key, request.extras);
+        let time = u32_at(extras, 16);
+        let initial = (u64_at(extras, 8), expiry(i64::from(time), now));
+        let delta = Delta {
+            adds,
+            by: u64_at(extras, 0),
+            cas: head.cas,
+            initial: (time != NEVER_MAKE).then_some(initial),
+            expires_at: None,
+        };
+        self.wrote();
+        match self.items.count(now, key, &delta) {
+            Ok(Counted::Done { value, cas, .. }) => {
+                if !quiet {
+                    let value = &value.to_be_bytes();
+                    self.answer(
+                        out,
+                        head,
+                        Response {
+                            value,
+                            cas,
+                            ..Response::default()
+                        },
+                    );
+                }
+            }
+            Ok(Counted::NotFound) => self.refuse(server, out, head, Status::NotFound),
+            Ok(Counted::NotANumber) => self.refuse(server, out, head, Status::NotANumber),
+            Ok(Counted::Exists) => self.refuse(server, out, head, Status::Exists),
+            Err(e) => self.refuse_failed(server, out, head, &e),
+        }
+        self.note(server, if adds { "incr" } else { "decr" }, key, 1);
+    }
+
+    fn binary_flush(
+        &mut self,
+        server: &Server,
+        request: &Request<'_>,
+        quiet: bool,
+        out: &mut Vec<u8>,
+    ) {
+        let now = self.items.now();
+        add(&self.items.counters.cmd_flush, 1);
+        self.unsettled = true;
+        let at = expiry(i64::from(u32_at(request.extras, 0)), now);
+        match self.items.flush(at) {
+            Ok(()) if quiet => {}
+            Ok(()) => self.answer(out, &request.head, Response::default()),
+            Err(e) => self.refuse_failed(server, out, &request.head, &e.into()),
+        }
+        self.note(server, "flush_all", b"", 1);
+    }
+
+    /// SASL's mechanism PLAIN: a name to act as, the user's name and the password, with zeros
+    /// between.
+    fn binary_log_in(
+        &mut self,
+        server: &Server,
+        bytes: &[u8],
+        request: &Request<'_>,
+        out: &mut Vec<u8>,
+    ) -> (usize, Next) {
+        let head = &request.head;
+        if request.value > LONGEST_LOGIN {
+            self.refuse(server, out, head, Status::Invalid);
+            return (request.start(), Next::Flow(Flow::Close));
+        }
+        let Some(value) = bytes.get(request.start()..request.end()) else {
+            self.needed = request.end();
+            return (0, Next::Incomplete);
+        };
+        let mut parts = value.split(|byte| *byte == 0);
+        let parts = (parts.next(), parts.next(), parts.next(), parts.next());
+        let is_begin = head.code == 0x21 && request.key == b"PLAIN";
+        let outcome = match parts {
+            (Some(_), Some(name), Some(password), None) if is_begin => {
+                self.log_in(server, name, password)
+            }
+            _ => {
+                let counters = &self.items.counters;
+                add(&counters.auth_cmds, 1);
+                add(&counters.auth_errors, 1);
+                Err(std::time::Duration::ZERO)
+            }
+        };
+        let flow = match outcome {
+            Ok(()) => {
+                let value = b"Authenticated";
+                self.answer(
+                    out,
+                    head,
+                    Response {
+                        value,
+                        ..Response::default()
+                    },
+                );
+                return (request.end(), Next::More);
+            }
+            Err(after) if after.is_zero() => Flow::Go,
+            Err(after) => Flow::Sleep(after),
+        };
+        self.refuse(server, out, head, Status::Auth);
+        (request.end(), Next::Flow(flow))
+    }
+
+    /// Appends a statistic; the last one is empty.
+    pub(super) fn answer_stat(&self, out: &mut Vec<u8>, head: &Head, key: &[u8], value: &[u8]) {
+        let response = Response {
+            key,
+            value,
+            ..Response::default()
+        };
+        self.answer(out, head, response);
+    }
+
+    pub(super) fn refuse_stat(&self, server: &Server, out: &mut Vec<u8>, head: &Head) {
+        self.refuse(server, out, head, Status::NotFound);
+    }
+}
+
+fn respond_miss(out: &mut Out<'_>, head: &Head, key: &[u8]) {
+    if key.is_empty() {
+        return respond_error(out, head, Status::NotFound, Status::NotFound.text());
+    }
+    let response = Response {
+        status: Status::NotFound as u16,
+        key,
+        ..Response::default()
+    };
+    respond(out, head, response);
+}

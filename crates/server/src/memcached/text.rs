@@ -1,0 +1,845 @@
+//! The text protocol: lines, their words, and the classic commands.
+
+use super::{AT_ONCE, Memcached, Next, Wanted, expiry, server_error};
+use crate::budget::Part;
+use crate::conversation::{ENOUGH_OUTPUT, Flow};
+use crate::items::ItemError;
+use crate::items::change::{Counted, Deleted, Delta, MAX_BATCH_BYTES, Mode, Put, Stored};
+use crate::items::record::{Item, size};
+use crate::items::{self};
+use crate::parse::c_number::{signed, unsigned};
+use crate::reply::{Out, Protocol};
+use crate::server::Server;
+use crate::table::add;
+use smallvec::SmallVec;
+use std::io::Write;
+
+/// The words of a command that are told apart, its end included: what memcached takes.
+const MAX_WORDS: usize = 24;
+/// The longest line that is no retrieval, besides a key.
+const LONGEST_LINE: usize = 2048;
+/// The longest name and password.
+const LONGEST_LOGIN: usize = 1024;
+
+pub(super) const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
+const BAD_TIME: &str = "CLIENT_ERROR invalid exptime argument";
+pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
+pub(super) const NOT_A_NUMBER: &str =
+    "CLIENT_ERROR cannot increment or decrement non-numeric value";
+
+/// The words of a line.
+pub(super) struct Words<'a> {
+    words: SmallVec<[&'a [u8]; MAX_WORDS]>,
+    /// What is behind the last of them.
+    rest: &'a [u8],
+}
+
+impl<'a> Words<'a> {
+    fn new(line: &'a [u8]) -> Self {
+        // To memcached a line is a C string.
+        let line = memchr::memchr(0, line).map_or(line, |end| &line[..end]);
+        let (mut words, mut rest) = (SmallVec::new(), line);
+        while words.len() < MAX_WORDS - 1 {
+            let Some(start) = rest.iter().position(|byte| *byte != b' ') else {
+                rest = b"";
+                break;
+            };
+            let word = &rest[start..];
+            let end = memchr::memchr(b' ', word).unwrap_or(word.len());
+            words.push(&word[..end]);
+            rest = word.get(end + 1..).unwrap_or_default();
+        }
+        Self { words, rest }
+    }
+
+    /// Returns their number, with the end of the line counted as one, as memcached does.
+    pub fn len(&self) -> usize {
+        self.words.len() + 1
+    }
+
+    pub fn get(&self, at: usize) -> &'a [u8] {
+        self.words.get(at).copied().unwrap_or_default()
+    }
+
+    pub fn from(&self, at: usize) -> &[&'a [u8]] {
+        self.words.get(at..).unwrap_or_default()
+    }
+
+    /// Returns all words from one on, however many there are.
+    fn all_from(&self, at: usize) -> impl Iterator<Item = &'a [u8]> {
+        let more = self.rest.split(|byte| *byte == b' ');
+        let words: SmallVec<[&'a [u8]; MAX_WORDS]> = self.from(at).into();
+        words
+            .into_iter()
+            .chain(more.filter(|word| !word.is_empty()))
+    }
+
+    /// Returns true if the last one is `noreply`.
+    fn no_reply(&self) -> bool {
+        self.words.last().is_some_and(|word| *word == b"noreply")
+    }
+}
+
+/// Returns the first line of `bytes` without its end, and the length with it.
+fn first_line(bytes: &[u8], searched: usize) -> Option<(&[u8], usize)> {
+    let end = searched + memchr::memchr(b'\n', bytes.get(searched..)?)?;
+    let mut line = &bytes[..end];
+    if line.len() > 1
+        && let Some(without) = line.strip_suffix(b"\r")
+    {
+        line = without;
+    }
+    Some((line, end + 1))
+}
+
+fn is_get(words: &Words<'_>) -> Option<bool> {
+    match words.get(0) {
+        b"get" | b"bget" => Some(false),
+        b"gets" => Some(true),
+        _ => None,
+    }
+}
+
+/// A store of a pipeline that nothing speaks against, with all of its value.
+struct Plain<'a> {
+    put: Put<'a>,
+    no_reply: bool,
+    end: usize,
+}
+
+impl Memcached {
+    /// Executes the first command of `bytes`, with those like it that follow. Returns the length of
+    /// what is done.
+    pub(super) fn execute_text(
+        &mut self,
+        server: &Server,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> (usize, Next) {
+        let Some((line, end)) = first_line(bytes, self.searched.min(bytes.len())) else {
+            return self.without_line(bytes);
+        };
+        if !self.authenticated {
+            return self.log_in_by_set(server, bytes, (line, end), out);
+        }
+        let words = Words::new(line);
+        if words.get(0).len() < 2 {
+            self.say(out, false, "ERROR");
+            return (end, Next::More);
+        }
+        if let Some(with_cas) = is_get(&words) {
+            if words.len() < 3 {
+                self.say(out, false, "ERROR");
+                return (end, Next::More);
+            }
+            return self.gets(server, bytes, (words, with_cas, end), out);
+        }
+        if let Some(mode) = mode_of(words.get(0)) {
+            return self.stores(server, bytes, (mode, &words, end), out);
+        }
+        let now = self.items.now();
+        match words.get(0) {
+            b"gat" | b"gats" => return self.gat(server, &words, end, out),
+            b"ms" => return self.meta_set(server, bytes, (&words, end), out),
+            b"mg" => self.meta_get(server, &words, out),
+            b"md" => self.meta_delete(server, &words, out),
+            b"ma" => self.meta_count(server, &words, out),
+            b"me" => self.meta_debug(server, &words, out),
+            b"mn" => {
+                self.note(server, "mn", b"", 1);
+                self.say(out, false, "MN");
+            }
+            b"incr" => self.incr_or_decr(server, (&words, true), now, out),
+            b"decr" => self.incr_or_decr(server, (&words, false), now, out),
+            b"delete" => self.delete(server, &words, now, out),
+            b"touch" => self.touch(server, &words, now, out),
+            b"stats" => self.stats_text(server, &words, out),
+            b"flush_all" => self.flush_all(server, &words, now, out),
+            b"version" => {
+                self.note(server, "version", b"", 1);
+                self.say(out, false, &format!("VERSION {}", super::MEMCACHED_VERSION));
+            }
+            b"verbosity" => self.verbosity(server, &words, out),
+            b"debugtime" if self.may_debug() => self.debugtime(server, &words, out),
+            b"quit" => return (end, Next::Flow(Flow::Close)),
+            b"shutdown" => {
+                if let Some(flow) = self.shutdown(server, &words, out) {
+                    return (end, Next::Flow(flow));
+                }
+            }
+            _ => {
+                let last = words.words.last().copied().unwrap_or_default();
+                if last.starts_with(b"HTTP/") {
+                    return (end, Next::Flow(Flow::Close));
+                }
+                add(&server.stats.errors, 1);
+                self.say(out, false, "ERROR");
+            }
+        }
+        (end, Next::More)
+    }
+
+    /// Decides on input without the end of a line.
+    fn without_line(&mut self, bytes: &[u8]) -> (usize, Next) {
+        let most = if self.authenticated {
+            LONGEST_LINE + self.items.limits.key
+        } else {
+            LONGEST_LINE
+        };
+        if bytes.len() > most {
+            let start = bytes.iter().position(|byte| *byte != b' ');
+            let line = bytes
+                .get(start.unwrap_or(bytes.len())..)
+                .unwrap_or_default();
+            let is_get = line.starts_with(b"get ") || line.starts_with(b"gets ");
+            if !self.authenticated || !is_get || bytes.len() - line.len() > 100 {
+                let client = &self.client.address;
+                tracing::debug!(client = %client, "disconnected: its line does not end");
+                return (0, Next::Flow(Flow::Close));
+            }
+        }
+        self.searched = bytes.len();
+        (0, Next::Incomplete)
+    }
+
+    /// Appends a line, unless there is to be none.
+    pub(super) fn say(&self, out: &mut Vec<u8>, no_reply: bool, text: &str) {
+        if !no_reply {
+            let mut out = Out::for_client(out, Protocol::Resp2, &self.client.account);
+            out.raw(text.as_bytes());
+            out.raw(b"\r\n");
+        }
+    }
+
+    /// Appends the line of an error that is the server's.
+    pub(super) fn say_failed(
+        &self,
+        server: &Server,
+        out: &mut Vec<u8>,
+        no_reply: bool,
+        error: &ItemError,
+    ) {
+        add(&server.stats.errors, 1);
+        self.count_refused(error);
+        self.say(
+            out,
+            no_reply,
+            &format!("SERVER_ERROR {}", server_error(error)),
+        );
+    }
+
+    /// Returns true if the key of a command is longer than keys may be.
+    pub(super) fn is_too_long(&self, key: &[u8]) -> bool {
+        key.len() > self.items.limits.key
+    }
+
+    /// Logs in: `set` with any key, and a name and a password as its value.
+    fn log_in_by_set(
+        &mut self,
+        server: &Server,
+        bytes: &[u8],
+        (line, end): (&[u8], usize),
+        out: &mut Vec<u8>,
+    ) -> (usize, Next) {
+        let words = Words::new(line);
+        let len = signed(words.get(4)).and_then(|len| usize::try_from(len).ok());
+        let len = len.filter(|_| words.get(0) == b"set" && words.len() >= 6);
+        let Some(len) = len.filter(|len| *len <= LONGEST_LOGIN) else {
+            self.say(out, false, "CLIENT_ERROR unauthenticated");
+            return (end, Next::More);
+        };
+        let whole = end + len + 2;
+        let Some(value) = bytes.get(end..whole) else {
+            self.needed = whole;
+            return (0, Next::Incomplete);
+        };
+        let Some(value) = value.strip_suffix(b"\r\n") else {
+            self.say(out, false, "CLIENT_ERROR bad command line termination");
+            return (whole, Next::More);
+        };
+        let login = Words::new(value);
+        if login.len() < 3 {
+            self.say(out, false, "CLIENT_ERROR bad authentication token format");
+            return (whole, Next::More);
+        }
+        match self.log_in(server, login.get(0), login.get(1)) {
+            Ok(()) => {
+                self.say(out, false, "STORED");
+                (whole, Next::More)
+            }
+            Err(after) => {
+                self.say(out, false, "CLIENT_ERROR authentication failure");
+                let flow = if after.is_zero() {
+                    Flow::Go
+                } else {
+                    Flow::Sleep(after)
+                };
+                (whole, Next::Flow(flow))
+            }
+        }
+    }
+
+    /// Answers `get` and `gets`, and those that follow at once.
+    fn gets<'a>(
+        &mut self,
+        server: &Server,
+        bytes: &'a [u8],
+        (words, with_cas, end): (Words<'a>, bool, usize),
+        out: &mut Vec<u8>,
+    ) -> (usize, Next) {
+        /// Whether the cas is shown, and whether it is the last key of its command.
+        #[derive(Clone, Copy)]
+        struct Tag {
+            with_cas: bool,
+            is_last: bool,
+        }
+        let mut wanted: Vec<Wanted<'_, Tag>> = Vec::new();
+        // The number of keys up to the end of each command, and where it ends.
+        let mut ends: Vec<(usize, usize)> = Vec::new();
+        let (mut words, mut with_cas, mut end) = (words, with_cas, end);
+        loop {
+            let before = wanted.len();
+            let mut refused = None;
+            for key in words.all_from(1) {
+                if self.is_too_long(key) {
+                    refused = Some(BAD_FORMAT.to_owned());
+                } else if let Err(text) = self.permit(server, "get", Some(key)) {
+                    refused = Some(format!("CLIENT_ERROR {text}"));
+                } else {
+                    let is_last = false;
+                    wanted.push(Wanted {
+                        key,
+                        tag: Tag { with_cas, is_last },
+                    });
+                    continue;
+                }
+                break;
+            }
+            if let Some(text) = refused {
+                wanted.truncate(before);
+                if ends.is_empty() {
+                    add(&server.stats.errors, 1);
+                    self.say(out, false, &text);
+                    return (end, Next::More);
+                }
+                break;
+            }
+            if let Some(last) = wanted.last_mut() {
+                last.tag.is_last = true;
+            }
+            ends.push((wanted.len(), end));
+            if wanted.len() >= AT_ONCE {
+                break;
+            }
+            let rest = &bytes[end..];
+            let Some((line, length)) = first_line(rest, 0) else {
+                break;
+            };
+            words = Words::new(line);
+            match is_get(&words) {
+                Some(it) if words.len() >= 3 => with_cas = it,
+                _ => break,
+            }
+            end += length;
+        }
+        let now = self.items.now();
+        let answered = std::mem::take(&mut self.answered).min(wanted.len());
+        let rest = &wanted[answered..];
+        let items = std::sync::Arc::clone(&self.items);
+        let mut head = Vec::new();
+        let (done, failed) = self.get(now, rest, out, |out, tag: Tag, key, item| {
+            items
+                .details
+                .note(key, items::DetailUse::Get(item.is_some()));
+            if let Some(item) = item {
+                value(&mut head, out, key, item, tag.with_cas);
+            }
+            if tag.is_last {
+                out.raw(b"END\r\n");
+            }
+        });
+        let done = answered + done;
+        let of_whole = |(keys, _): &&(usize, usize)| *keys <= done;
+        let whole = ends.iter().take_while(of_whole).count();
+        let name = if with_cas { "gets" } else { "get" };
+        let first = wanted.first().map_or(&b""[..], |wanted| wanted.key);
+        self.note(server, name, first, whole as u64);
+        let (keys, executed) = whole.checked_sub(1).map_or((0, 0), |last| ends[last]);
+        if let Some(e) = failed {
+            self.say_failed(server, out, false, &e);
+            // The command that failed is done with that.
+            let end = ends.get(whole).map_or(executed, |(_, end)| *end);
+            return (end, Next::More);
+        }
+        self.answered = done - keys;
+        let next = if done < wanted.len() {
+            Next::Send
+        } else {
+            Next::More
+        };
+        (executed, next)
+    }
+
+    /// Answers `gat` and `gats`, as far as there is room for replies.
+    fn gat(
+        &mut self,
+        server: &Server,
+        words: &Words<'_>,
+        end: usize,
+        out: &mut Vec<u8>,
+    ) -> (usize, Next) {
+        let with_cas = words.get(0) == b"gats";
+        let refused = if words.len() < 3 {
+            Some("ERROR".to_owned())
+        } else if signed(words.get(1)).is_none() {
+            Some(BAD_TIME.to_owned())
+        } else if words.all_from(2).any(|key| self.is_too_long(key)) {
+            Some(BAD_FORMAT.to_owned())
+        } else {
+            let mut keys = words.all_from(2);
+            let denied = keys.find_map(|key| self.permit_touch(server, key).err());
+            denied.map(|text| format!("CLIENT_ERROR {text}"))
+        };
+        if let Some(text) = refused {
+            add(&server.stats.errors, 1);
+            self.say(out, false, &text);
+            return (end, Next::More);
+        }
+        let now = self.items.now();
+        let expires_at = expiry(time(words.get(1)).unwrap_or(0), now);
+        let mut head = Vec::new();
+        let mut answered = std::mem::take(&mut self.answered);
+        for key in words.all_from(2).skip(answered) {
+            self.wrote();
+            let mut found = Vec::new();
+            let touched = self.items.touch(now, key, expires_at, |item| {
+                found.clear();
+                found.extend_from_slice(item.value);
+                (item.flags, item.cas)
+            });
+            match touched {
+                Ok(Some((flags, cas))) => {
+                    let item = Item {
+                        flags,
+                        cas,
+                        marks: 0,
+                        expires_at,
+                        value: &found,
+                    };
+                    self.items.note_read(now, &[key]);
+                    let mut out = Out::for_client(out, Protocol::Resp2, &self.client.account);
+                    value(&mut head, &mut out, key, &item, with_cas);
+                }
+                Ok(None) => {}
+                Err(e) => {
+                    self.say_failed(server, out, false, &e);
+                    return (end, Next::More);
+                }
+            }
+            answered += 1;
+            if out.len() >= ENOUGH_OUTPUT {
+                self.answered = answered;
+                return (0, Next::Send);
+            }
+        }
+        self.note(server, "gat", words.get(2), 1);
+        self.say(out, false, "END");
+        (end, Next::More)
+    }
+
+    fn permit_touch(&self, server: &Server, key: &[u8]) -> Result<(), String> {
+        self.permit(server, "get", Some(key))?;
+        self.permit(server, "expire", Some(key))
+    }
+
+    /// Executes a store. Plain ones that follow a plain one go with it.
+    fn stores(
+        &mut self,
+        server: &Server,
+        bytes: &[u8],
+        (mode, words, end): (Mode, &Words<'_>, usize),
+        out: &mut Vec<u8>,
+    ) -> (usize, Next) {
+        let (put, length) = match self.parse_store(mode, words) {
+            Ok(parsed) => parsed,
+            Err(text) => {
+                add(&server.stats.errors, 1);
+                self.say(out, text != "ERROR" && words.no_reply(), text);
+                return (end, Next::More);
+            }
+        };
+        let no_reply = words.no_reply();
+        let refused = if size(put.key.len(), put.flags, length) > self.items.limits.item {
+            add(&self.items.counters.store_too_large, 1);
+            if mode == Mode::Set {
+                // No older value may be taken for the new one.
+                self.wrote();
+                if let Err(e) = self.items.delete(self.items.now(), put.key, None) {
+                    self.say_failed(server, out, no_reply, &e);
+                    self.discards = length + 2;
+                    return (end, Next::More);
+                }
+            }
+            Some(TOO_LARGE.to_owned())
+        } else {
+            let denied = self.permit(server, "set", Some(put.key)).err();
+            denied.map(|text| format!("CLIENT_ERROR {text}"))
+        };
+        if let Some(text) = refused {
+            add(&server.stats.errors, 1);
+            self.say(out, no_reply, &text);
+            self.discards = length + 2;
+            return (end, Next::More);
+        }
+        let whole = end + length + 2;
+        let Some(value) = bytes.get(end..whole) else {
+            self.needed = whole;
+            return (0, Next::Incomplete);
+        };
+        let Some(value) = value.strip_suffix(b"\r\n") else {
+            self.say(out, no_reply, "CLIENT_ERROR bad data chunk");
+            return (whole, Next::More);
+        };
+        let put = Put { value, ..put };
+        let details = &self.items.details;
+        details.note(put.key, items::DetailUse::Set);
+        if mode == Mode::Set {
+            let first = Plain {
+                put,
+                no_reply,
+                end: whole,
+            };
+            return self.set_together(server, bytes, first, out);
+        }
+        self.wrote();
+        let (items, now) = (&self.items, self.items.now());
+        match Self::perhaps_long(value.len(), || items.store(now, &put)) {
+            Ok(stored) => self.say(
+                out,
+                no_reply,
+                match stored {
+                    Stored::Stored(_) => "STORED",
+                    Stored::NotStored => "NOT_STORED",
+                    Stored::Exists => "EXISTS",
+                    Stored::NotFound => "NOT_FOUND",
+                },
+            ),
+            Err(e) => self.say_failed(server, out, no_reply, &e),
+        }
+        let name = match mode {
+            Mode::Add => "add",
+            Mode::Replace => "replace",
+            Mode::Append => "append",
+            Mode::Prepend => "prepend",
+            _ => "cas",
+        };
+        self.note(server, name, put.key, 1);
+        (whole, Next::More)
+    }
+
+    /// Stores an item, and those of the plain stores that follow.
+    fn set_together(
+        &mut self,
+        server: &Server,
+        bytes: &[u8],
+        first: Plain<'_>,
+        out: &mut Vec<u8>,
+    ) -> (usize, Next) {
+        let (mut held, mut end) = (first.put.value.len(), first.end);
+        let mut silent: SmallVec<[bool; 8]> = SmallVec::new();
+        silent.push(first.no_reply);
+        let mut puts: Vec<Put<'_>> = vec![first.put];
+        while puts.len() < AT_ONCE
+            && held < MAX_BATCH_BYTES
+            && let Some(plain) = self.plain_store(server, &bytes[end..])
+        {
+            self.items
+                .details
+                .note(plain.put.key, items::DetailUse::Set);
+            held += plain.put.value.len();
+            end += plain.end;
+            puts.push(plain.put);
+            silent.push(plain.no_reply);
+        }
+        let now = self.items.now();
+        for (stored, no_reply) in self.set(now, &puts).into_iter().zip(silent) {
+            match stored {
+                Ok(_) => self.say(out, no_reply, "STORED"),
+                Err(e) => self.say_failed(server, out, no_reply, &e),
+            }
+        }
+        self.note(server, "set", puts[0].key, puts.len() as u64);
+        (end, Next::More)
+    }
+
+    /// Returns the command that comes first, if it is a store that nothing speaks against.
+    fn plain_store<'a>(&self, server: &Server, bytes: &'a [u8]) -> Option<Plain<'a>> {
+        let rest = bytes.get(..bytes.len().min(LONGEST_LINE))?;
+        let (line, end) = first_line(rest, 0)?;
+        let line = &bytes[..line.len()];
+        let words = Words::new(line);
+        if words.get(0) != b"set" {
+            return None;
+        }
+        let (put, length) = self.parse_store(Mode::Set, &words).ok()?;
+        if size(put.key.len(), put.flags, length) > self.items.limits.item {
+            return None;
+        }
+        let value = bytes.get(end..end + length + 2)?.strip_suffix(b"\r\n")?;
+        self.permit(server, "set", Some(put.key)).ok()?;
+        Some(Plain {
+            put: Put { value, ..put },
+            no_reply: words.no_reply(),
+            end: end + length + 2,
+        })
+    }
+
+    /// Returns the item of a store without its value, and the value's length.
+    fn parse_store<'a>(
+        &self,
+        mode: Mode,
+        words: &Words<'a>,
+    ) -> Result<(Put<'a>, usize), &'static str> {
+        let least = if mode == Mode::Cas { 7 } else { 6 };
+        if words.len() != least && words.len() != least + 1 {
+            return Err("ERROR");
+        }
+        let key = words.get(1);
+        if self.is_too_long(key) {
+            return Err(BAD_FORMAT);
+        }
+        let flags = flags(words.get(2)).ok_or(BAD_FORMAT)?;
+        let time = time(words.get(3)).ok_or(BAD_FORMAT)?;
+        let length = value_length(words.get(4)).ok_or(BAD_FORMAT)?;
+        let cas = if mode == Mode::Cas {
+            unsigned(words.get(5)).ok_or(BAD_FORMAT)?
+        } else {
+            0
+        };
+        let put = Put {
+            mode,
+            key,
+            value: b"",
+            flags,
+            expires_at: expiry(time, self.items.now()),
+            cas,
+            stale: false,
+            binary: false,
+        };
+        Ok((put, length))
+    }
+
+    fn touch(&mut self, server: &Server, words: &Words<'_>, now: u64, out: &mut Vec<u8>) {
+        if words.len() != 4 && words.len() != 5 {
+            return self.say(out, false, "ERROR");
+        }
+        let (key, no_reply) = (words.get(1), words.no_reply());
+        if self.is_too_long(key) {
+            return self.say(out, no_reply, BAD_FORMAT);
+        }
+        let Some(time) = time(words.get(2)) else {
+            return self.say(out, no_reply, BAD_TIME);
+        };
+        if let Err(text) = self.permit(server, "expire", Some(key)) {
+            return self.say(out, no_reply, &format!("CLIENT_ERROR {text}"));
+        }
+        self.wrote();
+        match self.items.touch(now, key, expiry(time, now), |_| ()) {
+            Ok(Some(())) => {
+                self.items.note_read(now, &[key]);
+                self.say(out, no_reply, "TOUCHED");
+            }
+            Ok(None) => self.say(out, no_reply, "NOT_FOUND"),
+            Err(e) => self.say_failed(server, out, no_reply, &e),
+        }
+        self.note(server, "touch", key, 1);
+    }
+
+    fn incr_or_decr(
+        &mut self,
+        server: &Server,
+        (words, adds): (&Words<'_>, bool),
+        now: u64,
+        out: &mut Vec<u8>,
+    ) {
+        if words.len() != 4 && words.len() != 5 {
+            return self.say(out, false, "ERROR");
+        }
+        let (key, no_reply) = (words.get(1), words.no_reply());
+        if self.is_too_long(key) {
+            return self.say(out, no_reply, BAD_FORMAT);
+        }
+        let Some(by) = unsigned(words.get(2)) else {
+            return self.say(out, no_reply, "CLIENT_ERROR invalid numeric delta argument");
+        };
+        if let Err(text) = self.permit(server, "incrby", Some(key)) {
+            return self.say(out, no_reply, &format!("CLIENT_ERROR {text}"));
+        }
+        self.wrote();
+        let delta = Delta {
+            adds,
+            by,
+            cas: 0,
+            initial: None,
+            expires_at: None,
+        };
+        match self.items.count(now, key, &delta) {
+            Ok(Counted::Done { value, .. }) => self.say(out, no_reply, &value.to_string()),
+            Ok(Counted::NotFound | Counted::Exists) => self.say(out, no_reply, "NOT_FOUND"),
+            Ok(Counted::NotANumber) => self.say(out, no_reply, NOT_A_NUMBER),
+            Err(e) => self.say_failed(server, out, no_reply, &e),
+        }
+        self.note(server, if adds { "incr" } else { "decr" }, key, 1);
+    }
+
+    fn delete(&mut self, server: &Server, words: &Words<'_>, now: u64, out: &mut Vec<u8>) {
+        if !(3..=5).contains(&words.len()) {
+            return self.say(out, false, "ERROR");
+        }
+        let key = words.get(1);
+        let no_reply = words.len() > 3 && words.no_reply();
+        let is_zero = words.get(2) == b"0";
+        let is_valid = match words.len() {
+            3 => true,
+            4 => is_zero || no_reply,
+            _ => is_zero && no_reply,
+        };
+        if !is_valid {
+            let usage = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]";
+            return self.say(out, no_reply, usage);
+        }
+        if self.is_too_long(key) {
+            return self.say(out, no_reply, BAD_FORMAT);
+        }
+        if let Err(text) = self.permit(server, "del", Some(key)) {
+            return self.say(out, no_reply, &format!("CLIENT_ERROR {text}"));
+        }
+        self.wrote();
+        self.items.details.note(key, items::DetailUse::Delete);
+        match self.items.delete(now, key, None) {
+            Ok(deleted) => {
+                let found = deleted == Deleted::Done;
+                self.items.counters.count_delete(found);
+                self.say(out, no_reply, if found { "DELETED" } else { "NOT_FOUND" });
+            }
+            Err(e) => self.say_failed(server, out, no_reply, &e),
+        }
+        self.note(server, "delete", key, 1);
+    }
+
+    fn flush_all(&mut self, server: &Server, words: &Words<'_>, now: u64, out: &mut Vec<u8>) {
+        if !(2..=4).contains(&words.len()) {
+            return self.say(out, false, "ERROR");
+        }
+        let no_reply = words.no_reply();
+        add(&self.items.counters.cmd_flush, 1);
+        let without = if no_reply { 3 } else { 2 };
+        let after = if words.len() == without {
+            0
+        } else {
+            match time(words.get(1)) {
+                Some(after) => after,
+                None => return self.say(out, no_reply, BAD_TIME),
+            }
+        };
+        if let Err(text) = self.permit(server, "flushdb", None) {
+            return self.say(out, no_reply, &format!("CLIENT_ERROR {text}"));
+        }
+        self.unsettled = true;
+        match self.items.flush(expiry(after.max(0), now)) {
+            Ok(()) => self.say(out, no_reply, "OK"),
+            Err(e) => self.say_failed(server, out, no_reply, &e.into()),
+        }
+        self.note(server, "flush_all", b"", 1);
+    }
+
+    fn verbosity(&mut self, server: &Server, words: &Words<'_>, out: &mut Vec<u8>) {
+        let text = if words.len() != 3 && words.len() != 4 {
+            return self.say(out, false, "ERROR");
+        } else if flags(words.get(1)).is_none() {
+            BAD_FORMAT
+        } else {
+            // What is logged is a setting of the server.
+            "OK"
+        };
+        self.note(server, "verbosity", b"", 1);
+        self.say(out, words.no_reply(), text);
+    }
+
+    fn debugtime(&mut self, server: &Server, words: &Words<'_>, out: &mut Vec<u8>) {
+        self.note(server, "debugtime", b"", 1);
+        match (words.get(1), signed(words.get(1))) {
+            // The clock is not stopped for a test: that would change too little.
+            (b"p" | b"r", _) => self.say(out, false, "OK"),
+            (_, Some(seconds)) => {
+                self.items.move_clock(seconds);
+                self.say(out, false, "OK");
+            }
+            _ => self.say(out, false, "ERROR"),
+        }
+    }
+
+    /// Returns what the connection does next, if the server stops.
+    fn shutdown(&mut self, server: &Server, words: &Words<'_>, out: &mut Vec<u8>) -> Option<Flow> {
+        self.note(server, "shutdown", b"", 1);
+        if !self.settings.memcached_shutdown {
+            self.say(out, false, "ERROR: shutdown not enabled");
+        } else if let Err(text) = self.permit(server, "shutdown", None) {
+            self.say(out, false, &format!("CLIENT_ERROR {text}"));
+        } else if words.len() == 2 || words.len() == 3 && words.get(1) == b"graceful" {
+            let client = &self.client.address;
+            tracing::info!(client = %client, "told to stop by the command shutdown of a memcached client");
+            self.client.hold(Part::Output, out.capacity());
+            return Some(Flow::Shutdown);
+        } else {
+            self.say(out, false, "CLIENT_ERROR invalid shutdown mode");
+        }
+        None
+    }
+}
+
+fn mode_of(name: &[u8]) -> Option<Mode> {
+    Some(match name {
+        b"set" => Mode::Set,
+        b"add" => Mode::Add,
+        b"replace" => Mode::Replace,
+        b"append" => Mode::Append,
+        b"prepend" => Mode::Prepend,
+        b"cas" => Mode::Cas,
+        _ => return None,
+    })
+}
+
+/// Returns flags: the low 32 bits, as memcached takes them.
+pub(super) fn flags(text: &[u8]) -> Option<u32> {
+    Some(unsigned(text)? as u32)
+}
+
+/// Returns a time: the low 32 bits, as memcached takes them.
+pub(super) fn time(text: &[u8]) -> Option<i64> {
+    Some(i64::from(signed(text)? as i32))
+}
+
+/// Returns the length of a value: the low 32 bits, as memcached takes them.
+pub(super) fn value_length(text: &[u8]) -> Option<usize> {
+    let length = signed(text)? as i32;
+    (0..=i32::MAX - 2)
+        .contains(&length)
+        .then_some(length as usize)
+}
+
+/// Appends an item, as `get` answers it.
+fn value(head: &mut Vec<u8>, out: &mut Out<'_>, key: &[u8], item: &Item<'_>, with_cas: bool) {
+    head.clear();
+    head.extend_from_slice(b"VALUE ");
+    head.extend_from_slice(key);
+    // Writing to a vector does not fail.
+    let _ = write!(head, " {} {}", item.flags, item.value.len());
+    if with_cas {
+        let _ = write!(head, " {}", item.cas);
+    }
+    head.extend_from_slice(b"\r\n");
+    out.raw(head);
+    out.raw(item.value);
+    out.raw(b"\r\n");
+}
