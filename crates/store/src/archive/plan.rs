@@ -113,7 +113,7 @@ impl Archive {
         let hidden = self
             .unreadable
             .iter()
-            .any(|file| !file.is_empty && self.from_after(file.number) > plan.below);
+            .any(|file| !file.is_empty && self.next_from(file.number) > plan.below);
         if !is_before && (!ends || hidden || self.damaged_behind(plan.below).is_some()) {
             return Err(self.unreachable(until, beyond, plan.below));
         }
@@ -176,7 +176,7 @@ impl Archive {
             if file.is_state() {
                 file.time > below
             } else {
-                file.was_below.min(self.from_after(file.number)) > below
+                file.was_below.min(self.next_from(file.number)) > below
             }
         });
         behind.next()
@@ -184,7 +184,7 @@ impl Archive {
 
     /// A time stamp that no file up to this number has commits behind: the next file of commits
     /// begins there. The highest one if there is no such file.
-    fn from_after(&self, number: u32) -> u64 {
+    fn next_from(&self, number: u32) -> u64 {
         let later = self.files.iter().filter(|file| file.number > number);
         let from = later.filter(|file| !file.is_state()).map(|file| file.from);
         from.min().unwrap_or(u64::MAX)
