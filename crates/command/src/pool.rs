@@ -2,6 +2,7 @@
 
 use crate::args::{MediumArgs, WriteArgs};
 use crate::failure::{Failure, Outcome};
+use crate::text::{program, shell_path};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::media::journal::journal_path;
 use bristlecone_pmem::{Access, Durability, MediumKind, Pool, PoolOptions};
@@ -94,4 +95,14 @@ pub fn open_pool(path: &Path, how: How) -> Outcome<Arc<Pool<Auto>>> {
 /// Returns an error about `path`.
 pub fn about(path: &Path, what: &dyn Display) -> Failure {
     Failure::new(format!("{}: {what}", path.display()))
+}
+
+/// Returns the error of a command that met damage, with what became of the rest.
+pub fn damaged(path: &Path, what: &dyn Display, rest: &str) -> Failure {
+    Failure::new(format!(
+        "{}: damaged: {what}; {rest}\n`{} check {}` lists all damage",
+        path.display(),
+        program(),
+        shell_path(path),
+    ))
 }

@@ -289,7 +289,7 @@ pub struct RecoveryReport {
     pub leaves_scanned: u64,
     /// Number of keys found.
     pub entries: u64,
-    /// Number of repairs (lock bits cleared, empty leaves unlinked).
+    /// Number of repairs (changes that were cut short, empty leaves unlinked).
     pub repaired: u64,
     /// Number of threads used.
     pub threads: usize,

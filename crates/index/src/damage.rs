@@ -13,6 +13,10 @@
 //!
 //! An index that was opened in this way lacks everything that could not be read. Its pool must be
 //! open for reading only.
+//!
+//! A read compares the checksum of each record that it hands over. A record that fails reads as
+//! absent, and [`reading`] tells its caller of it. While damage is collected it is handed over as it
+//! is, so that its key can be named.
 
 use bristlecone_pmem::Media;
 use std::cell::RefCell;
@@ -40,6 +44,36 @@ impl Damage {
 
 thread_local! {
     static FOUND: RefCell<Option<Damage>> = const { RefCell::new(None) };
+    /// The first damage that reads of this thread have met, while somebody asks.
+    static MET: RefCell<Option<Option<String>>> = const { RefCell::new(None) };
+}
+
+/// Runs `work`, which reads an index in this thread. Returns also the first damage that it met: what
+/// it says to be absent may then be damaged instead.
+pub fn reading<R>(work: impl FnOnce() -> R) -> (R, Option<String>) {
+    /// Ends the listening, even if `work` panics.
+    struct End(Option<Option<String>>);
+    impl Drop for End {
+        fn drop(&mut self) {
+            MET.with(|met| met.replace(self.0.take()));
+        }
+    }
+    let end = End(MET.with(|met| met.replace(Some(None))));
+    let result = work();
+    let met = MET.with(|met| met.replace(None)).flatten();
+    drop(end);
+    (result, met)
+}
+
+/// Notes damage that a read has met. Returns true if it is to be handed over in spite of it.
+#[cold]
+pub fn met(what: impl FnOnce() -> String) -> bool {
+    MET.with(|met| {
+        if let Some(met) = met.borrow_mut().as_mut() {
+            met.get_or_insert_with(what);
+        }
+    });
+    collecting()
 }
 
 /// Runs `work` and collects the damage that it finds. In it, only this thread opens and checks
@@ -115,5 +149,22 @@ mod tests {
         assert!(!collecting());
         let panicked = std::panic::catch_unwind(|| collecting_damage(|| panic!("meant to")));
         assert!(panicked.is_err() && !collecting());
+    }
+
+    #[test]
+    fn reads_tell_of_the_first_damage_that_they_meet() {
+        let say = |what: &str| met(|| what.to_owned());
+        assert!(!say("nobody asks"));
+        let ((), none) = reading(|| ());
+        assert_eq!(none, None);
+        let (inner, first) = reading(|| {
+            assert!(!say("a") && !say("b"));
+            reading(|| say("c")).1
+        });
+        assert_eq!((inner.as_deref(), first.as_deref()), (Some("c"), Some("a")));
+        let (past, _) = collecting_damage(|| reading(|| say("d")));
+        assert_eq!(past, (true, Some("d".into())));
+        let panicked = std::panic::catch_unwind(|| reading(|| panic!("meant to")));
+        assert!(panicked.is_err() && MET.with(|met| met.borrow().is_none()));
     }
 }

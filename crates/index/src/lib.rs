@@ -18,6 +18,8 @@ mod arena;
 pub mod clustered;
 #[doc(hidden)] // for other designs
 pub mod common;
+#[doc(hidden)] // for other designs
+pub mod content;
 pub mod contract;
 pub mod damage;
 pub mod engine;
@@ -25,6 +27,8 @@ pub mod fingerprint;
 pub mod inner;
 pub mod lbtree;
 pub mod leaftree;
+#[doc(hidden)] // for other designs
+pub mod link;
 #[doc(hidden)] // for other designs
 pub mod range;
 mod record;

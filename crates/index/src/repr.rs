@@ -27,12 +27,12 @@
 //! flushed when it is made and fenced before the word that leads to it is published.
 
 pub use crate::record::{
-    HEADER, MAX_VALUE, check_record, record_bytes, within_one_line, write_record,
+    HEADER, MAX_VALUE, check_record, read_record, record_bytes, within_one_line, write_record,
 };
 
 use crate::damage;
 use crate::inner::Separator;
-use crate::record::{OFFSET_MASK, TAG_SHIFT, record};
+use crate::record::{OFFSET_MASK, TAG_SHIFT, read_string, record};
 use bristlecone_pmem::pool::DataKind;
 use bristlecone_pmem::{Heap, Media, POff, SpaceError};
 use crossbeam_epoch::Guard;
@@ -117,14 +117,18 @@ pub trait Stored: ToOwned {
         None
     }
 
+    /// Returns a CRC-32C that has come to `sum`, with this value behind what it is of.
+    fn add_to_sum(&self, sum: u32) -> u32;
+
     /// Makes the word of this value. A record is allocated, written and flushed, and not fenced.
     ///
     /// # Errors
     /// [`SpaceError`] when there is no room. Nothing is allocated then.
     fn make<M: Media>(&self, heap: &Heap<M>) -> Result<Self::Word, SpaceError>;
 
-    /// Calls `f` with the value behind `word`. Returns `None` if the word is implausible (a corrupt
-    /// pool). The caller is pinned, and read the word from a leaf while pinned.
+    /// Calls `f` with the value behind `word`. Returns `None` if the word is implausible or the
+    /// record fails its checksum, and [tells the reader](crate::damage::reading). The caller is
+    /// pinned, and read the word from a leaf while pinned.
     fn read<M: Media, R>(pm: &M, word: Self::Word, f: impl FnOnce(&Self) -> R) -> Option<R>;
 
     /// Frees the record of `word`, which nothing ever led to.
@@ -229,6 +233,10 @@ macro_rules! number {
                 $bytes
             }
 
+            fn add_to_sum(&self, sum: u32) -> u32 {
+                crc32c::crc32c_append(sum, &self.to_le_bytes())
+            }
+
             #[inline(always)]
             fn make<M: Media>(&self, _heap: &Heap<M>) -> Result<$number, SpaceError> {
                 Ok(*self)
@@ -313,6 +321,11 @@ impl Stored for [u8] {
         Some(self)
     }
 
+    fn add_to_sum(&self, sum: u32) -> u32 {
+        let sum = crc32c::crc32c_append(sum, &(self.len() as u64).to_le_bytes());
+        crc32c::crc32c_append(sum, self)
+    }
+
     #[inline]
     fn of_byte_string(bytes: &[u8]) -> Option<&Self> {
         Some(bytes)
@@ -328,7 +341,7 @@ impl Stored for [u8] {
 
     #[inline]
     fn read<M: Media, R>(pm: &M, word: u64, f: impl FnOnce(&Self) -> R) -> Option<R> {
-        record(pm, word).map(|(_, bytes)| f(bytes))
+        read_string(pm, word, f)
     }
 
     fn discard<M: Media>(heap: &Heap<M>, word: u64) {

@@ -9,6 +9,7 @@
 //! saved state is used at most once. Its blocks are in no marks, so they are free by then. A failed
 //! checksum costs only a walk.
 
+use crate::link;
 use bristlecone_pmem::cell::write_bytes;
 use bristlecone_pmem::heap::MAX_BLOCK;
 use bristlecone_pmem::planted;
@@ -25,7 +26,23 @@ const PART_HEADER: usize = 16;
 const PART: usize = MAX_BLOCK as usize - PART_HEADER;
 
 /// Saves `payload` under the root's word number `word`. If there is no room, nothing is saved.
-pub fn save<M: Media>(root: &Root<M>, heap: &Heap<M>, word: usize, mut payload: Vec<u8>) {
+pub fn save<M: Media>(root: &Root<M>, heap: &Heap<M>, word: usize, payload: Vec<u8>) {
+    save_as(root, heap, word, payload, |first| first);
+}
+
+/// The same, with a [`link`] in the root's word, so that no flipped bit of it leads to a state that
+/// was saved before.
+pub fn save_linked<M: Media>(root: &Root<M>, heap: &Heap<M>, word: usize, payload: Vec<u8>) {
+    save_as(root, heap, word, payload, link::word);
+}
+
+fn save_as<M: Media>(
+    root: &Root<M>,
+    heap: &Heap<M>,
+    word: usize,
+    mut payload: Vec<u8>,
+    leads: fn(u64) -> u64,
+) {
     payload.extend(crc32c::crc32c(&payload).to_le_bytes());
     let pm = root.pool().pm();
     let mut next = 0u64;
@@ -54,7 +71,7 @@ pub fn save<M: Media>(root: &Root<M>, heap: &Heap<M>, word: usize, mut payload: 
     }
     pm.fence();
     // PERSIST: (in `publish`) the word that leads to the saved state; nothing is changed after it.
-    root.word(word).publish(pm, next);
+    root.word(word).publish(pm, leads(next));
 }
 
 /// Reads the state saved under the root's word number `word` with `read`, if it is whole, and
@@ -64,13 +81,32 @@ pub fn load<M: Media, R>(
     word: usize,
     read: impl FnOnce(&[u8]) -> Option<R>,
 ) -> Option<R> {
+    load_as(root, word, Some, read)
+}
+
+/// The same for what [`save_linked`] saved.
+pub fn load_linked<M: Media, R>(
+    root: &Root<M>,
+    word: usize,
+    read: impl FnOnce(&[u8]) -> Option<R>,
+) -> Option<R> {
+    load_as(root, word, |word| link::checked(word).ok(), read)
+}
+
+fn load_as<M: Media, R>(
+    root: &Root<M>,
+    word: usize,
+    led: impl FnOnce(u64) -> Option<u64>,
+    read: impl FnOnce(&[u8]) -> Option<R>,
+) -> Option<R> {
     let pm = root.pool().pm();
     // ORDERING: Relaxed; the index is being opened.
     let first = root.word(word).load(pm, Ordering::Relaxed);
     if first == 0 {
         return None;
     }
-    let loaded = gather(pm, first).and_then(|payload| read(&payload));
+    let loaded = led(first).and_then(|first| gather(pm, first));
+    let loaded = loaded.and_then(|payload| read(&payload));
     if !planted!(pm, "lbtree-snapshot-kept") {
         // PERSIST: (in `publish`) the cleared word, before the index changes or the saved blocks
         // are used again.
@@ -86,7 +122,7 @@ pub fn save_marks<M: Media>(root: &Root<M>, heap: &Heap<M>, word: usize, counts:
         payload.extend(count.to_le_bytes());
     }
     heap.save_marks(&mut payload);
-    save(root, heap, word, payload);
+    save_linked(root, heap, word, payload);
 }
 
 /// Reads the state of [`save_marks`] and marks the heap, whose recovery has begun (and must begin
@@ -96,7 +132,7 @@ pub fn load_marks<M: Media, const N: usize>(
     heap: &Heap<M>,
     word: usize,
 ) -> Option<[u64; N]> {
-    let loaded = load(root, word, |payload| {
+    let loaded = load_linked(root, word, |payload| {
         let mut rest = payload.strip_prefix(&MARKS)?;
         let mut counts = [0; N];
         for count in &mut counts {

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionError {
     /// The format, as the changelog calls it: `pool`, `journal`, `tree`, `store`, `server`,
-    /// `backup`, `archive`.
+    /// `backup`, `archive`, `index`.
     pub format: &'static str,
     /// The version found.
     pub found: u64,
@@ -73,6 +73,7 @@ impl fmt::Display for VersionError {
                 f,
                 "let the release that made it restore it, and back that up again"
             ),
+            "index" => write!(f, "export it with the build that made it, and import that"),
             _ => write!(f, "`bristlecone upgrade` says what can be done"),
         }
     }

@@ -33,7 +33,7 @@ pub use persistent::{btree, cddstree, fastfair, unsorted};
 pub use bristlecone_index::{
     clustered, contract as index, damage, fingerprint, inner, lbtree, leaftree, repr, version_lock,
 };
-use bristlecone_index::{common, range, saved, threads};
+use bristlecone_index::{common, content, link, range, saved, threads};
 
 pub use bristlecone_index::{
     BulkLoad, DurableIndex, Fill, Hint, IndexStats, InsertError, KeyRepr, LbOptions, LbTree,

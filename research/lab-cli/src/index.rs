@@ -3,11 +3,11 @@
 //! A pool records the design that it holds. The index is an [`Engine`] of that design.
 
 use bristlecone_command::failure::{Failure, Outcome};
-use bristlecone_command::pool::{How, about, open_pool};
+use bristlecone_command::pool::{How, about, damaged, open_pool};
 use bristlecone_command::records::{Range, Records, Shown, Visit, Written};
 use bristlecone_command::text::quoted;
 use bristlecone_command::torture::Victim;
-use bristlecone_designs::damage::{Damage, collecting_damage};
+use bristlecone_designs::damage::{self, Damage, collecting_damage};
 use bristlecone_designs::designs::{Choice, DesignInfo, UnknownDesign};
 use bristlecone_designs::engines::{Engine, maker};
 use bristlecone_designs::index::Direction;
@@ -178,6 +178,16 @@ impl Index {
         collecting_damage(|| self.verify())
     }
 
+    /// Reads the index. Fails if damage was met, unless damage is collected and so handed over.
+    fn read<R>(&self, work: impl FnOnce() -> R) -> Outcome<R> {
+        match damage::reading(work) {
+            (_, Some(met)) if !damage::collecting() => {
+                Err(damaged(&self.path, &met, "the rest can be read"))
+            }
+            (result, _) => Ok(result),
+        }
+    }
+
     fn refused(&self, key: &[u8], error: &dyn Display) -> Failure {
         about(&self.path, &format_args!("key {}: {error}", quoted(key)))
     }
@@ -244,7 +254,7 @@ impl Records for Index {
     }
 
     fn get(&self, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
-        Ok(self.index.get(key))
+        self.read(|| self.index.get(key))
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Outcome<bool> {
@@ -290,11 +300,12 @@ impl Records for Index {
         } else {
             Direction::Up
         };
-        self.index
-            .scan(range.bounds(), direction, None, &mut |key, value| {
-                visit(key, &Shown::bytes(value))
-            });
-        Ok(())
+        self.read(|| {
+            self.index
+                .scan(range.bounds(), direction, None, &mut |key, value| {
+                    visit(key, &Shown::bytes(value))
+                })
+        })
     }
 
     fn close(self: Box<Self>) -> Outcome {

@@ -27,9 +27,6 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
         let pm = self.pm();
         let usable = header.empty();
         let mut header = header;
-        if planted!(pm, "lbtree-lock-bit") {
-            block.store_header(pm, place, header.with_lock_bit());
-        }
         let line = self.place(block, place, &mut header, usable, pair);
         if line != place.line() {
             // PERSIST: the new and the moved entries, before the header that makes them count.

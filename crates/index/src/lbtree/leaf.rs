@@ -7,16 +7,20 @@
 //! line 2 | entry 7                    | entry 8       | entry 9       | entry 10      |
 //! line 3 | entry 11                   | entry 12      | entry 13      | tail          |
 //!
-//! header | bitmap:14 lock:1 alt:1 fingerprint[0..6] | fingerprint[6..14] |
+//! header | bitmap:14 parity:1 alt:1 fingerprint[0..6] | fingerprint[6..14] |
 //! tail   | sibling[0] | sibling[1] |      block 0: the alternative sibling pointers
 //!        | back header             |      other blocks: the alternative header
 //! ```
+//!
+//! The paper has its lock bit where `parity` makes the number of bits set in a header's first word
+//! even. Sibling pointers are [`link`]s.
 //!
 //! `alt` (in block 0's header) chooses: sibling\[alt\] is the right sibling, and in every other
 //! block the front header counts if `alt` is 0, the back header if it is 1. The *header line* of a
 //! block is the line of the header that counts: line 0, or line 3 with entries 11 to 13.
 
 use crate::fingerprint::{self, SLOTS};
+use crate::link;
 use bristlecone_pmem::planted;
 use bristlecone_pmem::{Media, PWord};
 use std::sync::atomic::Ordering;
@@ -24,7 +28,7 @@ use std::sync::atomic::Ordering;
 /// Bytes of a block.
 pub(super) const BLOCK: usize = 256;
 const BITMAP: u64 = (1 << SLOTS) - 1;
-const LOCK: u64 = 1 << SLOTS;
+const PARITY: u32 = SLOTS as u32;
 const ALT: u64 = 1 << (SLOTS + 1);
 
 /// A key word and a value word.
@@ -139,20 +143,10 @@ impl Header {
         self.words[0] ^= ALT;
     }
 
-    /// Returns the paper's lock bit, which nothing here sets: version locks are in DRAM.
-    pub(super) fn lock_bit(self) -> bool {
-        self.words[0] & LOCK != 0
-    }
-
-    /// Returns this header with the lock bit set, for a planted fault.
-    pub(super) fn with_lock_bit(self) -> Self {
-        Self {
-            words: [self.words[0] | LOCK, self.words[1]],
-        }
-    }
-
-    pub(super) fn clear_lock_bit(&mut self) {
-        self.words[0] &= !LOCK;
+    /// Returns true if no bit of the first word was flipped. The fingerprints of the second word
+    /// have their keys to be compared with.
+    pub(super) fn is_sound(self) -> bool {
+        link::is_even(self.words[0])
     }
 
     /// Takes `slot` for a key with this fingerprint.
@@ -230,8 +224,9 @@ impl Block {
     #[inline(always)]
     pub(super) fn store_header<M: Media>(&self, pm: &M, place: Place, header: Header) {
         let words = self.at(place);
+        let first = link::evened(header.words[0], PARITY);
         if planted!(pm, "lbtree-word0-first") {
-            words[0].store(pm, header.words[0], Ordering::Relaxed);
+            words[0].store(pm, first, Ordering::Relaxed);
         }
         // ORDERING: Relaxed; only slots that do not count yet can differ.
         words[1].store(pm, header.words[1], Ordering::Relaxed);
@@ -239,7 +234,7 @@ impl Block {
         // first.
         pm.store_fence();
         // ORDERING: Release; pairs with the Acquire in `header`.
-        words[0].store(pm, header.words[0], Ordering::Release);
+        words[0].store(pm, first, Ordering::Release);
     }
 
     /// Writes an entry into a slot that no durable header counts.
@@ -298,6 +293,12 @@ impl<const B: usize> Leaf<B> {
     /// Returns the offset of the right sibling, 0 for the last leaf.
     #[inline(always)]
     pub(super) fn next<M: Media>(&self, pm: &M) -> u64 {
+        link::offset(self.link(pm))
+    }
+
+    /// Returns the pointer to the right sibling.
+    #[inline(always)]
+    pub(super) fn link<M: Media>(&self, pm: &M) -> u64 {
         // ORDERING: Acquire; pairs with the Release of the header or pointer store.
         self.sibling(self.first_header(pm).alt())
             .load(pm, Ordering::Acquire)
@@ -318,7 +319,7 @@ mod tests {
         }
         assert_eq!(header.empty(), 0);
         assert_eq!(header.count(), SLOTS);
-        assert!(!header.lock_bit() && header.alt() == 0);
+        assert_eq!(header.alt(), 0);
         header.flip_alt();
         assert_eq!(header.alt(), 1);
         assert_eq!(

@@ -20,8 +20,7 @@
 //!    published first.)
 //!
 //! # Concurrency
-//! The tree's. The lock bit of the paper's layout keeps its place and stays 0; recovery clears it
-//! if it is not.
+//! The tree's. The bit that the paper's layout locks a leaf with is a header's check here.
 //!
 //! # Crash states
 //! Besides the tree's:
@@ -43,8 +42,8 @@ mod tests;
 
 use crate::contract::{InsertError, TreeError};
 use crate::leaftree::{Found, LeafDesign, LeafLayout, LeafTree, Moved, Pair};
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
-use bristlecone_pmem::planted;
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::{Heap, Media, PWord};
 use leaf::{Header, Leaf, Place, slots};
@@ -193,7 +192,7 @@ where
         leaf: &'t Leaf<B>,
         next: u64,
     ) -> (&'t PWord, u64) {
-        (leaf.sibling(0), next)
+        (leaf.sibling(0), link::word(next))
     }
 
     fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>, pairs: &[Pair]) {
@@ -270,30 +269,18 @@ where
         tree.lead_past(before, leaf);
     }
 
-    fn repair(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>) -> Result<u64, String> {
+    fn sound(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>) -> Result<(), String> {
         let pm = tree.pm();
         let headers = leaf.headers(pm);
-        let mut repaired = 0;
-        for (b, header) in headers.iter().enumerate() {
-            if header.lock_bit() && !planted!(pm, "lbtree-lock-bit") {
-                let mut cleared = *header;
-                cleared.clear_lock_bit();
-                let place = headers[0].place(b);
-                leaf.blocks[b].store_header(pm, place, cleared);
-                // PERSIST: the cleared lock bit, fenced by the walk.
-                pm.flush(leaf.blocks[b].line(place.line()), 64);
-                repaired += 1;
-            }
+        if let Some(b) = headers.iter().position(|header| !header.is_sound()) {
+            return Err(format!("the header of block {b} fails its check"));
         }
-        Ok(repaired)
+        link::checked(leaf.link(pm)).map(drop)
     }
 
     fn check(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>) -> Result<(), String> {
         let pm = tree.pm();
         let headers = leaf.headers(pm);
-        if headers[0].lock_bit() {
-            return Err("its lock bit is set".into());
-        }
         for (b, header) in headers.iter().enumerate() {
             for slot in slots(header.bitmap()) {
                 let key = leaf.blocks[b].entry(pm, slot).0;

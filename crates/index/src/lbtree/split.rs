@@ -15,6 +15,7 @@ use super::leaf::{Header, Leaf, Place};
 use super::{LbDesign, located};
 use crate::fingerprint::SLOTS;
 use crate::leaftree::{LeafTree, Moved, Pair, offset};
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::planted;
@@ -102,7 +103,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: usize>
         let pm = self.pm();
         let alt = active[0].alt();
         // ORDERING: Release; pairs with the Acquire in `Leaf::next`.
-        leaf.sibling(1 - alt).store(pm, next, Ordering::Release);
+        leaf.sibling(1 - alt)
+            .store(pm, link::word(next), Ordering::Release);
         // PERSIST: the inactive sibling pointer, before the NAW that activates it.
         pm.flush(leaf.blocks[0].line(3), 64);
         for (b, header) in headers.iter().enumerate().skip(1) {

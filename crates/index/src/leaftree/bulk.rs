@@ -9,6 +9,7 @@ use super::positions::Positions;
 use super::{HEAD, LeafDesign, LeafTree, handle, offset};
 use crate::contract::{Fill, InsertError};
 use crate::inner::InnerIndex;
+use crate::link;
 use crate::repr::{Stored, StoredKey, WordOf};
 use bristlecone_pmem::{Media, POff};
 use std::borrow::Borrow;
@@ -75,7 +76,9 @@ where
         // PERSIST: all leaves and records, before the head word that leads to them.
         pm.fence();
         // PERSIST: (in `publish`) the head word; the loaded leaves are the tree.
-        self.root().word(HEAD).publish(pm, offset(first));
+        self.root()
+            .word(HEAD)
+            .publish(pm, link::word(offset(first)));
         self.inner = inner;
         self.heap.retire(POff::new(offset(old)), &guard);
         let positions = Positions::spread::<M>(chain.leaves.into_iter());

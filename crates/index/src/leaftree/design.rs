@@ -121,6 +121,15 @@ where
         f: impl FnMut(usize, K::Word, V::Word),
     );
 
+    /// Checks the words of a leaf that say which entries count and which leaf is next, as far as
+    /// they have a check.
+    ///
+    /// # Errors
+    /// The reason in words.
+    fn sound(_tree: &LeafTree<Self, K, V, M>, _leaf: &Self::Leaf) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Returns the number of entries.
     fn count(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> usize;
 

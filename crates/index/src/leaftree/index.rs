@@ -3,6 +3,7 @@
 use super::design::LeafDesign;
 use super::{LeafTree, recovery};
 use crate::common::{self, commit_inserts};
+use crate::content;
 use crate::contract::{
     BulkLoad, DurableIndex, Fill, Hint, IfPresent, IndexStats, InsertError, OrderedIndex,
     RecoveryReport, RemoveError, ReverseScan, TreeError, UpdateError, VerifyReport, Violation,
@@ -38,6 +39,7 @@ where
 
     fn create(pool: &Arc<Pool<M>>, name: &str, options: &D::Options) -> Result<Self, TreeError> {
         let root = pool.create_root(name, &root_kind::<D, K, V, M>(options)?)?;
+        content::mark(&root);
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
@@ -59,6 +61,7 @@ where
     }
     fn open(pool: &Arc<Pool<M>>, name: &str, options: &D::Options) -> Result<Self, TreeError> {
         let root = pool.open_root(name, Some(&root_kind::<D, K, V, M>(options)?))?;
+        content::check_version(&root)?;
         recovery::open(root, options)
     }
 

@@ -55,8 +55,10 @@ pub use insert::UNLOCK_FIRST;
 pub use layout::{DESIGN_WORD, FEW_ENTRIES, HEAD, UNIT, handle, offset};
 pub use replace::{Before, Blocked};
 
+use crate::content;
 use crate::contract::{RecoveryReport, TreeError};
 use crate::inner::{InnerIndex, NODE_SEPARATORS};
+use crate::link;
 use crate::repr::{Stored, StoredKey};
 use crate::sync::Retired;
 use crate::version_lock::VersionLocks;
@@ -189,6 +191,7 @@ where
         if self.pm().read_only() {
             return Ok(());
         }
+        content::seal::<K, V, M>(&root, self);
         self.save_snapshot(&root);
         self.pm().commit()
     }
@@ -294,7 +297,7 @@ where
         D::flush_filled(self, leaf);
         let head = self.root().word(HEAD);
         // ORDERING: Relaxed; the root is not published.
-        head.store(pm, first.get(), Ordering::Relaxed);
+        head.store(pm, link::word(first.get()), Ordering::Relaxed);
         // PERSIST: the root word that leads to the leaf; `publish` fences it.
         pm.flush_of(head);
         self.root().publish();

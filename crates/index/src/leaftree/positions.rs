@@ -1,6 +1,7 @@
 //! Recorded positions: leaves from which a recovery's walks start (LB+-Tree, section 4.2).
 
 use super::layout::{POSITION_COUNT, POSITIONS, UNIT, offset};
+use crate::link;
 use bristlecone_pmem::Media;
 use bristlecone_pmem::pool::Root;
 use std::sync::atomic::Ordering;
@@ -101,8 +102,8 @@ impl Positions {
             interval: (leaves / slots_used::<M>() as u64 * 2).max(first_interval::<M>()),
             ..Self::new::<M>()
         };
-        for (slot, off) in recorded(root).into_iter().enumerate() {
-            match u32::try_from(off / UNIT) {
+        for (slot, word) in recorded(root).into_iter().enumerate() {
+            match u32::try_from(link::offset(word) / UNIT) {
                 Ok(leaf) if leaf != 0 => {
                     positions.at[slot] = leaf;
                     positions.by_time.push(slot);
@@ -120,8 +121,9 @@ impl Positions {
         for (slot, leaf) in self.at.iter().enumerate() {
             let word = root.word(POSITIONS + slot);
             // ORDERING: Relaxed; read by recovery only.
-            if word.load(pm, Ordering::Relaxed) != offset(*leaf) {
-                word.store(pm, offset(*leaf), Ordering::Relaxed);
+            let link = link::word(offset(*leaf));
+            if word.load(pm, Ordering::Relaxed) != link {
+                word.store(pm, link, Ordering::Relaxed);
                 // PERSIST: the position; any subset of them is valid, so one fence covers all.
                 pm.flush_of(word);
             }
@@ -130,6 +132,7 @@ impl Positions {
     }
 }
 
+/// Returns the links in the root words.
 pub(super) fn recorded<M: Media>(root: &Root<M>) -> [u64; POSITION_COUNT] {
     // ORDERING: Relaxed; the tree is being opened.
     std::array::from_fn(|i| {

@@ -9,14 +9,16 @@
 //! that nothing else reached, and keys must ascend from leaf to leaf. So a corrupt pool ends in an
 //! error and not in a loop.
 //!
-//! Repairs (each can be repeated): lock bits are cleared, empty leaves unlinked.
+//! Repairs (each can be repeated): changes of a leaf that were cut short, empty leaves unlinked.
 
 use super::layout::{HEAD, INNER_FILL, POSITIONS, UNIT, offset};
 use super::positions::{Positions, recorded};
 use super::{LeafDesign, LeafTree, TreeError, snapshot};
+use crate::content;
 use crate::contract::RecoveryReport;
 use crate::damage;
 use crate::inner::InnerIndex;
+use crate::link;
 use crate::repr::{Stored, StoredKey};
 use crate::threads::on_threads;
 use bristlecone_pmem::pool::Root;
@@ -67,7 +69,7 @@ where
         // lock of `positions`).
         self.root()
             .word(POSITIONS + slot)
-            .publish(self.pm(), offset(leaf));
+            .publish(self.pm(), link::word(offset(leaf)));
     }
 
     /// Adopts the positions in the root words.
@@ -114,6 +116,11 @@ where
             }
         }
     }
+    if let Err(e) = content::compare::<K, V, M>(tree.root(), &tree) {
+        // What was saved is used up. The sum stays for the next opening.
+        tree.root = None;
+        return Err(e);
+    }
     tree.report.elapsed = started.elapsed();
     tree.commit()?;
     Ok(tree)
@@ -152,7 +159,7 @@ where
         starts.extend(recorded(self.root()).into_iter().filter(|off| *off != 0));
         let mut starts = starts
             .into_iter()
-            .map(|off| self.checked_handle(off))
+            .map(|word| self.checked_handle(link::checked(word).map_err(TreeError::Corrupt)?))
             .collect::<Result<Vec<u32>, _>>()?;
         let head = starts[0];
         starts.sort_unstable();
@@ -256,6 +263,7 @@ where
             .map_err(corrupt)?;
         let pm = self.pm();
         let leaf = self.leaf(leaf_handle);
+        D::sound(self, leaf).or_else(|what| damage::note(off, corrupt(what)))?;
         segment.repaired += D::repair(self, leaf).map_err(corrupt)?;
         let next = D::next(self, leaf);
         self.prefetch_checked(next);

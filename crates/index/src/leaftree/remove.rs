@@ -13,6 +13,7 @@
 use super::layout::POSITIONS;
 use super::{LeafDesign, LeafTree, Removal, offset};
 use crate::contract::RemoveError;
+use crate::link;
 use crate::repr::{Stored, StoredKey};
 use crate::sync::wait;
 use bristlecone_pmem::sync::lock;
@@ -93,7 +94,8 @@ where
         };
         let word = self.root().word(POSITIONS + i);
         // ORDERING: Relaxed; read by recovery only.
-        debug_assert_eq!(word.load(self.pm(), Ordering::Relaxed), offset(handle));
+        let recorded = word.load(self.pm(), Ordering::Relaxed);
+        debug_assert_eq!(link::offset(recorded), offset(handle));
         // ORDERING: Relaxed; as above.
         word.store(self.pm(), 0, Ordering::Relaxed);
         // PERSIST: the removed position; the design fences it before the leaf leaves the chain.

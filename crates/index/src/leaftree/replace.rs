@@ -17,6 +17,7 @@
 //!    version up.
 
 use super::{HEAD, LeafDesign, LeafTree, offset};
+use crate::link;
 use crate::repr::{Stored, StoredKey};
 use crate::version_lock::{Locked, VersionLocks};
 use bristlecone_pmem::{Media, POff, PWord};
@@ -127,7 +128,7 @@ where
     pub fn publish_link(&self, before: &Before<'_>, next: u64) {
         let (word, value) = match before.leaf {
             Some(leaf) => D::link(self, self.leaf(leaf), next),
-            None => (self.root().word(HEAD), next),
+            None => (self.root().word(HEAD), link::word(next)),
         };
         // PERSIST: (in `publish`) the link to the new leaves, before any thread acts on it.
         word.publish(self.pm(), value);

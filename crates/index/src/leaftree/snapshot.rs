@@ -45,7 +45,7 @@ where
         payload.append(&mut handles);
         payload.append(&mut separators);
         self.heap.save_marks(&mut payload);
-        saved::save(root, &self.heap, SNAPSHOT, payload);
+        saved::save_linked(root, &self.heap, SNAPSHOT, payload);
     }
 }
 
@@ -55,7 +55,7 @@ pub(super) fn load<K: StoredKey + ?Sized, M: Media>(
     heap: &Heap<M>,
     leaf_bytes: u64,
 ) -> Result<Option<Saved<K, M>>, TreeError> {
-    let loaded = saved::load(root, SNAPSHOT, |payload| parse(payload, heap, leaf_bytes));
+    let loaded = saved::load_linked(root, SNAPSHOT, |payload| parse(payload, heap, leaf_bytes));
     if loaded.is_none() {
         heap.begin_recovery();
     }

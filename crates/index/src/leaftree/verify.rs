@@ -4,6 +4,7 @@ use super::{HEAD, LeafDesign, LeafTree, offset};
 use crate::common::{check_leaks, sort_by};
 use crate::contract::{IndexStats, VerifyReport, Violation};
 use crate::damage;
+use crate::link;
 use crate::repr::{Stored, StoredKey};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::Media;
@@ -32,7 +33,8 @@ where
             .for_each_leaf(|low, leaf| routed.push((low.map(ToOwned::to_owned), leaf)));
         let mut blocks: HashSet<u64> = HashSet::new();
         // ORDERING: Relaxed; no thread writes meanwhile.
-        let mut expected = self.root().word(HEAD).load(pm, Ordering::Relaxed);
+        let head = self.root().word(HEAD).load(pm, Ordering::Relaxed);
+        let mut expected = link::checked(head).map_err(Violation::new)?;
         for (i, (low, at)) in routed.iter().enumerate() {
             let broken = |what: String| Violation::new(format!("leaf {:#x}: {what}", offset(*at)));
             if offset(*at) != expected {
@@ -85,6 +87,7 @@ where
             return Err(leaked("free, or in the chain twice".into()));
         }
         let leaf = self.leaf(at);
+        D::sound(self, leaf).map_err(broken)?;
         let mut entries = Vec::new();
         D::for_each(self, leaf, |slot, key, value| {
             entries.push((slot, key, value))

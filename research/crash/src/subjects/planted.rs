@@ -224,8 +224,6 @@ pub const PLANTED: &[Planted] = &[
         "the superblock says that a region exists before it has a chunk table"),
     plant("pool-cut-first", 15, "pool", Kind::Upkeep, &[Recovery],
         "the file is cut before the superblock says so"),
-    plant("lbtree-lock-bit", 16, "lbtree-256-u64", Kind::Split, &[Structure],
-        "an insert sets the leaf's lock bit, and recovery does not clear it"),
     plant("lbtree-free-first", 18, "lbtree-256-bytes", Kind::Update, &[Structure, Recovery, Torn],
         "a record is free before the word that leads to it is replaced"),
     plant("pool-release-first", 18, "pool", Kind::Drain, &[Recovery],

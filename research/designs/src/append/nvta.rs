@@ -5,11 +5,14 @@
 //! nodes. The leaf is here.
 //!
 //! ```text
-//! word 0     | nElement (16 bits) | 0 (level) | keys that are there (16 bits, from bit 24)
-//! word 1     | offset of the next leaf, 0 for the last
+//! word 0     | nElement (16 bits) | 0 (level) | keys that are there (16 bits, from bit 24) | sum (24 bits)
+//! word 1     | link to the next leaf, 0 for the last
 //! words 2 .. | a flag per element, 1 = NEGATIVE (all in the first line)
 //! then       | key 0 | value 0 | key 1 | value 1 | ...       elements of 16 or 32 bytes, none of which crosses a line (24: some do)
 //! ```
+//!
+//! The sum is of the elements that count, with their flags. Elements never change, so an append goes
+//! on from the sum before.
 //!
 //! # Invariants
 //! 1. The first `nElement` elements count. Of the elements with one key *word* the newest decides.
@@ -34,6 +37,7 @@ use crate::btree::BTree;
 use crate::btree::change::{Change, Overwritten, WholeNodes};
 use crate::btree::kind::{Found, FoundOf, Kind, Leaf};
 use crate::btree::node::{Node, compare_to_word};
+use crate::link;
 use crate::repr::{PairOf, Stored, StoredKey, Word};
 use crate::unsorted::{BITMAP as FLAGS, bitmap_words as flag_words, key_at, slots, stride};
 use bristlecone_pmem::Media;
@@ -42,6 +46,8 @@ use std::sync::atomic::Ordering;
 
 const COUNT: u64 = 0xFFFF;
 const LIVE_SHIFT: u32 = 24;
+const SUM_SHIFT: u32 = 40;
+const SUM: u32 = (1 << (u64::BITS - SUM_SHIFT)) - 1;
 
 /// Node sizes of NVT-A in bytes.
 pub const NVTA_BYTES: &[u32] = &[128, 256, 512, 1024, 2048, 4096];
@@ -66,8 +72,16 @@ pub type NvtATree<K, V, M> = BTree<K, V, M, NvtA>;
 #[derive(Debug)]
 pub struct Appended;
 
-fn header(elements: usize, live: usize) -> u64 {
-    elements as u64 | (live as u64) << LIVE_SHIFT
+fn header(elements: usize, live: usize, sum: u32) -> u64 {
+    elements as u64 | (live as u64) << LIVE_SHIFT | u64::from(sum) << SUM_SHIFT
+}
+
+/// Returns `sum` with an element behind those that it is of: 24 bits of a CRC-32C.
+fn with_element<A: Word, B: Word>(sum: u32, (key, value, negative): Element<A, B>) -> u32 {
+    let words = key.parts().into_iter().take(A::WORDS);
+    let words = words.chain(value.parts().into_iter().take(B::WORDS));
+    let sum = crc32c::crc32c_append(sum, &[u8::from(negative)]);
+    words.fold(sum, |sum, word| crc32c::crc32c_append(sum, &word.to_le_bytes())) & SUM
 }
 
 /// Returns the numbers of elements that count and of live keys.
@@ -118,12 +132,14 @@ fn append<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind>(
             leaf.init(pm, word, new);
         }
     }
+    let before = (leaf.load(pm, 0) >> SUM_SHIFT) as u32;
+    let sum = (elements.iter()).fold(before, |sum, element| with_element(sum, *element));
     // PERSIST: the elements and their records, before the counter that makes them count.
     let words = elements.len() * stride::<K::Word, V::Word>();
     tree.flush(leaf.words[key_at(leaf, n)].addr(), words * 8);
     tree.fence();
     // PERSIST: (in `publish`) the counter; the elements count, all or none.
-    tree.publish(&leaf.words[0], header(n + elements.len(), live));
+    tree.publish(&leaf.words[0], header(n + elements.len(), live, sum));
 }
 
 /// Rewrites a leaf's whole content except the link.
@@ -149,7 +165,8 @@ fn content<A: Word, B: Word>(
         let key = (at..at + A::WORDS).zip(key.parts());
         key.chain((at + A::WORDS..at + stride::<A, B>()).zip(value.parts()))
     });
-    iter::once((0, header(pairs.len(), pairs.len())))
+    let sum = (pairs.iter()).fold(0, |sum, (key, value)| with_element(sum, (*key, *value, false)));
+    iter::once((0, header(pairs.len(), pairs.len(), sum)))
         .chain(flags)
         .chain(elements)
 }
@@ -186,6 +203,20 @@ impl Leaf for Appended {
         let (elements, live) = counts::<A, B, M>(leaf, pm);
         // Section 4.4: a full leaf that is half live is split.
         live < most && (elements < slots || live * 2 < slots)
+    }
+
+    fn sound<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M) -> Result<(), String> {
+        let (n, _) = counts::<A, B, M>(leaf, pm);
+        let sum = (0..n).fold(0, |sum, i| {
+            let at = key_at::<A, B>(leaf, i);
+            let (key, value) = (leaf.load_wide(pm, at), leaf.load_wide(pm, at + A::WORDS));
+            with_element::<A, B>(sum, (key, value, is_negative(leaf, pm, i)))
+        });
+        let header = leaf.load(pm, 0);
+        if sum == (header >> SUM_SHIFT) as u32 {
+            return Ok(());
+        }
+        Err(format!("its elements have the sum {sum:#x}, and its counter is {header:#x}"))
     }
 
     fn entries<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, out: &mut Vec<(A, B)>) {
@@ -227,7 +258,7 @@ impl Leaf for Appended {
     }
 
     fn fill<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, entries: &[(A, B)], next: u64) {
-        leaf.init(pm, 1, next);
+        leaf.init(pm, 1, link::word(next));
         for (word, value) in content(leaf, entries) {
             leaf.init(pm, word, value);
         }
@@ -250,7 +281,7 @@ impl Leaf for Appended {
             lower.unwrap_or(true)
         });
         restore(change, leaf, &kept);
-        change.store(leaf, 1, next);
+        change.store(leaf, 1, link::word(next));
     }
 
     fn insert<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind<Leaf = Self>>(

@@ -2,22 +2,26 @@
 //! splits.
 //!
 //! ```text
-//! word 0   | bitmap: a bit per slot (15 B - 1 of them) | bit 63: the design's own |
-//! word 1   | offset of the right sibling |
+//! word 0   | bitmap: a bit per slot (15 B - 1 of them) | bit 62: parity | bit 63: the design's own |
+//! word 1   | link to the right sibling |
 //! then     | 16 B bytes of the design's: fingerprints, or the slot array |
 //! then     | entry 0: key, value | entry 1 | ...
 //! ```
 //!
 //! A leaf of `B` blocks of 256 bytes holds 14, 29, 44 or 59 entries. No entry crosses a line. The
-//! *header line* is line 0. Its first word says which slots count.
+//! *header line* is line 0. Its first word says which slots count; an even number of its bits is
+//! set.
 
 use crate::index::TreeError;
 use crate::leaftree::{DESIGN_WORD, HEAD, LeafLayout, Pair};
+use crate::link;
 use bristlecone_pmem::log::{Logs, Record};
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::{Heap, Media, PWord};
 use std::sync::atomic::Ordering;
 
+/// The bit of word 0 that makes the number of its set bits even.
+const PARITY: u32 = 62;
 const BLOCK_WORDS: usize = 32;
 const LINE_WORDS: usize = 8;
 /// Maximum number of a design's own bytes in a leaf.
@@ -93,7 +97,8 @@ impl<const B: usize> Leaf<B> {
         // Earlier stores to this line must become durable no later than word 0.
         pm.store_fence();
         // ORDERING: Release; pairs with the Acquire in `head`.
-        self.word(0).store(pm, head, Ordering::Release);
+        self.word(0)
+            .store(pm, link::evened(head, PARITY), Ordering::Release);
     }
 
     /// Makes a NAW of word 0.
@@ -106,7 +111,7 @@ impl<const B: usize> Leaf<B> {
         pm.fence();
     }
 
-    /// Returns the word that holds the right sibling's offset.
+    /// Returns the word that leads to the right sibling.
     #[inline(always)]
     pub(crate) fn sibling(&self) -> &PWord {
         self.word(1)
@@ -116,7 +121,17 @@ impl<const B: usize> Leaf<B> {
     #[inline(always)]
     pub(crate) fn next<M: Media>(&self, pm: &M) -> u64 {
         // ORDERING: Acquire; pairs with the Release of the store that linked the sibling.
-        self.sibling().load(pm, Ordering::Acquire)
+        link::offset(self.sibling().load(pm, Ordering::Acquire))
+    }
+
+    /// Checks word 0 and the link to the sibling.
+    pub(crate) fn sound<M: Media>(&self, pm: &M) -> Result<(), String> {
+        let head = self.head(pm);
+        if !link::is_even(head) {
+            return Err(format!("its first word, {head:#x}, fails its check"));
+        }
+        // ORDERING: Acquire; as in `next`.
+        link::checked(self.sibling().load(pm, Ordering::Acquire)).map(drop)
     }
 
     /// Returns the two words of block `b` that hold the design's bytes.
@@ -254,7 +269,7 @@ pub(crate) fn create_log<M: Media>(root: &Root<M>, heap: &Heap<M>) -> Result<Log
     let logs = Logs::create(heap, log_slots::<M>(), LOG_WORDS)?;
     let (pm, word) = (heap.pool().pm(), root.word(DESIGN_WORD));
     // ORDERING: Relaxed; the root is not published.
-    word.store(pm, logs.offset(), Ordering::Relaxed);
+    word.store(pm, link::word(logs.offset()), Ordering::Relaxed);
     // PERSIST: this word shares its line with the word that leads to the first leaf. That word is
     // stored and flushed after this, and fenced when the root is published.
     const { assert!(DESIGN_WORD / 8 == HEAD / 8) };
@@ -272,7 +287,8 @@ pub(crate) fn open_log<M: Media>(
     let at = root
         .word(DESIGN_WORD)
         .load(heap.pool().pm(), Ordering::Relaxed);
-    let logs = Logs::open(heap, at, LOG_WORDS).map_err(TreeError::Corrupt)?;
+    let logs = link::checked(at).and_then(|at| Logs::open(heap, at, LOG_WORDS));
+    let logs = logs.map_err(TreeError::Corrupt)?;
     if !clean {
         logs.recover(|record| match record {
             Record::Redo(words) => apply(words),

@@ -30,6 +30,7 @@ use crate::central::{Leaf, create_log, logged_leaf, open_log, slots};
 use crate::fingerprint::equal_bytes;
 use crate::index::TreeError;
 use crate::leaftree::{Found, LeafDesign, LeafOptions, LeafTree, Moved, Pair, offset};
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::log::Logs;
 use bristlecone_pmem::pool::Root;
@@ -128,7 +129,7 @@ where
         leaf: &'t Leaf<B>,
         next: u64,
     ) -> (&'t PWord, u64) {
-        (leaf.sibling(), next)
+        (leaf.sibling(), link::word(next))
     }
 
     fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>, pairs: &[Pair]) {
@@ -190,7 +191,7 @@ where
         // ORDERING: Relaxed; nothing leads to the new leaf yet.
         new_leaf
             .sibling()
-            .store(pm, leaf.next(pm), Ordering::Relaxed);
+            .store(pm, link::word(leaf.next(pm)), Ordering::Relaxed);
         let bitmap = upper.iter().fold(0, |bits, moved| bits | 1 << moved.slot);
         new_leaf.store_head(pm, bitmap);
         // PERSIST: the log's record and the whole new leaf, before the leaf changes.
@@ -203,6 +204,10 @@ where
         // The new leaf's fence also covered the pair's records.
         let inserted = Self::insert(tree, if goes_right { new_leaf } else { leaf }, pair, true);
         debug_assert!(inserted, "half the slots are empty");
+    }
+
+    fn sound(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>) -> Result<(), String> {
+        leaf.sound(tree.pm())
     }
 
     fn check(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>) -> Result<(), String> {
@@ -224,7 +229,7 @@ where
 fn halve<M: Media, const B: usize>(pm: &M, leaf: &Leaf<B>, moved: u64, new: u64) {
     leaf.store_head(pm, Leaf::<B>::FULL & !moved);
     // ORDERING: Release; pairs with the Acquire in `Leaf::next`.
-    leaf.sibling().store(pm, new, Ordering::Release);
+    leaf.sibling().store(pm, link::word(new), Ordering::Release);
     // PERSIST: the bitmap and the sibling pointer, which share a line; fenced before the log is
     // disarmed.
     pm.flush_of(leaf.sibling());

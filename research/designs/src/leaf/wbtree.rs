@@ -2,7 +2,8 @@
 //! keeps unsorted entries in order, an insertion takes two NAWs, and a redo log protects splits.
 //!
 //! wB+-Tree is a [`LeafTree`] with the [centralised leaf](crate::central). The leaf's bytes are the
-//! *slot array*: the number of entries, then their slots in the order of their keys. Bit 63 of word
+//! *slot array*: the number of entries, then their slots in the order of their keys, each with the
+//! parity of its key word in bit 6. Bit 63 of word
 //! 0 says that the array is valid. Where the papers leave a choice, node sizes, inner index,
 //! allocator and locks are LB+-Tree's, because that paper compares the trees in this way. A value
 //! is replaced in place by one NAW. Entries in the header line need no flush of their own.
@@ -31,6 +32,7 @@ use crate::central::{Leaf, MAX_BYTES, create_log, logged_leaf, open_log, slots};
 use crate::common::sort_by;
 use crate::index::TreeError;
 use crate::leaftree::{Found, LeafDesign, LeafOptions, LeafTree, Moved, Pair, offset};
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::log::Logs;
 use bristlecone_pmem::pool::Root;
@@ -50,6 +52,15 @@ pub struct WbDesign<M: Media, const B: usize> {
     logs: Logs<M>,
 }
 
+/// The bits of a slot in a byte of the slot array.
+const SLOT: u8 = 63;
+const _: () = assert!(MAX_BYTES <= SLOT as usize + 1);
+
+/// Returns the bit that goes with the slot of this key word.
+fn parity(key: u64) -> u8 {
+    (key.count_ones() as u8 & 1) << 6
+}
+
 /// A slot array outside persistent memory.
 #[derive(Clone, Copy, Debug)]
 struct SlotArray([u8; MAX_BYTES]);
@@ -65,14 +76,19 @@ impl SlotArray {
     /// or a corrupt one, may have any byte here.
     #[inline(always)]
     fn slot(&self, i: usize, capacity: usize) -> usize {
-        usize::from(self.0[1 + i]).min(capacity - 1)
+        usize::from(self.0[1 + i] & SLOT).min(capacity - 1)
     }
 
-    fn insert(&mut self, at: usize, slot: usize) {
+    /// Returns true if the parity at a place of the array is that of the key word `key`.
+    fn fits(&self, i: usize, key: u64) -> bool {
+        self.0[1 + i] & !SLOT == parity(key)
+    }
+
+    fn insert(&mut self, at: usize, slot: usize, key: u64) {
         let n = self.len(MAX_BYTES - 2);
         let at = at.min(n);
         self.0.copy_within(1 + at..1 + n, 2 + at);
-        self.0[1 + at] = slot as u8;
+        self.0[1 + at] = slot as u8 | parity(key);
         self.0[0] = n as u8 + 1;
     }
 
@@ -80,7 +96,7 @@ impl SlotArray {
         let n = self.len(MAX_BYTES - 2);
         let place = self.0[1..1 + n]
             .iter()
-            .position(|s| usize::from(*s) == slot);
+            .position(|s| usize::from(*s & SLOT) == slot);
         if let Some(at) = place {
             self.0.copy_within(2 + at..1 + n, 1 + at);
             self.0[0] = n as u8 - 1;
@@ -173,15 +189,15 @@ where
         leaf: &'t Leaf<B>,
         next: u64,
     ) -> (&'t PWord, u64) {
-        (leaf.sibling(), next)
+        (leaf.sibling(), link::word(next))
     }
 
     fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>, pairs: &[Pair]) {
         let pm = tree.pm();
         leaf.store_entries(pm, pairs);
         let mut array = SlotArray([0; MAX_BYTES]);
-        for slot in 0..pairs.len() {
-            array.insert(slot, slot);
+        for (slot, pair) in pairs.iter().enumerate() {
+            array.insert(slot, slot, pair.key);
         }
         leaf.store_bytes(pm, &leaf.bytes(pm), &array.0);
         leaf.store_head(pm, ((1 << pairs.len()) - 1) | VALID);
@@ -197,7 +213,8 @@ where
         }
         let old = SlotArray(leaf.bytes(pm));
         let mut array = old;
-        array.insert(position_of_word(tree, leaf, &old, pair.key), slot);
+        let at = position_of_word(tree, leaf, &old, pair.key);
+        array.insert(at, slot, pair.key);
         // First NAW: the slot array is about to change.
         leaf.publish_head(pm, bitmap);
         let entry = leaf.store_entry(pm, slot, pair.key, pair.value);
@@ -256,7 +273,7 @@ where
         // ORDERING: Relaxed; nothing leads to the new leaf yet.
         new_leaf
             .sibling()
-            .store(pm, leaf.next(pm), Ordering::Relaxed);
+            .store(pm, link::word(leaf.next(pm)), Ordering::Relaxed);
         // PERSIST: the new leaf, before the record that leads to it.
         pm.flush_of(new_leaf);
         pm.fence();
@@ -289,7 +306,7 @@ where
         });
         let mut array = SlotArray([0; MAX_BYTES]);
         for (i, slot) in used.into_iter().enumerate() {
-            array.insert(i, slot);
+            array.insert(i, slot, leaf.entry(pm, slot).0);
         }
         let lines = leaf.store_bytes(pm, &leaf.bytes(pm), &array.0);
         let lines = lines.beyond_header();
@@ -303,6 +320,10 @@ where
         // later split says that the array is valid, and so does a clean close.
         pm.flush_of(leaf.sibling());
         Ok(1)
+    }
+
+    fn sound(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>) -> Result<(), String> {
+        leaf.sound(tree.pm())
     }
 
     fn check(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>) -> Result<(), String> {
@@ -322,6 +343,9 @@ where
             ));
         }
         let key = |i: usize| leaf.entry(pm, slot(i)).0;
+        if let Some(i) = (0..n).find(|&i| !array.fits(i, key(i))) {
+            return Err(format!("the key at place {i} of the slot array is damaged"));
+        }
         match (1..n).find(|&i| tree.compare_words(key(i - 1), key(i)) != Order::Less) {
             Some(i) => Err(format!("place {i} of the slot array is out of order")),
             None => Ok(()),
@@ -373,7 +397,7 @@ fn position_of_word<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, const B: us
 fn halve<M: Media, const B: usize>(pm: &M, leaf: &Leaf<B>, bitmap: u64, new: u64) {
     leaf.store_byte(pm, 0, bitmap.count_ones() as u8);
     // ORDERING: Release; pairs with the Acquire in `Leaf::next`.
-    leaf.sibling().store(pm, new, Ordering::Release);
+    leaf.sibling().store(pm, link::word(new), Ordering::Release);
     leaf.store_head(pm, bitmap | VALID);
     // PERSIST: the leaf's three words, which share a line; fenced before the log is disarmed.
     pm.flush_of(leaf.sibling());
@@ -403,12 +427,13 @@ mod tests {
     fn slot_arrays_keep_their_order() {
         let mut array = SlotArray([0; MAX_BYTES]);
         for (at, slot) in [(0, 5), (0, 3), (2, 7), (1, 1)] {
-            array.insert(at, slot);
+            array.insert(at, slot, slot as u64);
         }
         let slots = |array: &SlotArray| -> Vec<usize> {
             (0..array.len(14)).map(|i| array.slot(i, 14)).collect()
         };
         assert_eq!(slots(&array), [3, 1, 5, 7]);
+        assert!(array.fits(1, 1) && !array.fits(1, 3));
         array.remove(1);
         array.remove(9);
         assert_eq!(slots(&array), [3, 5, 7]);
@@ -417,9 +442,9 @@ mod tests {
     #[test]
     fn damaged_slot_arrays_stay_inside() {
         let mut array = SlotArray([255; MAX_BYTES]);
-        array.insert(200, 3);
+        array.insert(200, 3, 0);
         array.remove(255);
-        array.insert(0, 3);
+        array.insert(0, 3, 0);
         assert!((0..array.len(14)).all(|i| array.slot(i, 14) < 14));
     }
 }

@@ -10,6 +10,7 @@
 use super::node::{MAX_HEIGHT, NODE_BYTES, target};
 use super::{SkipList, Towers};
 use crate::index::{Fill, InsertError};
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::media::LINE;
@@ -92,7 +93,7 @@ where
         // PERSIST: all nodes and records, before the link that leads to them.
         pm.fence();
         // PERSIST: (in `publish`) the head's link; the loaded nodes are the list.
-        self.nodes.at(self.head).next.publish(pm, first);
+        self.nodes.at(self.head).next.publish(pm, link::word(first));
         let mut raiser = Raiser::new(self.head_tower);
         for (node, height) in &chain {
             self.raise_last(&mut raiser, *node, self.nodes.key(*node), *height);

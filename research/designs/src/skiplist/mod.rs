@@ -73,11 +73,13 @@ mod towers;
 mod verify;
 
 use crate::common::{self, check_pair};
+use crate::content;
 use crate::forward::{forward, forward_impls};
 use crate::index::{
     DurableIndex, IfPresent, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError,
     UpdateError,
 };
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::pool::{Root, RootKind};
@@ -115,6 +117,8 @@ pub struct SkipList<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, T: Towers<M
     /// Number of heights drawn.
     drawn: AtomicU64,
     read_only: bool,
+    /// True while its content may be summed when it is closed.
+    whole: bool,
     report: RecoveryReport,
     heap: Heap<M>,
     /// Keeps the root from being opened twice.
@@ -157,6 +161,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, T: Towers<M>> SkipList<K, 
             highest: AtomicUsize::new(0),
             drawn: AtomicU64::new(0),
             read_only: root.pool().pm().read_only(),
+            whole: false,
             report: RecoveryReport::default(),
             heap,
             root,
@@ -179,6 +184,23 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, T: Towers<M>> SkipList<K, 
     fn check_pair(&self, key: &K, value: &V) -> Result<(), InsertError> {
         check_pair(self.read_only, key, value)
     }
+
+    fn close_now(&mut self) -> Result<(), CommitError> {
+        if !std::mem::take(&mut self.whole) || self.read_only {
+            return Ok(());
+        }
+        content::seal::<K, V, M>(&self.root, self);
+        self.pm().commit()
+    }
+}
+
+impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, T: Towers<M>> Drop for SkipList<K, V, M, T> {
+    fn drop(&mut self) {
+        // A change may have stopped half-way; the next opening walks the list anyway.
+        self.whole &= !std::thread::panicking();
+        // `close` would report a failure.
+        let _ = self.close_now();
+    }
 }
 
 impl<K, V, M, T> DurableIndex<K, V, M> for SkipList<K, V, M, T>
@@ -194,6 +216,7 @@ where
 
     fn create(pool: &Arc<Pool<M>>, name: &str, _options: &SkipOptions) -> Result<Self, TreeError> {
         let root = pool.create_root(name, &Self::root_kind())?;
+        content::mark(&root);
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
@@ -206,7 +229,7 @@ where
         pm.flush_of(list.nodes.at(head.get()));
         let word = list.root.word(HEAD);
         // ORDERING: Relaxed; the root is not published.
-        word.store(pm, head.get(), Ordering::Relaxed);
+        word.store(pm, link::word(head.get()), Ordering::Relaxed);
         pm.flush_of(word);
         list.root.publish();
         if let Err(e) = pm.commit() {
@@ -215,11 +238,17 @@ where
             heap.trim();
             return Err(e.into());
         }
+        list.whole = true;
         Ok(list)
     }
 
     fn open(pool: &Arc<Pool<M>>, name: &str, _options: &SkipOptions) -> Result<Self, TreeError> {
-        recovery::open(pool.open_root(name, Some(&Self::root_kind()))?)
+        let root = pool.open_root(name, Some(&Self::root_kind()))?;
+        content::check_version(&root)?;
+        let mut list: Self = recovery::open(root)?;
+        content::compare::<K, V, M>(&list.root, &list)?;
+        list.whole = true;
+        Ok(list)
     }
 
     fn recovery(&self) -> &RecoveryReport {
@@ -230,8 +259,8 @@ where
         self.nodes.pool()
     }
 
-    fn close(self) -> Result<(), CommitError> {
-        self.pm().commit()
+    fn close(mut self) -> Result<(), CommitError> {
+        self.close_now()
     }
 }
 

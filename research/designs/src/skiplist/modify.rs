@@ -4,10 +4,11 @@
 //! remove 1 and 1. Records add their own lines. An update with a record adds a fence, before the
 //! word that leads to it. A node's 32 bytes may lie in two lines where towers are in the pool.
 
-use super::node::{LEFT, MAX_HEIGHT, has_left, target};
+use super::node::{LEFT, MAX_HEIGHT, has_left, shape, target};
 use super::search::{Near, Path};
 use super::{SkipList, Towers, handle};
 use crate::index::{IfPresent, InsertError, RemoveError, UpdateError};
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::media::DramAccess;
 use bristlecone_pmem::{Media, POff, SpaceError};
@@ -65,8 +66,9 @@ where
         // ORDERING: Relaxed (all four); the store that links the node is a Release.
         node.key.store(pm, key, Ordering::Relaxed);
         node.value.store(pm, value, Ordering::Relaxed);
-        node.next.store(pm, next, Ordering::Relaxed);
-        node.height.store(pm, height as u64, Ordering::Relaxed);
+        node.next.store(pm, link::word(next), Ordering::Relaxed);
+        let shape = shape(key, height as u64);
+        node.shape.store(pm, shape, Ordering::Relaxed);
     }
 
     /// Inserts, or acts as `present` says, and commits. Returns true if the key was present.
@@ -137,7 +139,7 @@ where
             return false;
         }
         // PERSIST: (in `publish`) the link; the insertion counts.
-        self.nodes.at(near.pred).next.publish(pm, new.node);
+        self.nodes.at(near.pred).next.publish(pm, link::word(new.node));
         // After the fence, so that others see only what survives a crash.
         locks.unlock();
         true
@@ -227,14 +229,14 @@ where
         let value = self.nodes.value(node);
         let after = self.nodes.next(node);
         // PERSIST: (in `publish`) the link past the node; the removal counts.
-        self.nodes.at(near.pred).next.publish(pm, after);
+        self.nodes.at(near.pred).next.publish(pm, link::word(after));
         // The mark comes after the fence, so that no crash finds one in the list, and need not be
         // durable. ORDERING: Release; pairs with the Acquire load in `next`, like every store of a
         // link.
         self.nodes
             .at(node)
             .next
-            .store(pm, after | LEFT, Ordering::Release);
+            .store(pm, link::word(after) | LEFT, Ordering::Release);
         locks.unlock();
         Some(value)
     }

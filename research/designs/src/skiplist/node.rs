@@ -1,14 +1,18 @@
 //! The nodes of the bottom list.
 //!
 //! ```text
-//!  0 | key word | value word | next: offset of the next node, bit 0 = left | height |
-//! 32 | links of levels 1 .. height - 1, where towers are in the pool           |
+//!  0 | key word | value word | next: link to the next node, bit 0 = left | height:32 check:32 |
+//! 32 | links of levels 1 .. height - 1, where towers are in the pool                         |
 //! ```
+//!
+//! `check` is the CRC-32C of the key word and the height. Walks compare it, and the check of the
+//! [`link`]. Nothing that fits beside the value word covers it, since an update stores it alone.
 //!
 //! Blocks are at least 16-aligned, so a link has spare low bits. Bit 0 of a link says that its
 //! owner has left that level, and that nothing may be linked behind it any more. It is set once the
 //! owner is durably unlinked, so no crash finds it in a node that the list leads to.
 
+use crate::link;
 use bristlecone_pmem::media::{DramAccess, DramRegion, DramTrace};
 use bristlecone_pmem::{Media, PWord, Pool};
 use std::sync::Arc;
@@ -33,6 +37,16 @@ pub(super) fn target(link: u64) -> u64 {
     link & !LEFT
 }
 
+/// The bits of the height in its word.
+const HEIGHT: u64 = u32::MAX as u64;
+
+/// Returns the word of a height, with the check of key and height.
+pub(super) fn shape(key: u64, height: u64) -> u64 {
+    let sum = crc32c::crc32c(&key.to_le_bytes());
+    let sum = crc32c::crc32c_append(sum, &height.to_le_bytes());
+    height | u64::from(sum) << 32
+}
+
 /// Head of every node: the part that a crash must keep.
 #[repr(C)]
 #[derive(Debug)]
@@ -43,8 +57,8 @@ pub(super) struct Node {
     pub value: PWord,
     /// Link of the bottom list, under this node's lock.
     pub next: PWord,
-    /// Height of the node, which never changes.
-    pub height: PWord,
+    /// Height of the node and the check of its key word and height, which never change.
+    pub shape: PWord,
 }
 
 /// Bytes of a node without links of upper levels.
@@ -111,7 +125,24 @@ impl<M: Media> Nodes<M> {
     #[inline(always)]
     pub(super) fn next(&self, off: u64) -> u64 {
         // ORDERING: Acquire; pairs with the Release store that linked the node it leads to.
-        self.at(off).next.load(self.pm(), Ordering::Acquire)
+        link::offset(self.at(off).next.load(self.pm(), Ordering::Acquire))
+    }
+
+    /// Checks all that has a check in the node at `off`, which the list leads to.
+    pub(super) fn sound(&self, off: u64) -> Result<(), String> {
+        let node = self.at(off);
+        // ORDERING: Acquire; as in `next`.
+        link::checked(node.next.load(self.pm(), Ordering::Acquire))?;
+        let (key, height) = (self.key(off), self.height(off));
+        // ORDERING: Relaxed; as the key.
+        let found = node.shape.load(self.pm(), Ordering::Relaxed);
+        if found == shape(key, height) {
+            Ok(())
+        } else {
+            Err(format!(
+                "key {key:#x} and height {height} fail their check, {found:#x}"
+            ))
+        }
     }
 
     /// Returns the node's key word.
@@ -134,7 +165,7 @@ impl<M: Media> Nodes<M> {
     #[inline(always)]
     pub(super) fn height(&self, off: u64) -> u64 {
         // ORDERING: Relaxed; as the key.
-        self.at(off).height.load(self.pm(), Ordering::Relaxed)
+        self.at(off).shape.load(self.pm(), Ordering::Relaxed) & HEIGHT
     }
 
     /// Prefetches a node's first line.

@@ -4,6 +4,7 @@ use super::bulk::Raiser;
 use super::node::{MAX_HEIGHT, Nodes};
 use super::{HEAD, SkipList, Towers};
 use crate::index::{RecoveryReport, TreeError};
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::{Heap, Media};
@@ -24,6 +25,7 @@ where
     heap.begin_recovery();
     // ORDERING: Relaxed; the list is being opened.
     let head = root.word(HEAD).load(root.pool().pm(), Ordering::Relaxed);
+    let head = link::checked(head).map_err(TreeError::Corrupt)?;
     let nodes = Nodes::new(root.pool());
     let height = mark::<M, T>(&heap, &nodes, head).map_err(TreeError::Corrupt)?;
     if height != MAX_HEIGHT {
@@ -54,6 +56,9 @@ fn mark<M: Media, T: Towers<M>>(
 ) -> Result<usize, String> {
     // First as a node of the smallest height, so that the height may be read.
     heap.check(off, T::node_bytes(1))?;
+    nodes
+        .sound(off)
+        .map_err(|e| format!("node {off:#x}: {e}"))?;
     let height = nodes.height(off);
     if !(1..=MAX_HEIGHT as u64).contains(&height) {
         return Err(format!("node {off:#x}: no node has {height} levels"));

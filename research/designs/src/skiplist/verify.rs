@@ -36,6 +36,7 @@ where
             let broken = |what: String| Violation::new(format!("node {at:#x}: {what}"));
             let leaked = |what: String| Violation::leak(format!("node {at:#x}: {what}"));
             self.heap.check(at, T::node_bytes(1)).map_err(broken)?;
+            self.nodes.sound(at).map_err(broken)?;
             let height = self.nodes.height(at);
             if !(1..=MAX_HEIGHT as u64).contains(&height) {
                 return Err(broken(format!("it has {height} levels")));

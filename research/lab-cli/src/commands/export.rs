@@ -7,9 +7,9 @@ use bristlecone_command::export::{self, Source, beyond_saving, refuse, report};
 use bristlecone_command::failure::Outcome;
 use bristlecone_command::inspect::without_path;
 use bristlecone_command::pool::{How, open_pool};
-use bristlecone_command::records::{Range, Records, Visit};
+use bristlecone_command::records::{Range, Records, Shown, Visit};
 use bristlecone_command::text::quoted;
-use bristlecone_designs::damage::Damage;
+use bristlecone_designs::damage::{Damage, collecting_damage};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::Pool;
 use indicatif::ProgressBar;
@@ -99,7 +99,7 @@ impl Source for Salvage {
     fn each(&mut self, bar: Option<&ProgressBar>, visit: Visit<'_>) -> Outcome {
         let (index, damage, named) = (&self.index, &self.damage, &mut self.named);
         let pm = index.pool().pm();
-        index.scan(&Range::ALL, false, &mut |key, shown| {
+        let mut each = |key: &[u8], shown: &Shown<'_>| {
             let broken = [("key", Some(key)), ("value", shown.value)]
                 .into_iter()
                 .find_map(|(part, string)| Some((part, damage.block_of(pm, string?)?)));
@@ -113,7 +113,9 @@ impl Source for Salvage {
                 report(bar, &format_args!("skipped key {key}: its {part}: {what}"));
             }
             ControlFlow::Continue(())
-        })
+        };
+        // Damaged records are handed over too, so that their keys can be named.
+        collecting_damage(|| index.scan(&Range::ALL, false, &mut each)).0
     }
 
     fn finish(&self, written: u64, bar: &ProgressBar) -> u64 {

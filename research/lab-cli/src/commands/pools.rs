@@ -3,7 +3,7 @@
 use crate::args::{Backup, Compact, Create, Del, Get, Import, Put, Scan};
 use crate::index::Index;
 use bristlecone_command::failure::{Failure, Outcome};
-use bristlecone_command::pool::{How, about, open_pool};
+use bristlecone_command::pool::{How, about, damaged, open_pool};
 use bristlecone_command::records::{self, Records, survival};
 use bristlecone_command::upkeep::{print_compacted, print_copied};
 use bristlecone_command::{import, print_report, progress, scan};
@@ -95,8 +95,15 @@ pub fn compact(args: &Compact) -> Outcome {
 pub fn backup(args: &Backup) -> Outcome {
     let args = &args.backup;
     let pool = open_pool(&args.pool, How::read(args.medium))?;
-    // The pool is opened first, since a damaged one is not worth a copy.
-    let _opened = Index::open_in(&pool, &args.pool)?;
+    // A damaged index is not worth a copy.
+    let index = Index::open_in(&pool, &args.pool)?;
+    match index.verify() {
+        // Only space is lost.
+        Err(violation) if !violation.leak => {
+            return Err(damaged(&args.pool, &violation, "nothing was written"));
+        }
+        _ => {}
+    }
     let written = progress::waiting("copying", || pool.backup(&args.file))
         .map_err(|e| Failure::new(e.to_string()))?;
     print_copied(&args.pool, &args.file, written, args.json)

@@ -9,6 +9,7 @@ use super::leaf::{Shape, block};
 use super::{HEAD, NvTree};
 use crate::common::make_pair;
 use crate::index::{Fill, InsertError};
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use std::borrow::Borrow;
@@ -57,7 +58,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         // PERSIST: all leaves and records, before the head word that leads to them.
         pm.fence();
         // PERSIST: (in `publish`) the head word; the loaded leaves are the tree.
-        self.root().word(HEAD).publish(pm, first);
+        self.root().word(HEAD).publish(pm, link::word(first));
         let size = self.leaf_bytes;
         let entries: Vec<Entry<K>> = chain
             .leaves

@@ -1,15 +1,19 @@
 //! The leaf (LN): a header line, then elements that are only ever appended.
 //!
 //! ```text
-//! word 0        nElement (low 32 bits) | lines of the leaf (high 32 bits)
-//! word 1        offset of the next leaf, 0 for the last
-//! word 2 ..     one flag per element, 1 = NEGATIVE
+//! word 0        nElement (16 bits) | lines of the leaf (16 bits) | sum (32 bits)
+//! word 1        link to the next leaf, 0 for the last
+//! word 2 ..     one flag per element, 1 = NEGATIVE: 63 in a word, whose bit 63 makes it even
 //! first line after the flags:
 //!   element i   | key word | value word |                      16 bytes, four in a line
 //! ```
 //!
 //! The paper's element is flag, key and value. Here the flags stand together in the header, so that
 //! an element has 16 bytes and never lies across two lines, and a line holds four.
+//!
+//! The sum is the CRC-32C of the lines, and of key and value word of each element that counts.
+//! Elements never change, so an append goes on from the sum before, and the store that makes its
+//! elements count stores the new one. A removal in place changes a flag alone.
 //!
 //! | bytes | header lines | elements |
 //! | --- | --- | --- |
@@ -21,6 +25,7 @@
 //!
 //! The leaf itself stores its size, because adaptivity resizes leaves one by one.
 
+use crate::link;
 use bristlecone_pmem::cell::PWord;
 use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::{Media, POff};
@@ -42,6 +47,10 @@ const COUNTER: usize = 0;
 const NEXT: usize = 1;
 /// Index of the first word of flags.
 const FLAGS: usize = 2;
+/// Number of flags in a word.
+const FLAGS_PER_WORD: usize = 63;
+/// The bit that makes the number of bits set in a word of flags even.
+const PARITY: u32 = 63;
 
 /// Layout of a leaf of some size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +70,7 @@ impl Shape {
         let mut header = 1;
         loop {
             let capacity = lines.saturating_sub(header) * PER_LINE;
-            if (FLAGS + capacity.div_ceil(64)) * 8 <= header * LINE {
+            if (FLAGS + capacity.div_ceil(FLAGS_PER_WORD)) * 8 <= header * LINE {
                 return Self {
                     lines: lines as u32,
                     first: (header * LINE) as u32,
@@ -74,7 +83,7 @@ impl Shape {
 
     /// Returns the number of words that hold flags.
     fn flag_words(self) -> usize {
-        (self.capacity as usize).div_ceil(64)
+        (self.capacity as usize).div_ceil(FLAGS_PER_WORD)
     }
 }
 
@@ -90,19 +99,33 @@ pub(super) struct Counter {
     pub elements: u32,
     /// Lines of the leaf.
     pub lines: u32,
+    /// The sum over lines and elements.
+    pub sum: u32,
 }
 
 impl Counter {
     const fn word(self) -> u64 {
-        self.elements as u64 | (self.lines as u64) << 32
+        self.elements as u64 | (self.lines as u64) << 16 | (self.sum as u64) << 32
     }
 
     const fn of(word: u64) -> Self {
         Self {
-            elements: word as u32,
-            lines: (word >> 32) as u32,
+            elements: word as u16 as u32,
+            lines: (word >> 16) as u16 as u32,
+            sum: (word >> 32) as u32,
         }
     }
+}
+
+/// Returns the sum of a leaf of so many lines without elements.
+fn sum_of_lines(lines: u32) -> u32 {
+    crc32c::crc32c(&lines.to_le_bytes())
+}
+
+/// Returns `sum` with an element behind what it is of.
+fn with_element(sum: u32, key: u64, value: u64) -> u32 {
+    let sum = crc32c::crc32c_append(sum, &key.to_le_bytes());
+    crc32c::crc32c_append(sum, &value.to_le_bytes())
 }
 
 /// An element.
@@ -208,7 +231,33 @@ impl<'t, M: Media> Leaf<'t, M> {
     /// Returns the offset of the next leaf, 0 for the last.
     pub(super) fn next_offset(&self) -> u64 {
         // ORDERING: Relaxed; changed only under the locks that the callers hold.
-        self.next().load(self.pm, Ordering::Relaxed)
+        link::offset(self.next().load(self.pm, Ordering::Relaxed))
+    }
+
+    /// Checks the counter's sum, the flags and the link.
+    pub(super) fn sound(&self) -> Result<(), String> {
+        let counter = self.counter();
+        let mut sum = sum_of_lines(counter.lines);
+        for i in 0..counter.elements.min(self.shape.capacity) as usize {
+            sum = with_element(sum, self.key(i), self.value(i));
+        }
+        if sum != counter.sum {
+            return Err(format!("its sum is {sum:#010x}, its counter {counter:x?}"));
+        }
+        for i in 0..self.shape.flag_words() {
+            // ORDERING: Relaxed; as for `counter`.
+            let flags = self.word(FLAGS + i).load(self.pm, Ordering::Relaxed);
+            if !link::is_even(flags) {
+                return Err(format!("its flags, {flags:#x}, fail their check"));
+            }
+        }
+        // ORDERING: Relaxed; as for `counter`.
+        link::checked(self.next().load(self.pm, Ordering::Relaxed)).map(drop)
+    }
+
+    /// The word of element `i`'s flag, and the flag's bit.
+    fn flag(&self, i: usize) -> (&'t PWord, u64) {
+        (self.word(FLAGS + i / FLAGS_PER_WORD), 1 << (i % FLAGS_PER_WORD))
     }
 
     #[inline(always)]
@@ -230,7 +279,8 @@ impl<'t, M: Media> Leaf<'t, M> {
     pub(super) fn is_negative(&self, i: usize) -> bool {
         // ORDERING: Relaxed; as for `key`. A removal in place changes a flag, and its readers look
         // at the count again.
-        self.word(FLAGS + i / 64).load(self.pm, Ordering::Relaxed) & 1 << (i % 64) != 0
+        let (word, bit) = self.flag(i);
+        word.load(self.pm, Ordering::Relaxed) & bit != 0
     }
 
     fn store_element(&self, i: usize, element: Element) {
@@ -244,14 +294,15 @@ impl<'t, M: Media> Leaf<'t, M> {
 
     /// Sets or clears the flag of element `i`. Returns true if the flag had to be stored.
     fn store_flag(&self, i: usize, negative: bool) -> bool {
-        let word = self.word(FLAGS + i / 64);
+        let (word, bit) = self.flag(i);
         // ORDERING (both): Relaxed; under the leaf's lock, and as for `store_element`.
         let old = word.load(self.pm, Ordering::Relaxed);
         let new = if negative {
-            old | 1 << (i % 64)
+            old | bit
         } else {
-            old & !(1 << (i % 64))
+            old & !bit
         };
+        let new = link::evened(new, PARITY);
         if new != old {
             word.store(self.pm, new, Ordering::Relaxed);
         }
@@ -266,18 +317,23 @@ impl<'t, M: Media> Leaf<'t, M> {
         let pm = self.pm;
         let after = n + elements.len();
         debug_assert!(after <= self.shape.capacity as usize, "there is room");
+        let mut sum = self.counter().sum;
+        for element in elements {
+            sum = with_element(sum, element.key, element.value);
+        }
         let early = pm.planted("nvtree-counter-first");
         if early {
-            self.publish(after);
+            self.publish(after, sum);
         }
         for (i, element) in (n..).zip(elements) {
             self.store_element(i, *element);
             // A crash may have left the flag of an element that never counted.
-            if self.store_flag(i, element.negative) && FLAGS + i / 64 >= LINE / 8 {
+            let (flag, _) = self.flag(i);
+            if self.store_flag(i, element.negative) && FLAGS + i / FLAGS_PER_WORD >= LINE / 8 {
                 // PERSIST: a flag outside the counter's line, before the counter. A flag in the
                 // counter's line becomes durable no later than the counter, in the order of the
                 // stores.
-                pm.flush_of(self.word(FLAGS + i / 64));
+                pm.flush_of(flag);
             }
         }
         let first = self.word(self.element_word(n)).addr();
@@ -286,14 +342,15 @@ impl<'t, M: Media> Leaf<'t, M> {
         pm.flush(first, elements.len() * ELEMENT);
         pm.fence();
         if !early {
-            self.publish(after);
+            self.publish(after, sum);
         }
     }
 
-    fn publish(&self, elements: usize) {
+    fn publish(&self, elements: usize, sum: u32) {
         let counter = Counter {
             elements: elements as u32,
             lines: self.shape.lines,
+            sum,
         };
         // PERSIST: (in `publish`) the counter; the elements count, all or none.
         self.word(COUNTER).publish(self.pm, counter.word());
@@ -304,7 +361,7 @@ impl<'t, M: Media> Leaf<'t, M> {
         let stored = self.store_flag(i, true);
         debug_assert!(stored, "element {i} was positive");
         // PERSIST: the flag, before the removal returns.
-        self.pm.persist(self.word(FLAGS + i / 64));
+        self.pm.persist(self.flag(i).0);
     }
 
     /// Writes a new leaf that nothing leads to yet. Flushes it and does not fence.
@@ -315,16 +372,19 @@ impl<'t, M: Media> Leaf<'t, M> {
             // ORDERING (all here): Relaxed; the link that leads here is stored with Release.
             self.word(FLAGS + i).store(pm, 0, Ordering::Relaxed);
         }
+        let mut sum = sum_of_lines(self.shape.lines);
         for (i, (key, value)) in elements.iter().enumerate() {
             self.store_element(i, Element::positive(*key, *value));
+            sum = with_element(sum, *key, *value);
         }
         let counter = Counter {
             elements: elements.len() as u32,
             lines: self.shape.lines,
+            sum,
         };
         self.word(COUNTER)
             .store(pm, counter.word(), Ordering::Relaxed);
-        self.next().store(pm, next, Ordering::Relaxed);
+        self.next().store(pm, link::word(next), Ordering::Relaxed);
         // PERSIST: the header and the elements, fenced before the link that leads here.
         pm.flush(
             self.at,
@@ -335,7 +395,8 @@ impl<'t, M: Media> Leaf<'t, M> {
     /// Stores the link of a leaf that nothing leads to yet. Flushes it and does not fence.
     pub(super) fn link_unpublished(&self, next: u64) {
         // ORDERING: Relaxed; as in `fill`.
-        self.next().store(self.pm, next, Ordering::Relaxed);
+        self.next()
+            .store(self.pm, link::word(next), Ordering::Relaxed);
         // PERSIST: the link, fenced before anything leads here.
         self.pm.flush_of(self.next());
     }

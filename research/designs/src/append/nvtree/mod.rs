@@ -74,11 +74,13 @@ mod tests;
 pub use adapt::Adaptivity;
 
 use crate::common::{self, check_node_bytes, check_pair};
+use crate::content;
 use crate::forward::{forward, forward_impls};
 use crate::index::{
     DurableIndex, IfPresent, InsertError, OrderedIndex, RecoveryReport, RemoveError, ReverseScan,
     TreeError, UpdateError,
 };
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use crate::sync::Retired;
 use adapt::{Costs, Limits, Sizing, Totals};
@@ -275,6 +277,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         if let Some(spare) = lock(&self.spare).take() {
             self.heap.free(block(spare));
         }
+        content::seal::<K, V, M>(&root, self);
         self.save_snapshot(&root);
         self.pm().commit()
     }
@@ -404,6 +407,7 @@ where
 
     fn create(pool: &Arc<Pool<M>>, name: &str, options: &NvOptions) -> Result<Self, TreeError> {
         let root = pool.create_root(name, &root_kind::<K, V>(options)?)?;
+        content::mark(&root);
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
@@ -423,7 +427,7 @@ where
         tree.leaf_of(first.get(), shape).fill(&[], 0);
         let head = tree.root().word(HEAD);
         // ORDERING: Relaxed; the root is not published.
-        head.store(pm, first.get(), Ordering::Relaxed);
+        head.store(pm, link::word(first.get()), Ordering::Relaxed);
         pm.flush_of(head);
         tree.root().publish();
         if let Err(e) = pm.commit() {
@@ -439,7 +443,14 @@ where
 
     fn open(pool: &Arc<Pool<M>>, name: &str, options: &NvOptions) -> Result<Self, TreeError> {
         let root = pool.open_root(name, Some(&root_kind::<K, V>(options)?))?;
-        recovery::open(root, options)
+        content::check_version(&root)?;
+        let mut tree = recovery::open::<K, V, M>(root, options)?;
+        if let Err(e) = content::compare::<K, V, M>(tree.root(), &tree) {
+            // The sum stays for the next opening.
+            tree.root = None;
+            return Err(e);
+        }
+        Ok(tree)
     }
 
     fn recovery(&self) -> &RecoveryReport {

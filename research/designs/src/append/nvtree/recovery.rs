@@ -24,6 +24,7 @@ use super::{HEAD, NvOptions, NvTree, SNAPSHOT, TreeError};
 use crate::damage;
 use crate::index::RecoveryReport;
 use crate::inner::Separator;
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use crate::saved;
 use crate::threads::on_threads;
@@ -109,7 +110,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         payload.append(&mut leaves);
         payload.append(&mut lows);
         self.heap.save_marks(&mut payload);
-        saved::save(root, &self.heap, SNAPSHOT, payload);
+        saved::save_linked(root, &self.heap, SNAPSHOT, payload);
     }
 }
 
@@ -200,7 +201,7 @@ where
     let pm = root.pool().pm();
     // ORDERING: Relaxed; the tree is being opened.
     let tried = root.word(SNAPSHOT).load(pm, Ordering::Relaxed) != 0;
-    if let Some(saved) = saved::load(&root, SNAPSHOT, |bytes| parse::<K, M>(bytes, &heap)) {
+    if let Some(saved) = saved::load_linked(&root, SNAPSHOT, |bytes| parse::<K, M>(bytes, &heap)) {
         heap.finish_recovery();
         let report = RecoveryReport {
             clean: true,
@@ -222,6 +223,7 @@ where
     };
     // ORDERING: Relaxed; the tree is being opened.
     let head = root.word(HEAD).load(pm, Ordering::Relaxed);
+    let head = link::checked(head).map_err(TreeError::Corrupt)?;
     let listed = walk.list(head)?;
     let threads = options.recovery_threads.max(1);
     let mut report = RecoveryReport {
@@ -341,6 +343,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Walk<'_, K, V, M> {
         let guard = epoch::pin();
         let corrupt = |what: String| TreeError::Corrupt(format!("leaf {:#x}: {what}", listed.off));
         let leaf = self.leaf(listed.off, listed.shape);
+        leaf.sound()
+            .or_else(|what| damage::note(listed.off, what))
+            .map_err(corrupt)?;
         // Words that lead nowhere must not be compared.
         if K::RECORDS {
             let mut words: Vec<u64> = (0..listed.elements as usize).map(|i| leaf.key(i)).collect();
@@ -419,7 +424,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Walk<'_, K, V, M> {
             let next = self.leaf(leaf.off, leaf.shape).next_offset();
             let link = self.leaf(before.off, before.shape).next();
             // PERSIST: (in `publish`) the link past the leaf, before its block is used again.
-            link.publish(self.pm, next);
+            link.publish(self.pm, link::word(next));
             // A record behind a damaged word may not belong to the leaf.
             if K::RECORDS && !damage::any() {
                 let gone = self.leaf(leaf.off, leaf.shape);

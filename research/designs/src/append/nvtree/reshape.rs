@@ -22,6 +22,7 @@ use super::info::{LeafInfo, Traffic};
 use super::leaf::{ELEMENT, Leaf, Shape, block};
 use super::read::Held;
 use super::{HEAD, Nodes, NvTree, count};
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use crate::sync::{wait, wait_for_readers};
 use bristlecone_pmem::cell::PWord;
@@ -276,12 +277,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
     fn switch(&self, link: &PWord, to: u64) {
         let pm = self.pm();
         if pm.planted("nvtree-link-first") {
-            link.publish(pm, to);
+            link.publish(pm, link::word(to));
         }
         // PERSIST: the new leaves, before the link that leads to them.
         pm.fence();
         // PERSIST: (in `publish`) the link to the new leaves, before any thread uses them.
-        link.publish(pm, to);
+        link.publish(pm, link::word(to));
         pm.interleave();
     }
 
@@ -470,7 +471,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             let dead = self.contents(&leaf, info.elements()).dead;
             // PERSIST: (in `publish`) the link past the leaf, before its block is used again.
             self.link(inner, &place)
-                .publish(self.pm(), leaf.next_offset());
+                .publish(self.pm(), link::word(leaf.next_offset()));
             self.pm().interleave();
             if let Some(low) = inner.remove(place.pln, place.slot) {
                 Self::retire_separator(low, guard);

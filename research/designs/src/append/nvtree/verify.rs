@@ -4,6 +4,7 @@ use super::{HEAD, NvTree};
 use crate::common::check_leaks;
 use crate::damage;
 use crate::index::{IndexStats, VerifyReport, Violation};
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use bristlecone_pmem::sync::lock;
@@ -33,7 +34,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
         let mut report = VerifyReport::default();
         let mut blocks: HashSet<u64> = lock(&self.spare).iter().copied().collect();
         // ORDERING (both): Relaxed; no thread writes meanwhile.
-        let mut expected = self.root().word(HEAD).load(self.pm(), Ordering::Relaxed);
+        let head = self.root().word(HEAD).load(self.pm(), Ordering::Relaxed);
+        let mut expected = link::checked(head).map_err(Violation::new)?;
         let leaves = self.leaves.load(Ordering::Relaxed);
         if leaves != routed.len() as u64 {
             return Err(Violation::new(format!(
@@ -86,6 +88,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             return Err(broken("its lock is held, or it is out of the list".into()));
         }
         let leaf = info.leaf(pm);
+        leaf.sound().map_err(broken)?;
         let (counter, n) = (leaf.counter(), info.elements());
         if counter.elements as usize != n
             || counter.lines != info.shape.lines

@@ -143,7 +143,16 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         let first = size - image.records.len();
         let own = if owned { block.get() } else { 0 };
         let mut words = vec![status, shape(size, image.entries(), image.level), own];
-        words.extend(image.metas.iter().map(|meta| meta.moved(first).0));
+        let bytes: Vec<u8> = image.records.iter().flat_map(|w| w.to_le_bytes()).collect();
+        words.extend(image.metas.iter().map(|meta| {
+            let (key, value) = (meta.offset() * 8, meta.value_at() * 8);
+            let value = match meta.form() {
+                Form::Inline => &bytes[value..value + meta.value_bytes()],
+                Form::Word | Form::Block => &[],
+            };
+            let checked = meta.checked(&bytes[key..key + meta.key_bytes()], value);
+            checked.moved(first).0
+        }));
         words.resize(first, 0);
         words.append(&mut image.records);
         let pm = self.pm();

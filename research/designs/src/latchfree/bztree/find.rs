@@ -7,7 +7,8 @@
 
 use super::node::{Form, Meta, Node, Status};
 use super::{BzTree, corrupt};
-use crate::repr::{KeyRepr, Repr};
+use crate::damage;
+use crate::repr::{KeyRepr, Repr, read_record};
 use bristlecone_pmem::media::{LINE, cpu};
 use bristlecone_pmem::{Media, PWord, SpaceError};
 use crossbeam_epoch as epoch;
@@ -284,12 +285,19 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
     ) -> Option<R> {
         match meta.form() {
             Form::Inline if V::RECORDS => {
+                if !leaf.record_is_sound(meta)
+                    && !damage::met(|| format!("{leaf:?}: a record fails its check"))
+                {
+                    return None;
+                }
                 V::of_byte_string(leaf.bytes(meta.value_at(), meta.value_bytes())).map(f)
             }
             Form::Inline => V::read(self.pm(), leaf.fixed(meta.value_at()), f),
-            Form::Word | Form::Block => {
-                let word = self.swaps.read(leaf.word(meta.value_at()));
-                V::read(self.pm(), word, f)
+            Form::Word => V::read(self.pm(), self.swaps.read(leaf.word(meta.value_at())), f),
+            Form::Block => {
+                let block = self.swaps.read(leaf.word(meta.value_at()));
+                let with = |bytes: &[u8]| V::of_byte_string(bytes).map(f);
+                read_record(self.pm(), block, with).flatten()
             }
         }
     }

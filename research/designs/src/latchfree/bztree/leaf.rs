@@ -118,7 +118,20 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             Form::Inline => pair.value.bytes(),
             Form::Word | Form::Block => 0,
         };
-        Meta::of(pair.form, offset, pair.key.bytes(), value)
+        let meta = Meta::of(pair.form, offset, pair.key.bytes(), value);
+        self.with_stored(pair.key, |key| match pair.form {
+            Form::Inline => self.with_stored(pair.value, |value| meta.checked(key, value)),
+            Form::Word | Form::Block => meta.checked(key, &[]),
+        })
+    }
+
+    /// Calls `f` with the bytes that a record has for a key or an inline value.
+    fn with_stored<T: Repr + ?Sized, R>(&self, what: &T, f: impl FnOnce(&[u8]) -> R) -> R {
+        match what.byte_string() {
+            Some(bytes) => f(bytes),
+            // Numbers need no room.
+            None => f(&what.make(&self.heap).unwrap_or_default().to_le_bytes()),
+        }
     }
 
     /// Writes a record into its place and flushes it. The swap that makes it visible fences it.

@@ -118,6 +118,7 @@ mod tests_stopped;
 mod verify;
 
 use crate::common::{self, check_node_bytes};
+use crate::content;
 use crate::forward::{forward, forward_impls};
 use crate::index::{
     DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
@@ -476,7 +477,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
         self.swaps.quiesce();
         self.blocks.give_back_empty();
-        self.root = None;
+        if let Some(root) = self.root.take() {
+            content::seal::<K, V, M>(&root, self);
+        }
         self.pm().commit()
     }
 }
@@ -504,12 +507,24 @@ where
 
     fn create(pool: &Arc<Pool<M>>, name: &str, options: &BzOptions) -> Result<Self, TreeError> {
         let kind = Self::root_kind(options)?;
-        Self::create_in(pool.create_root(name, &kind)?, options)
+        let root = pool.create_root(name, &kind)?;
+        content::mark(&root);
+        Self::create_in(root, options)
     }
 
     fn open(pool: &Arc<Pool<M>>, name: &str, options: &BzOptions) -> Result<Self, TreeError> {
         let kind = Self::root_kind(options)?;
-        Self::open_in(pool.open_root(name, Some(&kind))?, options)
+        let root = pool.open_root(name, Some(&kind))?;
+        content::check_version(&root)?;
+        let mut tree = Self::open_in(root, options)?;
+        let root = tree.root.as_ref();
+        let compared = root.map(|root| content::compare::<K, V, M>(root, &tree));
+        if let Some(Err(e)) = compared {
+            // The sum stays for the next opening.
+            tree.root = None;
+            return Err(e);
+        }
+        Ok(tree)
     }
 
     fn recovery(&self) -> &RecoveryReport {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! word 0 | status                                                    changed by multi-word swaps alone
-//! word 1 | size in words (20 bits) | sorted (12 bits from 20) | level (8 bits from 32), 0 for a leaf
+//! word 1 | size in words (20 bits) | sorted (12 bits from 20) | level (8 bits from 32), 0 for a leaf | check (16 bits from 40)
 //! word 2 | memory word: the node's own offset once it is in the tree (see the module's head)
 //! word 3 | metadata 0 | metadata 1 | ...  free space (zeros)  ... | record 1 | record 0 |
 //!
@@ -10,13 +10,15 @@
 //!                      (12 from 12) | entries (12)
 //! status of an inner   frozen (bit 60) | version (60 bits)
 //! metadata             0: free
-//!                      visible (bit 60) | form (2 bits from 57) | offset in words (18 from 39) |
-//!                      bytes of the key (17 from 22) | bytes of the value (22 bits)
-//!                      the same, not visible: deleted
+//!                      visible (bit 60) | form (2 bits from 57) | check (18 from 39) | offset in words (12 from 27) |
+//!                      bytes of the key (12 from 15) | bytes of the value (15 bits)
+//!                      the same, not visible, the check with other bits: deleted
 //!                      reserved (bit 59) | allocation epoch (59 bits)
 //!                      1: given up
 //! record               key, to a whole word | value, to a whole word
 //! ```
+//!
+//! A check of metadata is of the form, the lengths, and the bytes of key and value that never change.
 //!
 //! The version repeats after 2^24 updates in place: a scan's snapshot would take a leaf for
 //! unchanged if exactly that many came between two reads of its status.
@@ -140,6 +142,13 @@ pub(super) struct Meta(pub u64);
 
 const VISIBLE: u64 = 1 << 60;
 const RESERVED: u64 = 1 << 59;
+/// Bits of the check.
+const CHECK: u64 = (1 << 57) - (1 << CHECK_AT);
+const CHECK_AT: u32 = 39;
+/// Bits of the check that deletion turns, so that no flipped bit is one.
+const DELETED: u64 = 0x1_5555 << CHECK_AT;
+/// Bits of the offset.
+const OFFSET: u64 = (1 << CHECK_AT) - (1 << 27);
 
 impl Meta {
     pub const FREE: Self = Self(0);
@@ -148,18 +157,34 @@ impl Meta {
 
     /// Returns visible metadata.
     pub fn of(form: Form, offset: usize, key: usize, value: usize) -> Self {
-        debug_assert!(offset < 1 << 18 && key < 1 << 17 && value < 1 << 22);
+        debug_assert!(offset < 1 << 12 && key < 1 << 12 && value < 1 << 15);
         Self(
             VISIBLE
                 | (form as u64) << 57
-                | (offset as u64) << 39
-                | (key as u64) << 22
+                | (offset as u64) << 27
+                | (key as u64) << 15
                 | value as u64,
         )
     }
 
+    /// Returns the metadata with the check of the bytes of a record's key, and of its value if that
+    /// never changes.
+    pub fn checked(self, key: &[u8], value: &[u8]) -> Self {
+        let rest = self.0 & !(CHECK | OFFSET | VISIBLE);
+        let sum = crc32c::crc32c_append(crc32c::crc32c(key), value);
+        let sum = u64::from(crc32c::crc32c_append(sum, &rest.to_le_bytes()));
+        let deleted = if self.visible() { 0 } else { DELETED };
+        let check = (sum ^ sum >> 14) << CHECK_AT & CHECK;
+        Self(self.0 & !CHECK | check ^ deleted)
+    }
+
     pub fn reserved(epoch: u64) -> Self {
         Self(RESERVED | epoch & (RESERVED - 1))
+    }
+
+    /// Returns true if the entry was reserved or given up.
+    pub fn is_of_no_record(self) -> bool {
+        self == Self::GIVEN_UP || !self.visible() && self.0 & RESERVED != 0
     }
 
     pub fn visible(self) -> bool {
@@ -167,18 +192,18 @@ impl Meta {
     }
 
     pub fn deleted(self) -> Self {
-        Self(self.0 & !VISIBLE)
+        Self((self.0 & !VISIBLE) ^ DELETED)
     }
 
     /// Returns the metadata with the record `by` words further on.
     pub fn moved(self, by: usize) -> Self {
-        debug_assert!(self.offset() + by < 1 << 18);
-        Self(self.0 + ((by as u64) << 39))
+        debug_assert!(self.offset() + by < 1 << 12);
+        Self(self.0 + ((by as u64) << 27))
     }
 
     /// Returns the start of the record, in words from the node's start.
     pub fn offset(self) -> usize {
-        field(self.0, 39, 18)
+        field(self.0, 27, 12)
     }
 
     pub fn form(self) -> Form {
@@ -190,7 +215,7 @@ impl Meta {
     }
 
     pub fn key_bytes(self) -> usize {
-        field(self.0, 22, 17)
+        field(self.0, 15, 12)
     }
 
     pub fn key_words(self) -> usize {
@@ -198,7 +223,7 @@ impl Meta {
     }
 
     pub fn value_bytes(self) -> usize {
-        field(self.0, 0, 22)
+        field(self.0, 0, 15)
     }
 
     fn value_words(self) -> usize {
@@ -263,7 +288,9 @@ pub(super) fn word_at<M: Media>(pm: &M, at: u64) -> &PWord {
 /// Returns the shape word of a node.
 pub(super) fn shape(size: usize, sorted: usize, level: u8) -> u64 {
     debug_assert!(size <= MAX_WORDS && sorted < 1 << 12);
-    size as u64 | (sorted as u64) << 20 | u64::from(level) << 32
+    let word = size as u64 | (sorted as u64) << 20 | u64::from(level) << 32;
+    let sum = crc32c::crc32c(&word.to_le_bytes());
+    word | u64::from((sum ^ sum >> 16) as u16) << 40
 }
 
 impl<'a, M: Media> Node<'a, M> {
@@ -297,6 +324,20 @@ impl<'a, M: Media> Node<'a, M> {
             sorted,
             level: field(shape, 32, 8) as u8,
         })
+    }
+
+    /// Compares the check of the node's shape.
+    pub fn is_sound(&self) -> bool {
+        self.fixed(SHAPE) == shape(self.size, self.sorted, self.level)
+    }
+
+    /// Compares the check of a record's metadata.
+    pub fn record_is_sound(&self, meta: Meta) -> bool {
+        let value = match meta.form() {
+            Form::Inline => self.bytes(meta.value_at(), meta.value_bytes()),
+            Form::Word | Form::Block => &[],
+        };
+        meta.checked(self.bytes(meta.offset(), meta.key_bytes()), value) == meta
     }
 
     pub fn is_leaf(&self) -> bool {
@@ -408,13 +449,20 @@ mod tests {
         assert_eq!(frozen.touch(), Status(status.touch().0 | FROZEN));
         assert_eq!(VERSION.count_ones(), 24);
         for form in [Form::Inline, Form::Word, Form::Block] {
-            let meta = Meta::of(form, (1 << 18) - 1, 65_537, (1 << 22) - 1);
+            let meta = Meta::of(form, 4095, 2049, (1 << 15) - 1);
             assert!(meta.visible() && !meta.deleted().visible());
             assert_eq!(meta.form(), form);
             assert_eq!(
                 (meta.offset(), meta.key_bytes(), meta.value_bytes()),
-                ((1 << 18) - 1, 65_537, (1 << 22) - 1)
+                (4095, 2049, (1 << 15) - 1)
             );
+            let checked = meta.checked(b"key", b"value");
+            assert_eq!(checked.deleted().checked(b"key", b"value"), checked.deleted());
+            assert_eq!(checked.deleted().0 & VISIBLE, 0);
+            for bit in (0..27).chain(39..61) {
+                let flipped = Meta(checked.0 ^ 1 << bit);
+                assert_ne!(flipped.checked(b"key", b"value"), flipped, "bit {bit}");
+            }
             assert_eq!(meta.0 >> 61, 0, "the swap's bits are free");
         }
         assert_ne!(Meta::reserved(0), Meta::FREE);

@@ -63,6 +63,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 return Err(wrong("its memory word is not its own offset"));
             }
         }
+        if strict && !node.is_sound() {
+            return Err(wrong("its size, order and level fail their check"));
+        }
         if node.is_leaf() {
             return self.walk_leaf(node, low, high, strict, walked);
         }
@@ -72,6 +75,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
         let mut before = low.map(ToOwned::to_owned);
         for slot in 0..node.sorted {
+            if strict && !node.record_is_sound(node.fixed_meta(slot)) {
+                return Err(wrong(&format!("separator {slot} fails its check")));
+            }
             let next = if slot + 1 < node.sorted {
                 self.with_key(node, node.fixed_meta(slot + 1), ToOwned::to_owned)
             } else {
@@ -125,6 +131,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         if strict && entries < leaf.sorted {
             return Err(wrong("fewer entries than are sorted".into()));
         }
+        let free = HEADER + entries..leaf.size.saturating_sub(status.records());
+        if let Some(i) = free.clone().find(|i| strict && leaf.fixed(*i) != 0) {
+            return Err(wrong(format!("word {i} is in use, where {free:?} are free")));
+        }
         let mut deleted = 0;
         // Since the index was opened no entry was reserved, so none can have its epoch.
         let unused = self.swaps.counts().attempts == 0;
@@ -132,6 +142,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             let meta = Meta(self.swaps.read(leaf.meta(entry)));
             if strict && unused && meta == self.reserved() {
                 return Err(wrong(format!("entry {entry} is reserved, and no one has")));
+            }
+            if strict && meta == Meta::FREE {
+                return Err(wrong(format!("entry {entry} is free")));
+            }
+            if strict && !meta.is_of_no_record() && !leaf.record_is_sound(meta) {
+                return Err(wrong(format!("record {entry} fails its check")));
             }
             if !meta.visible() {
                 deleted += 1 + if entry < leaf.sorted { meta.words() } else { 0 };

@@ -1,13 +1,14 @@
 //! Crab-tree's leaf (LN): sorted pairs, a counter, a link; 256 to 8192 bytes.
 //!
 //! ```text
-//! line 0 | n:16 link:32 spare:16 | allocation tag | pair 0  | pair 1  | pair 2  |
+//! line 0 | n:16 link:32 sum:16   | allocation tag | pair 0  | pair 1  | pair 2  |
 //! line 1 | pair 3                | pair 4         | pair 5  | pair 6  |
 //! ...    | four pairs a line, the key's word and the value's                    |
 //! ```
 //!
 //! Word 0, the *head*, holds the number of pairs and the right sibling's offset / 256. The paper
-//! has two words for them. In one word, a single store makes a split or a merge visible. Pairs are
+//! has two words for them. In one word, a single store makes a split or a merge visible. The sum is
+//! of the number, the link and the keys. No value is in it, since an update stores that alone. Pairs are
 //! 16-aligned, and none crosses a line. The allocation tag is written where leaves come from a
 //! general allocator (see [`super::CrabOptions::self_managed`]), and is never read.
 //!
@@ -84,8 +85,12 @@ pub(super) struct Head {
 }
 
 impl Head {
-    pub(super) fn word(self) -> u64 {
-        self.n as u64 | u64::from(self.next) << 16
+    /// Returns the word of the head of a leaf with these keys.
+    fn word(self, keys: impl Iterator<Item = u64>) -> u64 {
+        let word = self.n as u64 | u64::from(self.next) << 16;
+        let sum = crc32c::crc32c_append(u32::MAX, &word.to_le_bytes());
+        let sum = keys.fold(sum, |sum, key| sum ^ crc32c::crc32c(&key.to_le_bytes()));
+        word | u64::from((sum ^ sum >> 16) as u16) << 48
     }
 
     fn of(word: u64) -> Self {
@@ -131,6 +136,22 @@ impl<'t, M: Media> Leaf<'t, M> {
     pub(super) fn head(&self) -> Head {
         // ORDERING: Acquire; pairs with the Release in `store_head`.
         Head::of(self.words[0].load(self.pm, Ordering::Acquire))
+    }
+
+    /// Returns the word of `head` with the keys that the leaf has.
+    pub(super) fn word_of(&self, head: Head) -> u64 {
+        head.word((0..head.n.min(self.capacity())).map(|slot| self.key(slot)))
+    }
+
+    /// Compares the sum in the head.
+    pub(super) fn sound(&self) -> Result<(), String> {
+        // ORDERING: Acquire; as in `head`.
+        let found = self.words[0].load(self.pm, Ordering::Acquire);
+        let expected = self.word_of(Head::of(found));
+        if found == expected {
+            return Ok(());
+        }
+        Err(format!("its head is {found:#x}, and its keys have {expected:#x}"))
     }
 
     /// Returns the number of pairs, at most the number of slots whatever the leaf says.
@@ -284,7 +305,7 @@ impl<'t, M: Media> Leaf<'t, M> {
     #[track_caller]
     pub(super) fn publish_head(&self, head: Head) {
         // ORDERING: Release; pairs with the Acquire in `head`.
-        self.words[0].store(self.pm, head.word(), Ordering::Release);
+        self.words[0].store(self.pm, self.word_of(head), Ordering::Release);
         // PERSIST: the counter and the link, and with them the rest of the header line.
         self.pm.flush_of(&self.words[0]);
         self.pm.fence();
@@ -293,7 +314,7 @@ impl<'t, M: Media> Leaf<'t, M> {
     /// Stores the head of a leaf that nothing leads to.
     pub(super) fn set_head(&self, head: Head) {
         // ORDERING: Release; pairs with the Acquire in `head`.
-        self.words[0].store(self.pm, head.word(), Ordering::Release);
+        self.words[0].store(self.pm, self.word_of(head), Ordering::Release);
     }
 
     /// Searches the slots `from..to`: `Ok` with the key's slot, or `Err` with the slot where it
@@ -342,6 +363,12 @@ mod tests {
             n: 511,
             next: u32::MAX,
         };
-        assert_eq!(Head::of(head.word()), head);
+        assert_eq!(Head::of(head.word([1, 2].into_iter())), head);
+        let whole = head.word([7, 9].into_iter());
+        for bit in 0..64 {
+            assert_ne!(head.word([7 ^ 1 << bit, 9].into_iter()), whole, "bit {bit} of a key");
+            let flipped = Head::of(whole ^ 1 << bit);
+            assert_ne!(flipped.word([7, 9].into_iter()), whole ^ 1 << bit, "bit {bit}");
+        }
     }
 }

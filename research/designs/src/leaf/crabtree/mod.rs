@@ -444,7 +444,7 @@ where
             next: (next / UNIT) as u32,
             ..leaf.head()
         };
-        (leaf.head_word(), head.word())
+        (leaf.head_word(), leaf.word_of(head))
     }
 
     fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &CrabLeaf, pairs: &[Pair]) {
@@ -529,6 +529,7 @@ where
         let leaf = Crab(tree).view(leaf);
         let repaired = repair::repair(&leaf)?;
         Crab(tree).check_order(&leaf)?;
+        leaf.sound()?;
         Ok(repaired.into())
     }
 
@@ -538,6 +539,7 @@ where
         if n > leaf.capacity() {
             return Err(format!("{n} pairs, where {} have room", leaf.capacity()));
         }
+        leaf.sound()?;
         let end = terminators_end(n, leaf.capacity());
         if let Some(slot) = (n.max(1)..end).find(|slot| leaf.key(*slot) != leaf::NULL) {
             return Err(format!("slot {slot}, behind {n} pairs, is not null"));

@@ -11,6 +11,7 @@ use super::table::{Place, Table};
 use super::{DIRECTORY_WORD, LsTree};
 use crate::index::{Fill, InsertError};
 use crate::inner::InnerIndex;
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::{Media, SpaceError};
 use std::borrow::Borrow;
@@ -93,7 +94,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         // to them.
         pm.fence();
         // PERSIST: (in `publish`) the root's word; the loaded logs are the tree.
-        self.root().word(DIRECTORY_WORD).publish(pm, directory);
+        self.root().word(DIRECTORY_WORD).publish(pm, link::word(directory));
         self.inner = inner;
         self.table = beside.table;
         let old = std::mem::replace(&mut self.logs, beside.logs);

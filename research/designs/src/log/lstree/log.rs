@@ -2,11 +2,13 @@
 //! first segment is collected.
 //!
 //! ```text
-//! directory | head of log 0, generation of log 0 | head of log 1, generation of log 1 | ...     32 logs
+//! directory | link to log 0, generation of log 0 | link to log 1, generation of log 1 | ...     32 logs
 //! segment   | magic, CRC-32C of generation | generation | link | ...          one line
 //!           | record | record | ...
 //! link      | next segment / 256 (32) | records (16) | bytes used / 32 (16) |    0 in the last segment
 //! ```
+//!
+//! Generations in the directory have the check of a [`link`] too.
 //!
 //! A segment is a block of the root's heap, aligned to its size of 64 KiB, a whole chunk. Collected
 //! segments are free at once, for this log or another. So the logs move through the pool in
@@ -34,6 +36,7 @@
 
 use super::record::{Draft, HALF_LINE, Reader};
 use super::reserve::{Purpose, Refusal, Spares};
+use crate::link;
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Heap, Media, POff, SpaceError};
 use crossbeam_epoch::Guard;
@@ -261,7 +264,7 @@ impl<M: Media> Logs<M> {
     fn record_generation(&self, directory: u64, log: usize, generation: u64) {
         let word = self.reader().cell(directory + log as u64 * 16 + 8);
         // ORDERING: Relaxed; read by recovery only.
-        word.store(self.pm(), generation, Ordering::Relaxed);
+        word.store(self.pm(), link::word(generation), Ordering::Relaxed);
         // PERSIST: the used generation, before a record has its salt; the caller fences it.
         self.pm().flush_of(word);
     }
@@ -274,6 +277,7 @@ impl<M: Media> Logs<M> {
             // ORDERING (both): Relaxed; nothing leads there yet.
             reader.cell(at).store(pm, 0, Ordering::Relaxed);
             let generation = lock(&self.log(log).state).generation;
+            let generation = link::word(generation);
             reader.cell(at + 8).store(pm, generation, Ordering::Relaxed);
         }
         // PERSIST: the directory, fenced before the root's word that leads to it.
@@ -284,13 +288,14 @@ impl<M: Media> Logs<M> {
     }
 
     /// Returns the head and generation of a log from the directory.
-    pub(super) fn read_directory(&self, log: usize) -> (u64, u64) {
+    ///
+    /// # Errors
+    /// The reason in words.
+    pub(super) fn read_directory(&self, log: usize) -> Result<(u64, u64), String> {
         let (pm, reader, at) = (self.pm(), self.reader(), self.head_at(log));
-        // ORDERING (both): Relaxed; the tree is being opened or verified.
-        (
-            reader.cell(at).load(pm, Ordering::Relaxed),
-            reader.cell(at + 8).load(pm, Ordering::Relaxed),
-        )
+        // ORDERING: Relaxed; the tree is being opened or verified.
+        let word = |at| link::checked(reader.cell(at).load(pm, Ordering::Relaxed));
+        Ok((word(at)?, word(at + 8)?))
     }
 
     /// Returns the generation and link of the segment at `off`, or `None` if there is no segment.
@@ -418,7 +423,7 @@ impl<M: Media> Logs<M> {
         pm.flush(cell(0).addr(), SEGMENT_HEADER as usize);
         pm.fence();
         let (leads, word) = match state.segments.back() {
-            None => (reader.cell(self.head_at(log)), off),
+            None => (reader.cell(self.head_at(log)), link::word(off)),
             Some(tail) => {
                 let link = Link {
                     next: off,
@@ -460,7 +465,9 @@ impl<M: Media> Logs<M> {
             let (head, next) = (head.off, next.off);
             // PERSIST: (in `publish`) the log begins with the next segment, before this one's
             // memory is used again. The copies of its records are durable (`append`).
-            reader.cell(self.head_at(log)).publish(pm, next);
+            reader
+                .cell(self.head_at(log))
+                .publish(pm, link::word(next));
             state.segments.pop_front();
             head
         };
@@ -475,7 +482,7 @@ impl<M: Media> Logs<M> {
         let state = lock(&self.log(log).state);
         if let Some(next) = state.segments.get(1) {
             let head = self.reader().cell(self.head_at(log));
-            head.publish(self.pm(), next.off);
+            head.publish(self.pm(), link::word(next.off));
         }
     }
 

@@ -68,11 +68,13 @@ mod write;
 mod tests;
 
 use crate::common::{self, check_node_bytes, check_pair, check_value};
+use crate::content;
 use crate::forward::{forward, forward_impls};
 use crate::index::{
     DurableIndex, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError, UpdateError,
 };
 use crate::inner::{InnerIndex, NODE_SEPARATORS};
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::pool::{Root, RootKind};
@@ -94,6 +96,8 @@ const DIRECTORY_WORD: usize = 0;
 const SHAPE_WORD: usize = 1;
 /// Root word: a number that no other tree has, which salts checksums.
 const SALT_WORD: usize = 2;
+/// The bit that makes the number of bits set in the latter two words even.
+const CHECK_BIT: u32 = 63;
 
 /// Leaf sizes in bytes: 16 make an entry.
 pub const NODE_BYTES: &[u32] = &[256, 512, 1024];
@@ -337,9 +341,13 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
     }
 
     fn close_now(&mut self) -> Result<(), CommitError> {
-        if self.root.take().is_none() || self.pm().read_only() {
+        let Some(root) = self.root.take() else {
+            return Ok(());
+        };
+        if self.pm().read_only() {
             return Ok(());
         }
+        content::seal::<K, V, M>(&root, self);
         self.pm().commit()
     }
 
@@ -384,8 +392,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         self.logs.write_directory();
         self.logs.begin(self.shape.logs)?;
         for (word, value) in [
-            (DIRECTORY_WORD, self.logs.directory),
-            (SHAPE_WORD, self.shape.word()),
+            (DIRECTORY_WORD, link::word(self.logs.directory)),
+            (SHAPE_WORD, link::evened(self.shape.word(), CHECK_BIT)),
             (SALT_WORD, self.logs.salt),
         ] {
             let word = self.root().word(word);
@@ -420,6 +428,7 @@ where
 
     fn create(pool: &Arc<Pool<M>>, name: &str, options: &LsOptions) -> Result<Self, TreeError> {
         let root = pool.create_root(name, &root_kind::<K, V>(options)?)?;
+        content::mark(&root);
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
@@ -436,6 +445,7 @@ where
         } else {
             RandomState::new().hash_one(pool.uuid().as_bytes())
         };
+        let salt = link::evened(salt, CHECK_BIT);
         let generations = Logs::<M>::no_generations();
         let logs = Logs::new(&heap, directory, (segment, salt), generations);
         let table = Table::new(shape.deltas);
@@ -453,7 +463,14 @@ where
 
     fn open(pool: &Arc<Pool<M>>, name: &str, options: &LsOptions) -> Result<Self, TreeError> {
         let root = pool.open_root(name, Some(&root_kind::<K, V>(options)?))?;
-        recovery::open(root, options)
+        content::check_version(&root)?;
+        let mut tree = recovery::open::<K, V, M>(root, options)?;
+        if let Err(e) = content::compare::<K, V, M>(tree.root(), &tree) {
+            // The sum stays for the next opening.
+            tree.root = None;
+            return Err(e);
+        }
+        Ok(tree)
     }
 
     fn recovery(&self) -> &RecoveryReport {

@@ -41,6 +41,8 @@ use std::sync::atomic::Ordering;
 pub(super) const HEADER: u64 = 16;
 /// Records begin at multiples of this.
 pub(super) const HALF_LINE: u64 = 32;
+/// Maximum length of a record that is mended in bytes.
+const MENDED: u64 = 256;
 /// Maximum length of a record in bytes.
 pub(super) const MAX_RECORD: u64 = (1 << 13) * 8 - 8;
 
@@ -173,6 +175,24 @@ impl<'p, M: Media> Reader<'p, M> {
         (aligned && self.is_whole(&record, salt)).then_some(record)
     }
 
+    /// Turns back the one wrong bit of the record at `at`, the last of an unsealed segment with this
+    /// salt. Returns it, or `None` if there is no record with one wrong bit. If the bit was lost in
+    /// a crash instead, with a word that differs from what was there in that bit alone, this
+    /// completes an operation that was under way.
+    ///
+    /// Anything else passes for such a record with a chance of 2^-21, so only short ones are tried.
+    pub(super) fn mend_at(&self, segment: u64, at: u64, salt: u32) -> Option<Record> {
+        let (off, room) = (segment + at, self.segment.saturating_sub(at).min(MENDED));
+        let words: Vec<u64> = (0..room / 8).map(|i| self.word(off + i * 8)).collect();
+        let (word, wrong) = wrong_bit(self.pm, salt, &words)?;
+        let cell = self.cell(off + word as u64 * 8);
+        // ORDERING: Relaxed; the tree is being opened.
+        cell.store(self.pm, words[word] ^ wrong, Ordering::Relaxed);
+        // PERSIST: the mended word, before anything is written behind the record.
+        self.pm.persist(cell);
+        self.record_at(segment, at, salt)
+    }
+
     /// Returns true if the record is whole and of a segment with this salt. No thread writes there
     /// meanwhile.
     fn is_whole(&self, record: &Record, salt: u32) -> bool {
@@ -302,6 +322,40 @@ fn sum<M: Media>(pm: &M, salt: u32, bytes: &[u8]) -> u32 {
         bytes.len()
     };
     crc32c::crc32c_append(salt, &bytes[4..covered])
+}
+
+/// Returns the word of a record, and the bit of it, that is wrong if exactly one is. `words` are
+/// what lies where the record begins.
+fn wrong_bit<M: Media>(pm: &M, salt: u32, words: &[u64]) -> Option<(usize, u64)> {
+    let bytes_of = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
+    let differs = |words: &[u64]| {
+        let long = (words.get(1)? >> 3 & 0x1FFF) as usize;
+        let record = words.get(..long).filter(|_| long >= 3)?;
+        Some((long, sum(pm, salt, &bytes_of(record)) ^ record[0] as u32))
+    };
+    // With a wrong bit in the second word, the length may be another.
+    let mut tried = words.to_vec();
+    for bit in 0..64 {
+        *tried.get_mut(1)? ^= 1 << bit;
+        if differs(&tried).is_some_and(|(_, difference)| difference == 0) {
+            return Some((1, 1 << bit));
+        }
+        tried[1] ^= 1 << bit;
+    }
+    let (long, difference) = differs(words)?;
+    if difference.is_power_of_two() {
+        return Some((0, u64::from(difference)));
+    }
+    // What a flipped bit changes in the sum, from the record's last bit on: CRC-32C's polynomial,
+    // multiplied by x for every bit further back.
+    let mut changes = 0x82F6_3B78_u32;
+    for bit in (32..long * 64).rev() {
+        if changes == difference {
+            return Some((bit / 64, 1 << (bit % 64)));
+        }
+        changes = changes >> 1 ^ if changes & 1 == 1 { 0x82F6_3B78 } else { 0 };
+    }
+    None
 }
 
 /// A key or value that goes into a record.

@@ -9,18 +9,22 @@
 //! generations that were used; a sealed segment has as many whole records as its link says, and
 //! they end where it says; strings are inside their records; numbers follow without a gap; keys
 //! ascend, in leaves and from leaf to leaf. Only the end of a log, the first record of the last
-//! segment that is not whole, cannot be told from a crash.
+//! segment that is not whole and has no whole one behind it, cannot be told from a crash. If one
+//! wrong bit keeps it from being whole, that is turned back.
 //!
-//! Nothing has to be repaired. `Logs::clear_ends` invalidates what is behind the ends of the logs
+//! Nothing else has to be repaired. `Logs::clear_ends` invalidates what is behind the ends of the logs
 //! for good.
 
 use super::log::{LOGS, Logs, SEGMENT_HEADER, Segment};
 use super::record::{HALF_LINE, Kind};
 use super::table::{Counts, Entry, LNIDS, Place, Table};
-use super::{DIRECTORY_WORD, LsOptions, LsTree, MAX_ENTRIES, SALT_WORD, SHAPE_WORD, Shape};
+use super::{
+    CHECK_BIT, DIRECTORY_WORD, LsOptions, LsTree, MAX_ENTRIES, SALT_WORD, SHAPE_WORD, Shape,
+};
 use crate::common::sort_by;
 use crate::index::{Fill, RecoveryReport, TreeError};
 use crate::inner::InnerIndex;
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use crate::threads::on_threads;
 use bristlecone_pmem::Media;
@@ -84,16 +88,20 @@ struct Leaf<K: ToOwned + ?Sized> {
 }
 
 impl<M: Media> Logs<M> {
-    /// Walks a log. Calls `reached` with each segment's offset before reading it.
+    /// Walks a log. Calls `reached` with each segment's offset before reading it. If `mend`, one
+    /// wrong bit of the last record is turned back.
     ///
     /// # Errors
     /// The fault, in words.
     pub(super) fn replay(
         &self,
         log: usize,
+        mend: bool,
         mut reached: impl FnMut(u64) -> Result<(), String>,
     ) -> Result<Replayed, String> {
-        let (mut at, used_up) = self.read_directory(log);
+        let (mut at, used_up) = self
+            .read_directory(log)
+            .map_err(|e| format!("log {log}: {e}"))?;
         let ours = |generation: u64| generation % LOGS as u64 == log as u64;
         if !ours(used_up) {
             return Err(format!("log {log}: its generation is {used_up}"));
@@ -125,7 +133,11 @@ impl<M: Media> Logs<M> {
             }
             let (mut next, mut used, mut records) = (SEGMENT_HEADER, SEGMENT_HEADER, 0);
             while next < end {
-                let Some(record) = reader.record_at(at, next, self.salt_of(generation)) else {
+                let salt = self.salt_of(generation);
+                let whole = reader.record_at(at, next, salt);
+                let last = mend && link.is_none();
+                let mended = || last.then(|| reader.mend_at(at, next, salt)).flatten();
+                let Some(record) = whole.or_else(mended) else {
                     if next.is_multiple_of(2 * HALF_LINE) {
                         break;
                     }
@@ -149,6 +161,14 @@ impl<M: Media> Logs<M> {
                 next += record.footprint();
                 used = next;
                 records += 1;
+            }
+            let salt = self.salt_of(generation);
+            let mut behind = (next..end).step_by(HALF_LINE as usize);
+            if let Some(record) = behind.find_map(|next| reader.record_at(at, next, salt)) {
+                return Err(broken(format!(
+                    "the record at {next} is damaged: there is one at {:#x}",
+                    record.off
+                )));
             }
             if let Some(link) = link
                 && (link.used != used || link.records != records)
@@ -252,8 +272,15 @@ where
     heap.begin_recovery();
     let pm = root.pool().pm();
     // ORDERING (both): Relaxed; the tree is being opened.
-    let directory = root.word(DIRECTORY_WORD).load(pm, Ordering::Relaxed);
-    let word = root.word(SHAPE_WORD).load(pm, Ordering::Relaxed);
+    let word = |i: usize| root.word(i).load(pm, Ordering::Relaxed);
+    let directory = link::checked(word(DIRECTORY_WORD)).map_err(TreeError::Corrupt)?;
+    let (word, salt) = (word(SHAPE_WORD), word(SALT_WORD));
+    if !link::is_even(word) || !link::is_even(salt) {
+        return Err(TreeError::Corrupt(format!(
+            "the root words {word:#x} and {salt:#x} fail their checks"
+        )));
+    }
+    let word = word & !(1 << CHECK_BIT);
     let (segment, inline) = (word & 0xFFFF_FFFF, (word >> 32) as usize);
     let shape = Shape::of(options, pm.tiny(), segment, inline);
     let possible = segment.is_power_of_two()
@@ -267,8 +294,6 @@ where
     }
     heap.mark(directory, super::DIRECTORY, &epoch::pin())
         .map_err(|what| TreeError::Corrupt(format!("the logs' directory: {what}")))?;
-    // ORDERING: Relaxed; as above.
-    let salt = root.word(SALT_WORD).load(pm, Ordering::Relaxed);
     let mut logs = Logs::new(
         &heap,
         directory,
@@ -339,7 +364,7 @@ fn replay_all<M: Media>(
 ) -> Result<Vec<Replayed>, TreeError> {
     let mut all = shared(logs.pm(), threads, LOGS, |log| {
         let guard = epoch::pin();
-        let found = logs.replay(log, |off| heap.mark(off, logs.segment, &guard))?;
+        let found = logs.replay(log, true, |off| heap.mark(off, logs.segment, &guard))?;
         Ok((log, found))
     })?;
     sort_by(&mut all, &mut |a, b| a.0.cmp(&b.0));

@@ -6,6 +6,7 @@ use super::table::Entry;
 use super::{DIRECTORY_WORD, LsTree};
 use crate::common::check_leaks;
 use crate::index::{IndexStats, VerifyReport, Violation};
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::Media;
@@ -38,6 +39,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             .root()
             .word(DIRECTORY_WORD)
             .load(self.pm(), Ordering::Relaxed);
+        let directory = link::checked(directory).map_err(Violation::new)?;
         if directory != self.logs.directory {
             return Err(Violation::new(format!(
                 "the root's directory is {directory:#x}, the logs' is {:#x}",
@@ -48,7 +50,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         let mut replayed = Vec::with_capacity(LOGS);
         for log in 0..LOGS {
             let check = |off| self.heap.check(off, self.shape.segment);
-            let found = self.logs.replay(log, check).map_err(Violation::new)?;
+            let found = self.logs.replay(log, false, check).map_err(Violation::new)?;
             let state = lock(&self.logs.log(log).state);
             let offsets = |segment: &super::log::Segment| (segment.off, segment.used);
             if !found

@@ -5,6 +5,7 @@
 use super::kind::{Kind, Leaf};
 use super::{BTree, ROOT};
 use crate::index::{Fill, InsertError};
+use crate::link;
 use crate::repr::{PairOf, Stored, StoredKey, WordOf};
 use bristlecone_pmem::{Media, POff, SpaceError};
 use std::borrow::Borrow;
@@ -71,7 +72,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         // PERSIST: all nodes and records, before the root word that leads to them.
         pm.fence();
         // PERSIST: (in `publish`) the root word; the loaded nodes are the tree.
-        self.root().word(ROOT).publish(pm, self.node(top).offset());
+        let root = link::word(self.node(top).offset());
+        self.root().word(ROOT).publish(pm, root);
         let guard = crossbeam_epoch::pin();
         self.heap.retire(POff::new(old.offset()), &guard);
         let entries = made.entries;

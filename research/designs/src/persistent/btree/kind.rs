@@ -4,7 +4,10 @@ use super::BTree;
 use super::Change;
 use super::NODE_BYTES;
 use super::change::{Overwritten, Protect};
-use super::node::{HEADER, Node, Pairs, capacity, compare_to_word, meta};
+use super::node::{
+    HEADER, Node, Pairs, capacity, compare_to_word, meta, sum_of, sum_of_key,
+};
+use crate::link;
 use crate::repr::{PairOf, Stored, StoredKey, Word, WordOf};
 use bristlecone_pmem::Media;
 
@@ -35,7 +38,7 @@ pub type FoundOf<K, V> = Found<WordOf<K>, WordOf<V>>;
 
 /// A layout of leaves, and the protocol that changes one of them.
 ///
-/// Words 0 and 1 are the same in every node: the level (0), and the offset of the next leaf.
+/// Words 0 and 1 are the same in every node: the level (0), and the link to the next leaf.
 pub trait Leaf: Send + Sync + Sized + 'static {
     /// True if entries are in key order.
     const SORTED: bool;
@@ -53,6 +56,12 @@ pub trait Leaf: Send + Sync + Sized + 'static {
     fn has_room<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, most: usize) -> bool {
         Self::len::<A, B, M>(leaf, pm) < most
     }
+
+    /// Compares what a leaf has for a check of its entries.
+    ///
+    /// # Errors
+    /// The reason in words.
+    fn sound<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M) -> Result<(), String>;
 
     /// Appends the key and value words to `out`, in slot order.
     fn entries<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, out: &mut Vec<(A, B)>);
@@ -131,6 +140,10 @@ impl Leaf for Sorted {
         leaf.pairs::<A, B>().count(pm)
     }
 
+    fn sound<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M) -> Result<(), String> {
+        leaf.pairs::<A, B>().sound(pm)
+    }
+
     fn entries<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, out: &mut Vec<(A, B)>) {
         let leaf = leaf.pairs::<A, B>();
         out.clear();
@@ -175,8 +188,8 @@ impl Leaf for Sorted {
         let pairs = leaf.pairs::<K::Word, V::Word>();
         let n = pairs.count(pm);
         let kept = K::read(pm, separator, |key| pairs.rank(pm, n, key, false)).unwrap_or(n);
-        change.store(leaf, 0, meta(kept, 0));
-        change.store(leaf, 1, next);
+        change.store(leaf, 0, meta(kept, 0, pairs.sum_of_first(pm, kept, 0)));
+        change.store(leaf, 1, link::word(next));
     }
 
     fn insert<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind<Leaf = Self>>(
@@ -222,11 +235,12 @@ impl Leaf for Sorted {
         let pairs = leaf.pairs::<K::Word, V::Word>();
         let n = pairs.count(pm);
         let mut change = tree.change(&overwritten_from(pairs, slot, n - 1));
+        let sum = leaf.sum(pm) ^ sum_of_key(pairs.key(pm, slot));
         for i in slot..n - 1 {
             change.store_wide(leaf, pairs.key_at(i), pairs.key(pm, i + 1));
             change.store_wide(leaf, pairs.value_at(i), pairs.value(pm, i + 1));
         }
-        change.store(leaf, 0, meta(n - 1, 0));
+        change.store(leaf, 0, meta(n - 1, 0, sum));
         change.commit();
     }
 }
@@ -260,11 +274,12 @@ pub fn insert_at<'t, A: Word, B: Word, M: Media>(
     (key, value): (A, B),
 ) {
     let (node, n, level) = (*pairs, pairs.count(pm), pairs.level(pm));
+    let sum = node.sum(pm) ^ sum_of(level, key, value);
     for i in (at..n).rev() {
         change.store_wide(node, pairs.key_at(i + 1), pairs.key(pm, i));
         change.store_wide(node, pairs.value_at(i + 1), pairs.value(pm, i));
     }
     change.store_wide(node, pairs.key_at(at), key);
     change.store_wide(node, pairs.value_at(at), value);
-    change.store(node, 0, meta(n + 1, level));
+    change.store(node, 0, meta(n + 1, level, sum));
 }

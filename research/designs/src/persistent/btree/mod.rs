@@ -78,11 +78,13 @@ mod walk;
 mod tests;
 
 use crate::common::{self, check_node_bytes, check_pair};
+use crate::content;
 use crate::forward::{forward, forward_impls};
 use crate::index::{
     DurableIndex, IfPresent, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError,
     UpdateError,
 };
+use crate::link;
 use crate::repr::{Stored, StoredKey, Word};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::pool::layout::CHUNK;
@@ -457,6 +459,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         if self.read_only || !self.durable {
             return Ok(());
         }
+        content::seal::<K, V, M>(&root, self);
         self.save_marks(&root);
         self.pm().commit()
     }
@@ -490,6 +493,7 @@ where
     fn create(pool: &Arc<Pool<M>>, name: &str, options: &BTreeOptions) -> Result<Self, TreeError> {
         let words = Self::words_of(options)?;
         let root = pool.create_root(name, &Self::root_kind(options))?;
+        content::mark(&root);
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
@@ -512,8 +516,8 @@ where
         }
         let pm = pool.pm();
         for (i, value) in [
-            (ROOT, tree.node(tree.top).offset()),
-            (LOGS, tree.logs.offset()),
+            (ROOT, link::word(tree.node(tree.top).offset())),
+            (LOGS, link::word(tree.logs.offset())),
             (VOLATILE, u64::from(options.volatile)),
         ] {
             let word = tree.root().word(i);
@@ -537,7 +541,14 @@ where
     fn open(pool: &Arc<Pool<M>>, name: &str, options: &BTreeOptions) -> Result<Self, TreeError> {
         let words = Self::words_of(options)?;
         let root = pool.open_root(name, Some(&Self::root_kind(options)))?;
-        Self::recover(root, words, options)
+        content::check_version(&root)?;
+        let mut tree = Self::recover(root, words, options)?;
+        if let Err(e) = content::compare::<K, V, M>(tree.root(), &tree) {
+            // The sum stays for the next opening.
+            tree.root = None;
+            return Err(e);
+        }
+        Ok(tree)
     }
 
     fn recovery(&self) -> &RecoveryReport {

@@ -1,8 +1,8 @@
 //! The node: a header of two words, then key words, then value or child words.
 //!
 //! ```text
-//! word   0     | count (16 bits) | level (8 bits) | 0
-//! word   1     | leaf: offset of the next leaf, 0 for the last     inner: child 0
+//! word   0     | count (16 bits) | level (8 bits) | 0 (8 bits) | sum (32 bits)
+//! word   1     | leaf: link to the next leaf, 0 for the last       inner: child 0
 //! words  2 ..  | key 0 | key 1 | ... | key C-1 |
 //! then         | value or child 1 | ... | value C-1 or child C |
 //! ```
@@ -11,8 +11,13 @@
 //! where both have one. Inner nodes and sorted leaves have this layout; other leaves share the
 //! first two words ([`super::kind`]). Level 0 is a leaf. Child `i` of an inner node has the keys
 //! from separator `i - 1` (inclusive) to separator `i` (exclusive).
+//!
+//! The sum is the exclusive or of the sums of all keys, and in inner nodes of all children, so an
+//! insertion need not read the others. It is stored with the count. The values of a leaf are in no
+//! sum, since an update would have to flush the header's line too.
 
 use crate::common::{sort_by, sort_by_first};
+use crate::link;
 use crate::repr::{PairOf, Stored, StoredKey, WIDEST, Word, WordOf};
 use bristlecone_pmem::{Media, PWord};
 use std::cmp::Ordering as Order;
@@ -35,9 +40,33 @@ const COUNT: u64 = 0xFFFF;
 const LEVEL_SHIFT: u32 = 16;
 const LEVEL: u64 = 0xFF;
 
+const SUM_SHIFT: u32 = 32;
+
 /// Returns a header's first word.
-pub fn meta(count: usize, level: usize) -> u64 {
-    count as u64 | (level as u64) << LEVEL_SHIFT
+pub fn meta(count: usize, level: usize, sum: u32) -> u64 {
+    count as u64 | (level as u64) << LEVEL_SHIFT | u64::from(sum) << SUM_SHIFT
+}
+
+/// Returns the sum of a key.
+#[inline]
+pub fn sum_of_key<A: Word>(key: A) -> u32 {
+    let words = key.parts().into_iter().take(A::WORDS);
+    words.fold(0, |sum, word| crc32c::crc32c_append(sum, &word.to_le_bytes()))
+}
+
+/// Returns the sum of a child, other than that of the same number as a key.
+#[inline]
+pub fn sum_of_child(child: u64) -> u32 {
+    crc32c::crc32c_append(u32::MAX, &child.to_le_bytes())
+}
+
+/// Returns what an entry of a node of level `level` adds to its sum.
+#[inline]
+pub fn sum_of<A: Word, B: Word>(level: usize, key: A, value: B) -> u32 {
+    match level {
+        0 => sum_of_key(key),
+        _ => sum_of_key(key) ^ sum_of_child(value.parts()[0]),
+    }
 }
 
 /// A node in the pool.
@@ -152,7 +181,14 @@ impl<'t> Node<'t> {
     #[inline]
     #[track_caller]
     pub fn next<M: Media>(self, pm: &M) -> u64 {
-        self.load(pm, 1)
+        link::offset(self.load(pm, 1))
+    }
+
+    /// Returns the sum in the header.
+    #[inline]
+    #[track_caller]
+    pub fn sum<M: Media>(self, pm: &M) -> u32 {
+        (self.load(pm, 0) >> SUM_SHIFT) as u32
     }
 }
 
@@ -225,11 +261,33 @@ impl<A: Word, B: Word> Pairs<'_, A, B> {
         low
     }
 
+    /// Returns the sum of a node with its first `n` keys.
+    pub fn sum_of_first<M: Media>(self, pm: &M, n: usize, level: usize) -> u32 {
+        let first = first_word(level, self.node.load(pm, 1));
+        (0..n).fold(first.1, |sum, i| {
+            sum ^ sum_of(level, self.key(pm, i), self.value(pm, i))
+        })
+    }
+
+    /// Compares the sum in the header.
+    pub fn sound<M: Media>(self, pm: &M) -> Result<(), String> {
+        let found = self.sum_of_first(pm, self.count(pm), self.node.level(pm));
+        let expected = self.node.sum(pm);
+        if found == expected {
+            return Ok(());
+        }
+        Err(format!(
+            "its keys and children have the sum {found:#010x}, and its header {expected:#010x}"
+        ))
+    }
+
     /// Writes a whole sorted node that nothing leads to yet. `first` is the next leaf or child 0.
     /// `rest` has the keys, each with its value or child. Does not flush.
     pub fn fill<M: Media>(self, pm: &M, level: usize, first: u64, rest: &[(A, B)]) {
-        self.init(pm, 0, meta(rest.len(), level));
-        self.init(pm, 1, first);
+        let (word, first) = first_word(level, first);
+        let sum = (rest.iter()).fold(first, |sum, (key, value)| sum ^ sum_of(level, *key, *value));
+        self.init(pm, 0, meta(rest.len(), level, sum));
+        self.init(pm, 1, word);
         for (i, (key, value)) in rest.iter().enumerate() {
             self.init_wide(pm, self.key_at(i), *key);
             self.init_wide(pm, self.value_at(i), *value);
@@ -254,6 +312,15 @@ impl<A: Word> Pairs<'_, A, u64> {
     #[inline]
     pub fn route<K: StoredKey<Word = A> + ?Sized, M: Media>(self, pm: &M, key: &K) -> usize {
         self.rank(pm, self.count(pm), key, true)
+    }
+}
+
+/// Returns word 1 of a node, and what it adds to the node's sum: of a leaf, whose next one is at
+/// `first`, nothing, since links have a check; of an inner node child 0.
+fn first_word(level: usize, first: u64) -> (u64, u32) {
+    match level {
+        0 => (link::word(link::offset(first)), 0),
+        _ => (first, sum_of_child(first)),
     }
 }
 

@@ -12,6 +12,7 @@ use super::node::Node;
 use super::walk::Reached;
 use super::{BTree, BTreeOptions, LOGS, MARKS, ROOT, TreeError, VOLATILE};
 use crate::index::RecoveryReport;
+use crate::link;
 use crate::repr::{Stored, StoredKey};
 use crate::saved;
 use bristlecone_pmem::log::{Range, Record};
@@ -33,7 +34,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         heap.begin_recovery();
         // ORDERING: Relaxed; the tree is being opened.
         let word = |i: usize| root.word(i).load(root.pool().pm(), Ordering::Relaxed);
-        let (top, logs) = (word(ROOT), word(LOGS));
+        let link = |i| link::checked(word(i)).map_err(TreeError::Corrupt);
+        let (top, logs) = (link(ROOT)?, link(LOGS)?);
         if word(VOLATILE) != 0 {
             return Err(TreeError::Volatile);
         }

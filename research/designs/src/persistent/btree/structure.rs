@@ -10,7 +10,8 @@ use super::BTree;
 use super::change::Overwritten;
 use super::find::{Corrupt, Next, Step};
 use super::kind::{FoundOf, Kind, Leaf, insert_at, overwritten_from};
-use super::node::{HEADER, MAX_LEVEL, Node, meta, sort_words};
+use super::node::{HEADER, MAX_LEVEL, Node, meta, sort_words, sum_of, sum_of_child};
+use crate::link;
 use crate::repr::{PairOf, Stored, StoredKey, Word, WordOf};
 use crate::version_lock::LockedAll;
 use bristlecone_pmem::{Media, POff, SpaceError};
@@ -130,7 +131,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         if level == 0 {
             D::Leaf::keep_lower::<K, V, M>(&mut change, pm, node, separator, upper.offset());
         } else {
-            change.store(node, 0, meta(kept, level));
+            let sum = node.inner::<K>().sum_of_first(pm, kept, level);
+            change.store(node, 0, meta(kept, level, sum));
         }
         insert_at(
             &mut change,
@@ -189,7 +191,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         let first = root.value_at(0);
         let header = HEADER + K::Word::WORDS;
         let mut change = self.change_to_new(&[words(0, header), words(first, 1)]);
-        change.store(node, 0, meta(1, level + 1));
+        let sum = sum_of_child(lower.offset()) ^ sum_of(level + 1, separator, upper.offset());
+        change.store(node, 0, meta(1, level + 1, sum));
         change.store(node, 1, lower.offset());
         change.store_wide(node, root.key_at(0), separator);
         change.store(node, first, upper.offset());
@@ -262,6 +265,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             from: 1,
             words: 1,
         }));
+        let sum = parent.sum(pm)
+            ^ sum_of(parent.level(pm), separator, parent.child(pm, above.child));
         let mut change = self.change(&overwritten);
         for i in gone..n - 1 {
             change.store_wide(*parent, parent.key_at(i), parent.key(pm, i + 1));
@@ -269,9 +274,9 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         for i in above.child..n {
             change.store(*parent, parent.child_at(i), parent.child(pm, i + 1));
         }
-        change.store(*parent, 0, meta(n - 1, parent.level(pm)));
+        change.store(*parent, 0, meta(n - 1, parent.level(pm), sum));
         if let Some(before) = before {
-            change.store(before, 1, leaf.next(pm));
+            change.store(before, 1, link::word(leaf.next(pm)));
         }
         change.commit();
         held.unlock();

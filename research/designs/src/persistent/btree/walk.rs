@@ -5,6 +5,7 @@ use super::kind::{Kind, Leaf};
 use super::node::{MAX_LEVEL, Node, compare_words};
 use crate::common::sort_by;
 use crate::index::{IndexStats, VerifyReport, Violation};
+use crate::link;
 use crate::repr::{Stored, StoredKey, WordOf};
 use crate::threads::on_threads;
 use crate::version_lock::VersionLocks;
@@ -191,6 +192,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
         let (pm, range) = (self.pm(), subtree.range);
         let node = self.walk_top(walk, subtree).map_err(wrong)?.inner::<K>();
         walk.counts.inner_nodes += 1;
+        node.sound(pm).map_err(wrong)?;
         let n = node.count(pm);
         let separators: Vec<K::Word> = (0..n).map(|i| node.key(pm, i)).collect();
         for separator in &separators {
@@ -228,7 +230,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             let next = walk.next;
             return Err(wrong(format!("the leaf before it leads to {next:#x?}")));
         }
-        walk.next = Some(leaf.next(pm));
+        D::Leaf::sound::<K::Word, V::Word, M>(leaf, pm).map_err(wrong)?;
+        walk.next = Some(link::checked(leaf.load(pm, 1)).map_err(wrong)?);
         let mut entries: Vec<(K::Word, V::Word)> = Vec::new();
         D::Leaf::entries(leaf, pm, &mut entries);
         let len = D::Leaf::len::<K::Word, V::Word, M>(leaf, pm);

@@ -1,6 +1,6 @@
 //! Insertion and replacement: room among the sorted entries, a new entry, the new version.
 
-use super::node::Entry;
+use super::node::{Entry, end_word};
 use super::read::Seek;
 use super::{CddsTree, LEVELS, Writer, corrupt};
 use crate::common::{commit_inserts, make_pair};
@@ -192,7 +192,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         let at = leaf.make_room(pm, room);
         if let Some(old) = change.old.map(|old| room.moved(old)) {
             // ORDERING: Relaxed; readers validate the node's version.
-            leaf.slots[old].end.store(pm, v, Ordering::Relaxed);
+            leaf.slots[old].end.store(pm, end_word(v), Ordering::Relaxed);
             if old / 2 != at / 2 {
                 // PERSIST: the end of the old entry. If it shares the new entry's line, the flush
                 // below covers it.

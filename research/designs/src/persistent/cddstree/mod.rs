@@ -79,11 +79,13 @@ mod verify;
 mod tests;
 
 use crate::common::{self, check_pair, check_value};
+use crate::content;
 use crate::forward::{forward, forward_impls};
 use crate::index::{
     DurableIndex, IfPresent, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError,
     UpdateError,
 };
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use crate::saved;
 use crate::version_lock::{Locked, VersionLocks};
@@ -271,6 +273,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         if self.pm().read_only() {
             return Ok(());
         }
+        content::seal::<K, V, M>(&root, self);
         let writer = *lock(&self.writer);
         let counts = [writer.entries, writer.leaves, writer.inner_nodes];
         saved::save_marks(&root, &self.heap, SAVED, &counts);
@@ -372,7 +375,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
     /// Makes everything count that was written under version `v` and fenced.
     fn commit_version(&self, writer: &mut Writer, v: u64) {
         // PERSIST: (in `publish`) the committed version; everything under v counts at once.
-        self.root().word(VERSION).publish(self.pm(), v);
+        self.root()
+            .word(VERSION)
+            .publish(self.pm(), link::word(v));
         writer.version = v;
     }
 
@@ -383,12 +388,12 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         // ORDERING: Relaxed (both); read at opening only.
         self.root()
             .word(word)
-            .store(self.pm(), top.word(), Ordering::Relaxed);
+            .store(self.pm(), link::word(top.word()), Ordering::Relaxed);
         // This word is in the line of the committed version. A fence comes before that version's
         // NAW, whose flush writes it back.
         self.root()
             .word(start)
-            .store(self.pm(), v, Ordering::Relaxed);
+            .store(self.pm(), link::word(v), Ordering::Relaxed);
     }
 
     /// Returns the state of the writers. `&mut self`: there is no other thread.
@@ -453,6 +458,7 @@ where
     fn create(pool: &Arc<Pool<M>>, name: &str, options: &CddsOptions) -> Result<Self, TreeError> {
         check_options(options)?;
         let root = pool.create_root(name, &root_kind::<K, V>(options))?;
+        content::mark(&root);
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
@@ -478,7 +484,14 @@ where
     fn open(pool: &Arc<Pool<M>>, name: &str, options: &CddsOptions) -> Result<Self, TreeError> {
         check_options(options)?;
         let root = pool.open_root(name, Some(&root_kind::<K, V>(options)))?;
-        recovery::open(root, options)
+        content::check_version(&root)?;
+        let mut tree = recovery::open::<K, V, M>(root, options)?;
+        if let Err(e) = content::compare::<K, V, M>(tree.root(), &tree) {
+            // The sum stays for the next opening.
+            tree.root = None;
+            return Err(e);
+        }
+        Ok(tree)
     }
 
     fn recovery(&self) -> &RecoveryReport {
@@ -504,7 +517,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         let top = RootNode { handle, level: 0 };
         let word = self.root().word(ROOTS[0].0);
         // ORDERING: Relaxed; the root is not published.
-        word.store(pm, top.word(), Ordering::Relaxed);
+        word.store(pm, link::word(top.word()), Ordering::Relaxed);
         // PERSIST: the root word that leads to the empty leaf; `publish` fences both.
         pm.flush_of(word);
         self.root().publish();

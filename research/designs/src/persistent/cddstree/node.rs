@@ -11,6 +11,9 @@
 //! s          e          dead: live in versions s <= v < e
 //! ```
 //!
+//! Bits 48 to 64 of a start are a check of key, value and start: it is stored last, and then only
+//! the end changes. An end other than LIVE is a [`link`] to its version. Walks compare both.
+//!
 //! A node has no header: a descent knows its level. In an inner node the value word is the offset
 //! of a child and the key word is its separator. Holes and dead slots are *reusable*.
 //!
@@ -21,6 +24,7 @@
 //! start version last. So after a crash each slot has its old content, is a hole, or has its new
 //! content. A moved entry is in one slot or in two neighbouring ones, and nothing is lost or mixed.
 
+use crate::link;
 use crate::repr::KeyRepr;
 use bristlecone_pmem::{Media, PWord};
 use std::cmp::Ordering as Order;
@@ -32,6 +36,35 @@ pub(super) const SLOT: usize = 32;
 pub(super) const LIVE: u64 = u64::MAX;
 /// Maximum number of slots in a node.
 pub(super) const MAX_SLOTS: usize = 4096 / SLOT;
+
+/// Bits of a version number in a start.
+const VERSION: u64 = (1 << VERSION_BITS) - 1;
+/// Number of those bits.
+pub(super) const VERSION_BITS: u32 = 48;
+
+/// Returns the word of a start.
+#[inline]
+pub(super) fn start_word(key: u64, value: u64, start: u64) -> u64 {
+    if start == 0 {
+        return 0;
+    }
+    let words = [key, value, start].map(u64::to_le_bytes);
+    let sum = crc32c::crc32c(words.as_flattened());
+    // Never 0, so that no flipped bit makes a start of 0.
+    start | u64::from((sum ^ sum >> 15) & 0x7FFF | 0x8000) << VERSION_BITS
+}
+
+/// Returns the word of an end.
+#[inline]
+pub(super) fn end_word(end: u64) -> u64 {
+    if end == LIVE { LIVE } else { link::word(end) }
+}
+
+/// Returns the version in the word of an end.
+#[inline(always)]
+pub(super) fn end_of(word: u64) -> u64 {
+    if word == LIVE { LIVE } else { link::offset(word) }
+}
 
 /// A slot in persistent memory.
 #[repr(C, align(32))]
@@ -118,9 +151,21 @@ impl Node<'_> {
         Entry {
             key: slot.key.load(pm, Ordering::Relaxed),
             value: slot.value.load(pm, Ordering::Relaxed),
-            start: slot.start.load(pm, Ordering::Relaxed),
-            end: slot.end.load(pm, Ordering::Relaxed),
+            start: slot.start.load(pm, Ordering::Relaxed) & VERSION,
+            end: end_of(slot.end.load(pm, Ordering::Relaxed)),
         }
+    }
+
+    /// Checks what has a check in a slot.
+    pub(super) fn sound<M: Media>(&self, pm: &M, i: usize) -> Result<(), String> {
+        let (slot, entry) = (&self.slots[i], self.entry(pm, i));
+        // ORDERING: Relaxed (both): as in `entry`.
+        let start = slot.start.load(pm, Ordering::Relaxed);
+        let end = slot.end.load(pm, Ordering::Relaxed);
+        if start == start_word(entry.key, entry.value, entry.start) && end == end_word(entry.end) {
+            return Ok(());
+        }
+        Err(format!("slot {i}: {entry:x?} fails its checks, {start:#x} and {end:#x}"))
     }
 
     /// Returns the start and end versions of a slot, without its words.
@@ -129,8 +174,8 @@ impl Node<'_> {
         let slot = &self.slots[i];
         // ORDERING: Relaxed (both): as in `entry`.
         Entry {
-            start: slot.start.load(pm, Ordering::Relaxed),
-            end: slot.end.load(pm, Ordering::Relaxed),
+            start: slot.start.load(pm, Ordering::Relaxed) & VERSION,
+            end: end_of(slot.end.load(pm, Ordering::Relaxed)),
             ..Entry::default()
         }
     }
@@ -330,9 +375,10 @@ impl Node<'_> {
         pm.store_fence();
         slot.key.store(pm, entry.key, Ordering::Relaxed);
         slot.value.store(pm, entry.value, Ordering::Relaxed);
-        slot.end.store(pm, entry.end, Ordering::Relaxed);
+        slot.end.store(pm, end_word(entry.end), Ordering::Relaxed);
         pm.store_fence();
-        slot.start.store(pm, entry.start, Ordering::Relaxed);
+        let start = start_word(entry.key, entry.value, entry.start);
+        slot.start.store(pm, start, Ordering::Relaxed);
     }
 
     /// Fills a node that nothing leads to with `entries`, leaves all other slots unused, and
@@ -343,8 +389,9 @@ impl Node<'_> {
             // ORDERING: Relaxed (all); nothing leads to the node yet.
             slot.key.store(pm, entry.key, Ordering::Relaxed);
             slot.value.store(pm, entry.value, Ordering::Relaxed);
-            slot.start.store(pm, entry.start, Ordering::Relaxed);
-            slot.end.store(pm, entry.end, Ordering::Relaxed);
+            let start = start_word(entry.key, entry.value, entry.start);
+            slot.start.store(pm, start, Ordering::Relaxed);
+            slot.end.store(pm, end_word(entry.end), Ordering::Relaxed);
         }
         // PERSIST: the whole node (its unused slots must read as such too), fenced before the
         // version that makes it count is published.
@@ -357,4 +404,24 @@ impl Node<'_> {
 #[inline(always)]
 pub(super) fn compare<K: KeyRepr + ?Sized, M: Media>(pm: &M, word: u64, key: &K) -> Order {
     K::read(pm, word, |there| there.cmp(key)).unwrap_or(Order::Less)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sums are linear, so it does not matter what the words are.
+    #[test]
+    fn every_flipped_bit_changes_the_check() {
+        let whole = [0x1234_5678_9ABC_DEF0, u64::MAX, 77];
+        let word = |[key, value, start]: [u64; 3]| start_word(key, value, start);
+        for bit in 0..192 {
+            let (at, bit) = (bit / 64, bit % 64);
+            let mut flipped = whole;
+            flipped[at] ^= 1 << bit;
+            if at < 2 || bit < VERSION_BITS {
+                assert_ne!(word(flipped) >> VERSION_BITS, word(whole) >> VERSION_BITS);
+            }
+        }
+    }
 }

@@ -14,7 +14,8 @@
 //! * of an entry in two neighbouring slots, one becomes a hole;
 //! * a root that starts after the committed version is cleared.
 
-use super::node::{Entry, LIVE, Node, compare};
+use super::node::{Entry, LIVE, Node, VERSION_BITS, compare};
+use crate::link;
 use super::{CddsOptions, CddsTree, ROOTS, RootNode, SAVED, VERSION, Writer, offset};
 use crate::index::{RecoveryReport, TreeError};
 use crate::repr::{KeyRepr, Repr};
@@ -28,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// Upper bound of version numbers: more than any tree commits.
-const VERSIONS: u64 = 1 << 62;
+const VERSIONS: u64 = 1 << VERSION_BITS;
 
 /// Opens a published root.
 pub(super) fn open<K, V, M>(
@@ -44,7 +45,11 @@ where
     let heap = root.heap();
     let pm = root.pool().pm();
     // ORDERING: Relaxed (all here); the tree is being opened.
-    let word = |i: usize| root.word(i).load(pm, Ordering::Relaxed);
+    let word = |i: usize| link::offset(root.word(i).load(pm, Ordering::Relaxed));
+    for i in [VERSION].into_iter().chain(ROOTS.into_iter().flat_map(|(node, start)| [node, start])) {
+        let word = root.word(i).load(pm, Ordering::Relaxed);
+        link::checked(word).map_err(|e| TreeError::Corrupt(format!("root word {i}: {e}")))?;
+    }
     let version = word(VERSION);
     if version >= VERSIONS {
         return Err(TreeError::Corrupt(format!(
@@ -257,6 +262,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         // Key and start of the entry in the slot before, to find an entry that stands twice.
         let mut before = None;
         for i in 0..node.slots.len() {
+            node.sound(pm, i)?;
             let mut entry = node.entry(pm, i);
             let slot = &node.slots[i];
             let wrong = |what: &str| {

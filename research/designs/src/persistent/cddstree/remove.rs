@@ -2,6 +2,7 @@
 //! its parent ends instead.
 
 use super::insert::Path;
+use super::node::end_word;
 use super::{CddsTree, Held, ROOT_LOCK, RootNode, Writer};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
@@ -32,7 +33,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             let v = writer.version + 1;
             let locked = self.locks.lock(path.nodes[0]);
             // ORDERING: Relaxed; readers validate the node's version.
-            leaf.slots[slot].end.store(pm, v, Ordering::Relaxed);
+            leaf.slots[slot].end.store(pm, end_word(v), Ordering::Relaxed);
             // PERSIST: the end, which the version's fence covers. If a crash keeps the version
             // without it, nothing was removed, and the removal had not returned.
             pm.flush_of(&leaf.slots[slot].end);
@@ -97,7 +98,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             None => {
                 held.lock(path.nodes[level]);
                 // ORDERING: Relaxed; readers validate the node's version.
-                node.slots[slot].end.store(pm, v, Ordering::Relaxed);
+                node.slots[slot].end.store(pm, end_word(v), Ordering::Relaxed);
                 // PERSIST: the end, which the version's fence covers, as in `take_out`.
                 pm.flush_of(&node.slots[slot].end);
             }

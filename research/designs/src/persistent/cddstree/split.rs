@@ -11,7 +11,7 @@
 //! first entry needs none (invariant 3).
 
 use super::insert::{Change, Path};
-use super::node::{Entry, Node};
+use super::node::{Entry, Node, end_word};
 use super::{CddsTree, Held, LEVELS, ROOT_LOCK, RootNode, Writer, corrupt};
 use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::{Media, SpaceError};
@@ -205,7 +205,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
     fn replace_child(&self, node: Node<'_>, slot: usize, two: [Entry; 2], v: u64) {
         let pm = self.pm();
         // ORDERING: Relaxed; readers validate the node's version.
-        node.slots[slot].end.store(pm, v, Ordering::Relaxed);
+        node.slots[slot].end.store(pm, end_word(v), Ordering::Relaxed);
         // PERSIST: the end of the old entry, fenced before the version is committed.
         pm.flush_of(&node.slots[slot].end);
         for entry in two {

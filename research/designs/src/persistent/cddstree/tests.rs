@@ -1,6 +1,8 @@
 //! Tests of this design alone; the scenarios that all designs share are in `tests/`.
 
-use super::node::{Entry, LIVE, MAX_SLOTS, Slot};
+use super::node::{
+    Entry, LIVE, MAX_SLOTS, Slot, VERSION_BITS, end_of, end_word, start_word,
+};
 use super::*;
 use bristlecone_pmem::media::sim::{Event, EventKind, Simulation};
 use bristlecone_pmem::media::{Counting, Dram, Sim};
@@ -27,8 +29,8 @@ fn slots(entries: &[Entry], n: usize) -> Vec<Slot> {
         .map(|entry| Slot {
             key: PWord::new(entry.key),
             value: PWord::new(entry.value),
-            start: PWord::new(entry.start),
-            end: PWord::new(entry.end),
+            start: PWord::new(start_word(entry.key, entry.value, entry.start)),
+            end: PWord::new(end_word(entry.end)),
         })
         .collect()
 }
@@ -187,7 +189,8 @@ fn an_entry_is_overwritten_hole_first() {
     let trace = simulation.take_trace();
     let mut words: BTreeMap<u64, u64> = BTreeMap::new();
     for (i, entry) in before.iter().enumerate() {
-        let words_of = [entry.key, entry.value, entry.start, entry.end];
+        let start = start_word(entry.key, entry.value, entry.start);
+        let words_of = [entry.key, entry.value, start, end_word(entry.end)];
         for (w, word) in words_of.into_iter().enumerate() {
             words.insert(block.get() + i as u64 * 32 + w as u64 * 8, word);
         }
@@ -204,8 +207,8 @@ fn an_entry_is_overwritten_hole_first() {
             let entry = Entry {
                 key: word(0),
                 value: word(1),
-                start: word(2),
-                end: word(3),
+                start: word(2) & ((1 << VERSION_BITS) - 1),
+                end: end_of(word(3)),
             };
             assert!(
                 entry.start == 0 || before.contains(&entry),
@@ -215,7 +218,8 @@ fn an_entry_is_overwritten_hole_first() {
         for entry in &before[..3] {
             let there = (0..8u64).any(|i| {
                 words[&(block.get() + i * 32)] == entry.key
-                    && words[&(block.get() + i * 32 + 16)] == entry.start
+                    && words[&(block.get() + i * 32 + 16)]
+                        == start_word(entry.key, entry.value, entry.start)
             });
             assert!(there, "{entry:?} is nowhere after {stores} stores");
         }
@@ -425,7 +429,7 @@ fn the_start_of_a_root_that_was_undone_does_not_come_back() {
     let write = |tree: &CddsTree<u64, u64, Sim>, word: usize, value: u64| {
         tree.root()
             .word(word)
-            .store(tree.pm(), value, Ordering::Relaxed);
+            .store(tree.pm(), link::word(value), Ordering::Relaxed);
     };
     write(&tree, node, tree.top().word());
     write(&tree, start, writer.version + 1);

@@ -4,6 +4,7 @@ use super::recovery::{Below, compare_words};
 use super::{CddsTree, Writer, offset};
 use crate::common::check_leaks;
 use crate::index::{IndexStats, VerifyReport, Violation};
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use crate::version_lock::VersionLocks;
 use bristlecone_pmem::Media;
@@ -27,7 +28,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         let writer = &*lock(&self.writer);
         let committed = self.root().word(super::VERSION);
         // ORDERING: Relaxed; no thread writes meanwhile.
-        let committed = committed.load(self.pm(), Ordering::Relaxed);
+        let committed = link::checked(committed.load(self.pm(), Ordering::Relaxed));
+        let committed = committed.map_err(Violation::new)?;
         if committed != writer.version {
             return Err(Violation::new(format!(
                 "version {committed} is committed, {} is the last",
@@ -77,6 +79,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         let mut unused = false;
         let mut last = None;
         for i in 0..node.slots.len() {
+            node.sound(pm, i).map_err(broken)?;
             let entry = node.entry(pm, i);
             if entry.is_unused() {
                 unused = true;

@@ -26,6 +26,7 @@
 use super::node::{NodeOf, to_child};
 use super::read::{Changed, Corrupt, Goal, Step};
 use super::{FastFair, offset};
+use crate::link;
 use crate::repr::{PairOf, Stored, StoredKey, WordOf};
 use crate::version_lock::LockedAll;
 use bristlecone_pmem::{Media, POff, SpaceError};
@@ -114,7 +115,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
     fn link_upper(&self, node: NodeOf<'_, K, V>, upper: u32, kept: usize) {
         let pm = self.pm();
         if pm.planted(LINK_FIRST) {
-            node.link().publish(pm, offset(upper));
+            node.link().publish(pm, link::word(offset(upper)));
         }
         // PERSIST: the new node (or nodes) and the record of its low key, before the link to it.
         pm.fence();
@@ -123,7 +124,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         }
         // PERSIST: (in `publish`) the link; the upper half is the sibling's, before it is cut off
         // here.
-        node.link().publish(pm, offset(upper));
+        node.link().publish(pm, link::word(offset(upper)));
         // PERSIST: (in `cut`) the cut, before an insertion comes.
         node.cut(pm, kept);
     }
@@ -274,7 +275,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
                 pm.fence();
             }
             // PERSIST: (in `publish`) the link past the right node.
-            left.link().publish(pm, right_node.next(pm));
+            left.link().publish(pm, link::word(right_node.next(pm)));
             let low = right_node.low(pm);
             held.unlock();
             pm.interleave();

@@ -96,11 +96,13 @@ pub use sp::{FastFairSp, SpDesign};
 
 use crate::btree::node::UNIT;
 use crate::common::{self, check_node_bytes, check_pair};
+use crate::content;
 use crate::forward::{forward, forward_impls};
 use crate::index::{
     DurableIndex, IfPresent, InsertError, OrderedIndex, RecoveryReport, RemoveError, TreeError,
     UpdateError,
 };
+use crate::link;
 use crate::repr::{Stored, StoredKey, Word};
 use crate::saved;
 use crate::version_lock::VersionLocks;
@@ -258,7 +260,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
     /// Makes a node the root. Everything that it leads to is durable, and the old root is locked.
     fn publish_top(&self, top: u32) {
         // PERSIST: (in `publish`) the root word.
-        self.root().word(ROOT).publish(self.pm(), offset(top));
+        let link = link::word(offset(top));
+        self.root().word(ROOT).publish(self.pm(), link);
         // ORDERING: Release; pairs with the Acquire in `top`.
         self.top.store(top, Ordering::Release);
     }
@@ -326,6 +329,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         if self.read_only {
             return Ok(());
         }
+        content::seal::<K, V, M>(&root, self);
         saved::save_marks(&root, &self.heap, MARKS, &[]);
         self.pm().commit()
     }
@@ -342,7 +346,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         node.flush_new(pm);
         let word = self.root().word(ROOT);
         // ORDERING: Relaxed; the root is not published.
-        word.store(pm, offset(top), Ordering::Relaxed);
+        word.store(pm, link::word(offset(top)), Ordering::Relaxed);
         // PERSIST: the root word that leads to the leaf; `publish` fences both.
         pm.flush_of(word);
         self.root().publish();
@@ -383,6 +387,7 @@ where
     ) -> Result<Self, TreeError> {
         Self::check_options(options)?;
         let root = pool.create_root(name, &root_kind::<K, V>(options))?;
+        content::mark(&root);
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
@@ -399,7 +404,14 @@ where
     fn open(pool: &Arc<Pool<M>>, name: &str, options: &FastFairOptions) -> Result<Self, TreeError> {
         Self::check_options(options)?;
         let root = pool.open_root(name, Some(&root_kind::<K, V>(options)))?;
-        Self::recover(root, options)
+        content::check_version(&root)?;
+        let mut tree = Self::recover(root, options)?;
+        if let Err(e) = content::compare::<K, V, M>(tree.root(), &tree) {
+            // The sum stays for the next opening.
+            tree.root = None;
+            return Err(e);
+        }
+        Ok(tree)
     }
 
     fn recovery(&self) -> &RecoveryReport {

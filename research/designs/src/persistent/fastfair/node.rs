@@ -2,11 +2,14 @@
 //! at a time, so that the node reads right after each store.
 //!
 //! ```text
-//! word 0    | level:8 hidden:2 | 0 |
-//! word 1    | offset of the right sibling, 0 for the last node of the level
+//! word 0    | level:8 hidden:2 | 0 | parity:1 |
+//! word 1    | link to the right sibling, 0 for the last node of the level
 //! words 2, 3 | low: word of the smallest key that the node is for, 0 for the first node of a level
 //! words 4.. | key 0 | value 0 | key 1 | value 1 | ...          entries of 16 or 32 bytes, none of which crosses a line (24: some do)
 //! ```
+//!
+//! `parity` makes the number of bits set in word 0 even. Entries are in no sum: a shift ends in
+//! another line than that of word 0, and would have to flush it too.
 //!
 //! A value is a leaf's value word or an inner node's child. Inner nodes have the same layout as
 //! leaves: entry 0's key is the node's own low word, and a child is in the first word of a value.
@@ -60,6 +63,7 @@ mod shift;
 
 use crate::btree::node::{compare_to_word, compare_words};
 use crate::leaftree::Found;
+use crate::link;
 use crate::repr::{StoredKey, WIDEST, Word, WordOf};
 use bristlecone_pmem::cell::PWord16;
 use bristlecone_pmem::media::LINE;
@@ -75,6 +79,8 @@ const NEXT: usize = 1;
 const LOW: usize = 2;
 
 const LEVEL: u64 = 0xFF;
+/// The bit of word 0 that makes the number of its set bits even.
+const PARITY: u32 = 63;
 const HIDDEN_SHIFT: u32 = 8;
 const HIDDEN: u64 = 3 << HIDDEN_SHIFT;
 /// Number of entries that are hidden by number and not by their left neighbour's key.
@@ -332,11 +338,8 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
     fn hide<M: Media>(self, pm: &M, number: usize) {
         let meta = self.load(pm, META) & !HIDDEN;
         // ORDERING: Release; pairs with the Acquire in `is_empty`.
-        self.words[META].store(
-            pm,
-            meta | (number as u64) << HIDDEN_SHIFT,
-            Ordering::Release,
-        );
+        let meta = link::evened(meta | (number as u64) << HIDDEN_SHIFT, PARITY);
+        self.words[META].store(pm, meta, Ordering::Release);
     }
 
     /// Flushes the line of `hidden` and fences.
@@ -371,10 +374,19 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
     /// Returns the offset of the right sibling.
     #[inline(always)]
     pub fn next<M: Media>(self, pm: &M) -> u64 {
-        self.load(pm, NEXT)
+        link::offset(self.load(pm, NEXT))
     }
 
-    /// Returns the word of the right sibling's offset.
+    /// Checks word 0 and the link to the right sibling.
+    pub fn sound<M: Media>(self, pm: &M) -> Result<(), String> {
+        let meta = self.load(pm, META);
+        if !link::is_even(meta) {
+            return Err(format!("its first word, {meta:#x}, fails its check"));
+        }
+        link::checked(self.load(pm, NEXT)).map(drop)
+    }
+
+    /// Returns the word that leads to the right sibling.
     pub fn link(self) -> &'t PWord {
         &self.words[NEXT]
     }
@@ -517,7 +529,7 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
         low: A,
         entries: impl Iterator<Item = (A, B)>,
     ) {
-        self.store(pm, NEXT, next);
+        self.store(pm, NEXT, link::word(next));
         for (part, word) in low.parts().into_iter().zip(LOW..) {
             self.store(pm, word, part);
         }
@@ -528,7 +540,8 @@ impl<'t, A: Word, B: Word> Node<'t, A, B> {
             n += 1;
         }
         let hidden = u64::from(n == 0);
-        self.store(pm, META, level as u64 | hidden << HIDDEN_SHIFT);
+        let meta = level as u64 | hidden << HIDDEN_SHIFT;
+        self.store(pm, META, link::evened(meta, PARITY));
         let end = n.max(1);
         if end < self.slots() {
             self.set_key(pm, end, A::default());

@@ -24,6 +24,7 @@ use super::{FastFair, FastFairOptions, MARKS, MAX_LEVEL, ROOT, offset};
 use crate::btree::node::compare_words;
 use crate::common::sort_by;
 use crate::index::{RecoveryReport, TreeError};
+use crate::link;
 use crate::repr::{PairOf, Stored, StoredKey, WordOf};
 use crate::saved;
 use crate::threads::on_threads;
@@ -255,6 +256,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         let at = (self.handle(child.off)).ok_or("no node can be there")?;
         each(Reached::Node(child.off))?;
         let node = self.node(at);
+        node.sound(pm)?;
         let (found, low) = (node.level(pm), node.low(pm));
         if found != level || low != child.low {
             let expected = child.low;
@@ -398,6 +400,7 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         heap.begin_recovery();
         // ORDERING: Relaxed; the tree is being opened.
         let top = root.word(ROOT).load(root.pool().pm(), Ordering::Relaxed);
+        let top = link::checked(top).map_err(TreeError::Corrupt)?;
         heap.check(top, options.node_bytes.into())
             .map_err(|e| TreeError::Corrupt(format!("root node: {e}")))?;
         let clean = saved::load_marks::<M, 0>(&root, &heap, MARKS).is_some();
@@ -468,7 +471,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media> FastFair<K, V, M> {
         let (at, left) = handles.ok_or_else(|| TreeError::Corrupt("no node".into()))?;
         if orphan.empty {
             // PERSIST: (in `publish`) the link past the empty leaf.
-            self.node(left).link().publish(pm, self.node(at).next(pm));
+            let next = link::word(self.node(at).next(pm));
+            self.node(left).link().publish(pm, next);
             self.retire_node(at, 0, low, &epoch::pin());
             return Ok(());
         }

@@ -21,6 +21,7 @@ use crate::index::TreeError;
 use crate::leaftree::{
     Found, LeafDesign, LeafLayout, LeafOptions, LeafTree, Moved, Pair, UNIT, offset,
 };
+use crate::link;
 use crate::repr::{PairOf, Stored, StoredKey, Word};
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::pool::layout::CHUNK;
@@ -135,7 +136,7 @@ where
         leaf: &'t SpLeaf<B>,
         next: u64,
     ) -> (&'t PWord, u64) {
-        (node_of::<K, V, B>(leaf).link(), next)
+        (node_of::<K, V, B>(leaf).link(), link::word(next))
     }
 
     fn fill(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>, pairs: &[Pair<K::Word, V::Word>]) {
@@ -196,7 +197,7 @@ where
         pm.fence();
         // PERSIST: (in `publish`) the link; the upper half is the sibling's, before it is cut off
         // here.
-        node.link().publish(pm, offset(new));
+        node.link().publish(pm, link::word(offset(new)));
         if let Some(first) = upper.first() {
             // PERSIST: (in `cut`) the cut, before an insertion comes.
             node.cut(pm, first.slot);
@@ -206,6 +207,10 @@ where
             let inserted = Self::insert(tree, leaf, pair, true);
             debug_assert!(inserted, "half the slots are empty");
         }
+    }
+
+    fn sound(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>) -> Result<(), String> {
+        node_of::<K, V, B>(leaf).sound(tree.pm())
     }
 
     fn repair(tree: &LeafTree<Self, K, V, M>, leaf: &SpLeaf<B>) -> Result<u64, String> {
