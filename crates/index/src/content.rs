@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Numbers lie in the words of nodes, with no room for a sum beside them that a change could keep
-//! without a further flush. So what the medium does to them while nobody has the index open is found
-//! at the next opening, which reads all of it once. Byte strings have sums of their own besides.
+//! without a further flush. So what the medium does to them while nobody has the index open is
+//! found at the next opening, which reads all of it once. Byte strings have sums of their own besides.
 //!
 //! # Crash states
 //! The word is set, by NAW, when the last change is durable, and cleared, by NAW, before the first
@@ -18,8 +18,8 @@ use crate::contract::{OrderedIndex, TreeError};
 use crate::damage;
 use crate::link;
 use crate::repr::{Stored, StoredKey};
-use bristlecone_pmem::{Media, VersionError};
 use bristlecone_pmem::pool::{ROOT_WORDS, Root};
+use bristlecone_pmem::{Media, VersionError};
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
@@ -167,7 +167,10 @@ mod tests {
     fn a_number_that_changed_while_nobody_had_it_open_is_damage() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pool");
-        changed(&path, |word| if word == VALUE + 7 { word ^ 16 } else { word });
+        changed(
+            &path,
+            |word| if word == VALUE + 7 { word ^ 16 } else { word },
+        );
         // Opening it has not made it right.
         for _ in 0..2 {
             let error = open(&path).unwrap_err().to_string();
@@ -195,7 +198,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for (version, found) in [(0, 1), (link::word(FORMAT + 1), FORMAT + 1)] {
             let path = dir.path().join(found.to_string());
-            let other = |word| if word == link::word(FORMAT) { version } else { word };
+            let other = |word| {
+                if word == link::word(FORMAT) {
+                    version
+                } else {
+                    word
+                }
+            };
             changed(&path, other);
             match open(&path).unwrap_err() {
                 TreeError::Version(e) => assert_eq!((e.found, e.newest), (found, FORMAT)),

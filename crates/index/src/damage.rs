@@ -15,8 +15,8 @@
 //! open for reading only.
 //!
 //! A read compares the checksum of each record that it hands over. A record that fails reads as
-//! absent, and [`reading`] tells its caller of it. While damage is collected it is handed over as it
-//! is, so that its key can be named.
+//! absent, and [`reading`] tells its caller of it. While damage is collected it is handed over as
+//! it is, so that its key can be named.
 
 use bristlecone_pmem::Media;
 use std::cell::RefCell;
@@ -48,8 +48,8 @@ thread_local! {
     static MET: RefCell<Option<Option<String>>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`, which reads an index in this thread. Returns also the first damage that it met: what
-/// it says to be absent may then be damaged instead.
+/// Runs `work`, which reads an index in this thread. Returns also the first damage that it met:
+/// what it says to be absent may then be damaged instead.
 pub fn reading<R>(work: impl FnOnce() -> R) -> (R, Option<String>) {
     /// Ends the listening, even if `work` panics.
     struct End(Option<Option<String>>);

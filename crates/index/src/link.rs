@@ -4,8 +4,8 @@
 //! word | offset of the block (bits 0..48) | check of the offset (bits 48..64) |      0: to nothing
 //! ```
 //!
-//! A word is changed by one 8-byte store, so a crash never tears it, and one that fails its check is
-//! damaged. Searches take the offset and do not look at the check. Whoever walks the structure, to
+//! A word is changed by one 8-byte store, so a crash never tears it, and one that fails its check
+//! is damaged. Searches take the offset and do not look at the check. Whoever walks the structure, to
 //! recover or to check it, does. Every single flipped bit is found: one in a word of zeros too, and
 //! none leaves a word of zeros.
 

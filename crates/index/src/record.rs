@@ -84,11 +84,7 @@ pub fn check_record<M: Media>(pm: &M, off: u64) -> Result<(), String> {
 /// Calls `f` with the string that `word` leads to, if its checksum and the word's tag are right.
 /// Otherwise the reader [is told](damage::reading).
 #[inline]
-pub(crate) fn read_string<M: Media, R>(
-    pm: &M,
-    word: u64,
-    f: impl FnOnce(&[u8]) -> R,
-) -> Option<R> {
+pub(crate) fn read_string<M: Media, R>(pm: &M, word: u64, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
     read_whole(pm, word, |crc| crc >> 16 == (word >> TAG_SHIFT) as u32, f)
 }
 
@@ -114,7 +110,8 @@ fn read_whole<M: Media, R>(
         return Some(f(bytes));
     }
     // A word of zeros leads to nothing: an optimistic reader may see one.
-    let past = word != 0 && damage::met(|| format!("record {:#x} fails its checksum", word & OFFSET_MASK));
+    let past =
+        word != 0 && damage::met(|| format!("record {:#x} fails its checksum", word & OFFSET_MASK));
     found.filter(|_| past).map(|(_, bytes)| f(bytes))
 }
 

@@ -11,8 +11,8 @@
 //! then       | key 0 | value 0 | key 1 | value 1 | ...       elements of 16 or 32 bytes, none of which crosses a line (24: some do)
 //! ```
 //!
-//! The sum is of the elements that count, with their flags. Elements never change, so an append goes
-//! on from the sum before.
+//! The sum is of the elements that count, with their flags. Elements never change, so an append
+//! goes on from the sum before.
 //!
 //! # Invariants
 //! 1. The first `nElement` elements count. Of the elements with one key *word* the newest decides.
@@ -81,7 +81,9 @@ fn with_element<A: Word, B: Word>(sum: u32, (key, value, negative): Element<A, B
     let words = key.parts().into_iter().take(A::WORDS);
     let words = words.chain(value.parts().into_iter().take(B::WORDS));
     let sum = crc32c::crc32c_append(sum, &[u8::from(negative)]);
-    words.fold(sum, |sum, word| crc32c::crc32c_append(sum, &word.to_le_bytes())) & SUM
+    words.fold(sum, |sum, word| {
+        crc32c::crc32c_append(sum, &word.to_le_bytes())
+    }) & SUM
 }
 
 /// Returns the numbers of elements that count and of live keys.
@@ -165,7 +167,9 @@ fn content<A: Word, B: Word>(
         let key = (at..at + A::WORDS).zip(key.parts());
         key.chain((at + A::WORDS..at + stride::<A, B>()).zip(value.parts()))
     });
-    let sum = (pairs.iter()).fold(0, |sum, (key, value)| with_element(sum, (*key, *value, false)));
+    let sum = (pairs.iter()).fold(0, |sum, (key, value)| {
+        with_element(sum, (*key, *value, false))
+    });
     iter::once((0, header(pairs.len(), pairs.len(), sum)))
         .chain(flags)
         .chain(elements)
@@ -216,7 +220,9 @@ impl Leaf for Appended {
         if sum == (header >> SUM_SHIFT) as u32 {
             return Ok(());
         }
-        Err(format!("its elements have the sum {sum:#x}, and its counter is {header:#x}"))
+        Err(format!(
+            "its elements have the sum {sum:#x}, and its counter is {header:#x}"
+        ))
     }
 
     fn entries<A: Word, B: Word, M: Media>(leaf: Node<'_>, pm: &M, out: &mut Vec<(A, B)>) {
@@ -246,9 +252,13 @@ impl Leaf for Appended {
         let word_of = |i| -> K::Word { leaf.load_wide(pm, key_at(leaf, i)) };
         (0..n).rev().find_map(|i| {
             let word = word_of(i);
+            // Of strings the newest element is looked for first, since the record behind another
+            // may be free (invariant 2).
+            let newest = || (i + 1..n).all(|newer| word_of(newer) != word);
             let is_it = !is_negative(leaf, pm, i)
+                && (!K::RECORDS || newest())
                 && compare_to_word(pm, key, word).is_eq()
-                && (i + 1..n).all(|newer| word_of(newer) != word);
+                && newest();
             is_it.then(|| Found {
                 slot: i,
                 key: word,

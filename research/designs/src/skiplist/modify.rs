@@ -139,7 +139,10 @@ where
             return false;
         }
         // PERSIST: (in `publish`) the link; the insertion counts.
-        self.nodes.at(near.pred).next.publish(pm, link::word(new.node));
+        self.nodes
+            .at(near.pred)
+            .next
+            .publish(pm, link::word(new.node));
         // After the fence, so that others see only what survives a crash.
         locks.unlock();
         true

@@ -20,7 +20,10 @@ pub fn read() -> Found {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/research.md");
     let text = std::fs::read_to_string(&path).expect("docs/research.md");
     let (_, table) = text.split_once(HEAD).expect("the table's head");
-    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let rows = table
+        .lines()
+        .skip(2)
+        .take_while(|line| line.starts_with('|'));
     let mut found = Found::new();
     for line in rows {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();

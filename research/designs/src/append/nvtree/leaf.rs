@@ -257,7 +257,10 @@ impl<'t, M: Media> Leaf<'t, M> {
 
     /// The word of element `i`'s flag, and the flag's bit.
     fn flag(&self, i: usize) -> (&'t PWord, u64) {
-        (self.word(FLAGS + i / FLAGS_PER_WORD), 1 << (i % FLAGS_PER_WORD))
+        (
+            self.word(FLAGS + i / FLAGS_PER_WORD),
+            1 << (i % FLAGS_PER_WORD),
+        )
     }
 
     #[inline(always)]
@@ -297,11 +300,7 @@ impl<'t, M: Media> Leaf<'t, M> {
         let (word, bit) = self.flag(i);
         // ORDERING (both): Relaxed; under the leaf's lock, and as for `store_element`.
         let old = word.load(self.pm, Ordering::Relaxed);
-        let new = if negative {
-            old | bit
-        } else {
-            old & !bit
-        };
+        let new = if negative { old | bit } else { old & !bit };
         let new = link::evened(new, PARITY);
         if new != old {
             word.store(self.pm, new, Ordering::Relaxed);

@@ -293,13 +293,20 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
                 V::of_byte_string(leaf.bytes(meta.value_at(), meta.value_bytes())).map(f)
             }
             Form::Inline => V::read(self.pm(), leaf.fixed(meta.value_at()), f),
-            Form::Word => V::read(self.pm(), self.swaps.read(leaf.word(meta.value_at())), f),
-            Form::Block => {
-                let block = self.swaps.read(leaf.word(meta.value_at()));
-                let with = |bytes: &[u8]| V::of_byte_string(bytes).map(f);
-                read_record(self.pm(), block, with).flatten()
+            form @ (Form::Word | Form::Block) => {
+                self.with_word(form, self.swaps.read(leaf.word(meta.value_at())), f)
             }
         }
+    }
+
+    /// Calls `f` with the value of a word that swaps change.
+    #[inline]
+    pub(super) fn with_word<R>(&self, form: Form, word: u64, f: impl FnOnce(&V) -> R) -> Option<R> {
+        if form != Form::Block {
+            return V::read(self.pm(), word, f);
+        }
+        let with = |bytes: &[u8]| V::of_byte_string(bytes).map(f);
+        read_record(self.pm(), word, with).flatten()
     }
 
     pub(super) fn look_up<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R> {

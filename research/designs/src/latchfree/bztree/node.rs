@@ -18,7 +18,8 @@
 //! record               key, to a whole word | value, to a whole word
 //! ```
 //!
-//! A check of metadata is of the form, the lengths, and the bytes of key and value that never change.
+//! A check of metadata is of the form, the lengths, and the bytes of key and value that never
+//! change.
 //!
 //! The version repeats after 2^24 updates in place: a scan's snapshot would take a leaf for
 //! unchanged if exactly that many came between two reads of its status.
@@ -457,7 +458,10 @@ mod tests {
                 (4095, 2049, (1 << 15) - 1)
             );
             let checked = meta.checked(b"key", b"value");
-            assert_eq!(checked.deleted().checked(b"key", b"value"), checked.deleted());
+            assert_eq!(
+                checked.deleted().checked(b"key", b"value"),
+                checked.deleted()
+            );
             assert_eq!(checked.deleted().0 & VISIBLE, 0);
             for bit in (0..27).chain(39..61) {
                 let flipped = Meta(checked.0 ^ 1 << bit);

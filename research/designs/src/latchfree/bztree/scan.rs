@@ -134,8 +134,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
             match meta.form() {
                 Form::Inline => self.with_value(leaf, meta, |value| visit(key, value)),
                 // The value at the moment of the snapshot, since when this thread has been pinned.
-                Form::Word | Form::Block => {
-                    V::read(self.pm(), seen.word, |value| visit(key, value))
+                form @ (Form::Word | Form::Block) => {
+                    self.with_word(form, seen.word, |value| visit(key, value))
                 }
             }
         });

@@ -133,7 +133,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         }
         let free = HEADER + entries..leaf.size.saturating_sub(status.records());
         if let Some(i) = free.clone().find(|i| strict && leaf.fixed(*i) != 0) {
-            return Err(wrong(format!("word {i} is in use, where {free:?} are free")));
+            return Err(wrong(format!(
+                "word {i} is in use, where {free:?} are free"
+            )));
         }
         let mut deleted = 0;
         // Since the index was opened no entry was reserved, so none can have its epoch.

@@ -8,9 +8,9 @@
 //!
 //! Word 0, the *head*, holds the number of pairs and the right sibling's offset / 256. The paper
 //! has two words for them. In one word, a single store makes a split or a merge visible. The sum is
-//! of the number, the link and the keys. No value is in it, since an update stores that alone. Pairs are
-//! 16-aligned, and none crosses a line. The allocation tag is written where leaves come from a
-//! general allocator (see [`super::CrabOptions::self_managed`]), and is never read.
+//! of the number, the link and the keys. No value is in it, since an update stores that alone.
+//! Pairs are 16-aligned, and none crosses a line. The allocation tag is written where leaves come
+//! from a general allocator (see [`super::CrabOptions::self_managed`]), and is never read.
 //!
 //! # Invariants (whenever the leaf's lock is free)
 //! 1. `n <= capacity`; the keys of slots `0..n` ascend strictly.
@@ -151,7 +151,9 @@ impl<'t, M: Media> Leaf<'t, M> {
         if found == expected {
             return Ok(());
         }
-        Err(format!("its head is {found:#x}, and its keys have {expected:#x}"))
+        Err(format!(
+            "its head is {found:#x}, and its keys have {expected:#x}"
+        ))
     }
 
     /// Returns the number of pairs, at most the number of slots whatever the leaf says.
@@ -366,9 +368,17 @@ mod tests {
         assert_eq!(Head::of(head.word([1, 2].into_iter())), head);
         let whole = head.word([7, 9].into_iter());
         for bit in 0..64 {
-            assert_ne!(head.word([7 ^ 1 << bit, 9].into_iter()), whole, "bit {bit} of a key");
+            assert_ne!(
+                head.word([7 ^ 1 << bit, 9].into_iter()),
+                whole,
+                "bit {bit} of a key"
+            );
             let flipped = Head::of(whole ^ 1 << bit);
-            assert_ne!(flipped.word([7, 9].into_iter()), whole ^ 1 << bit, "bit {bit}");
+            assert_ne!(
+                flipped.word([7, 9].into_iter()),
+                whole ^ 1 << bit,
+                "bit {bit}"
+            );
         }
     }
 }

@@ -94,7 +94,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         // to them.
         pm.fence();
         // PERSIST: (in `publish`) the root's word; the loaded logs are the tree.
-        self.root().word(DIRECTORY_WORD).publish(pm, link::word(directory));
+        self.root()
+            .word(DIRECTORY_WORD)
+            .publish(pm, link::word(directory));
         self.inner = inner;
         self.table = beside.table;
         let old = std::mem::replace(&mut self.logs, beside.logs);

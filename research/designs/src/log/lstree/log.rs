@@ -465,9 +465,7 @@ impl<M: Media> Logs<M> {
             let (head, next) = (head.off, next.off);
             // PERSIST: (in `publish`) the log begins with the next segment, before this one's
             // memory is used again. The copies of its records are durable (`append`).
-            reader
-                .cell(self.head_at(log))
-                .publish(pm, link::word(next));
+            reader.cell(self.head_at(log)).publish(pm, link::word(next));
             state.segments.pop_front();
             head
         };

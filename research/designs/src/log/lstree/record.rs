@@ -175,8 +175,8 @@ impl<'p, M: Media> Reader<'p, M> {
         (aligned && self.is_whole(&record, salt)).then_some(record)
     }
 
-    /// Turns back the one wrong bit of the record at `at`, the last of an unsealed segment with this
-    /// salt. Returns it, or `None` if there is no record with one wrong bit. If the bit was lost in
+    /// Turns back the one wrong bit of the record at `at`, the last of an unsealed segment with
+    /// this salt. Returns it, or `None` if there is no record with one wrong bit. If the bit was lost in
     /// a crash instead, with a word that differs from what was there in that bit alone, this
     /// completes an operation that was under way.
     ///
@@ -184,7 +184,7 @@ impl<'p, M: Media> Reader<'p, M> {
     pub(super) fn mend_at(&self, segment: u64, at: u64, salt: u32) -> Option<Record> {
         let (off, room) = (segment + at, self.segment.saturating_sub(at).min(MENDED));
         let words: Vec<u64> = (0..room / 8).map(|i| self.word(off + i * 8)).collect();
-        let (word, wrong) = wrong_bit(self.pm, salt, &words)?;
+        let (word, wrong) = wrong_bit(&words, |bytes| sum(self.pm, salt, bytes))?;
         let cell = self.cell(off + word as u64 * 8);
         // ORDERING: Relaxed; the tree is being opened.
         cell.store(self.pm, words[word] ^ wrong, Ordering::Relaxed);
@@ -325,13 +325,14 @@ fn sum<M: Media>(pm: &M, salt: u32, bytes: &[u8]) -> u32 {
 }
 
 /// Returns the word of a record, and the bit of it, that is wrong if exactly one is. `words` are
-/// what lies where the record begins.
-fn wrong_bit<M: Media>(pm: &M, salt: u32, words: &[u64]) -> Option<(usize, u64)> {
-    let bytes_of = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
+/// what lies where the record begins, and `sum` is the sum of a record.
+fn wrong_bit(words: &[u64], sum: impl Fn(&[u8]) -> u32) -> Option<(usize, u64)> {
+    let bytes_of =
+        |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
     let differs = |words: &[u64]| {
         let long = (words.get(1)? >> 3 & 0x1FFF) as usize;
         let record = words.get(..long).filter(|_| long >= 3)?;
-        Some((long, sum(pm, salt, &bytes_of(record)) ^ record[0] as u32))
+        Some((long, sum(&bytes_of(record)) ^ record[0] as u32))
     };
     // With a wrong bit in the second word, the length may be another.
     let mut tried = words.to_vec();
@@ -518,5 +519,28 @@ impl Draft {
         let crc = sum(pm, salt, &self.bytes);
         self.bytes[..4].copy_from_slice(&crc.to_le_bytes());
         &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_wrong_bit_of_a_record_is_found() {
+        let sum = |bytes: &[u8]| crc32c::crc32c_append(77, &bytes[4..]);
+        let mut words = vec![5 << 32, 9 << SEQUENCE_SHIFT | 4 << 3 | 1, 0x1234, 0x5678];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        words[0] |= u64::from(sum(&bytes));
+        // What is behind it does not matter.
+        words.extend([u64::MAX; 4]);
+        for bit in 0..256 {
+            let mut flipped = words.clone();
+            flipped[bit / 64] ^= 1 << (bit % 64);
+            assert_eq!(wrong_bit(&flipped, sum), Some((bit / 64, 1 << (bit % 64))));
+        }
+        words[2] ^= 3;
+        assert_eq!(wrong_bit(&words, sum), None);
+        assert_eq!(wrong_bit(&[0; 8], sum), None);
     }
 }

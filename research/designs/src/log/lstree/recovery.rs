@@ -12,8 +12,8 @@
 //! segment that is not whole and has no whole one behind it, cannot be told from a crash. If one
 //! wrong bit keeps it from being whole, that is turned back.
 //!
-//! Nothing else has to be repaired. `Logs::clear_ends` invalidates what is behind the ends of the logs
-//! for good.
+//! Nothing else has to be repaired. `Logs::clear_ends` invalidates what is behind the ends of the
+//! logs for good.
 
 use super::log::{LOGS, Logs, SEGMENT_HEADER, Segment};
 use super::record::{HALF_LINE, Kind};

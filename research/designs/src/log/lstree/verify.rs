@@ -50,7 +50,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         let mut replayed = Vec::with_capacity(LOGS);
         for log in 0..LOGS {
             let check = |off| self.heap.check(off, self.shape.segment);
-            let found = self.logs.replay(log, false, check).map_err(Violation::new)?;
+            let found = self
+                .logs
+                .replay(log, false, check)
+                .map_err(Violation::new)?;
             let state = lock(&self.logs.log(log).state);
             let offsets = |segment: &super::log::Segment| (segment.off, segment.used);
             if !found

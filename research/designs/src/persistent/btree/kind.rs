@@ -4,9 +4,7 @@ use super::BTree;
 use super::Change;
 use super::NODE_BYTES;
 use super::change::{Overwritten, Protect};
-use super::node::{
-    HEADER, Node, Pairs, capacity, compare_to_word, meta, sum_of, sum_of_key,
-};
+use super::node::{HEADER, Node, Pairs, capacity, compare_to_word, meta, sum_of, sum_of_key};
 use crate::link;
 use crate::repr::{PairOf, Stored, StoredKey, Word, WordOf};
 use bristlecone_pmem::Media;

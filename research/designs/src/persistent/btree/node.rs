@@ -51,7 +51,9 @@ pub fn meta(count: usize, level: usize, sum: u32) -> u64 {
 #[inline]
 pub fn sum_of_key<A: Word>(key: A) -> u32 {
     let words = key.parts().into_iter().take(A::WORDS);
-    words.fold(0, |sum, word| crc32c::crc32c_append(sum, &word.to_le_bytes()))
+    words.fold(0, |sum, word| {
+        crc32c::crc32c_append(sum, &word.to_le_bytes())
+    })
 }
 
 /// Returns the sum of a child, other than that of the same number as a key.

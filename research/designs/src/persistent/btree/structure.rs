@@ -265,8 +265,8 @@ impl<K: StoredKey + ?Sized, V: Stored + ?Sized, M: Media, D: Kind> BTree<K, V, M
             from: 1,
             words: 1,
         }));
-        let sum = parent.sum(pm)
-            ^ sum_of(parent.level(pm), separator, parent.child(pm, above.child));
+        let sum =
+            parent.sum(pm) ^ sum_of(parent.level(pm), separator, parent.child(pm, above.child));
         let mut change = self.change(&overwritten);
         for i in gone..n - 1 {
             change.store_wide(*parent, parent.key_at(i), parent.key(pm, i + 1));

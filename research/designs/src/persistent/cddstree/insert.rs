@@ -192,7 +192,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
         let at = leaf.make_room(pm, room);
         if let Some(old) = change.old.map(|old| room.moved(old)) {
             // ORDERING: Relaxed; readers validate the node's version.
-            leaf.slots[old].end.store(pm, end_word(v), Ordering::Relaxed);
+            leaf.slots[old]
+                .end
+                .store(pm, end_word(v), Ordering::Relaxed);
             if old / 2 != at / 2 {
                 // PERSIST: the end of the old entry. If it shares the new entry's line, the flush
                 // below covers it.

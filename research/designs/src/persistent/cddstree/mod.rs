@@ -375,9 +375,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
     /// Makes everything count that was written under version `v` and fenced.
     fn commit_version(&self, writer: &mut Writer, v: u64) {
         // PERSIST: (in `publish`) the committed version; everything under v counts at once.
-        self.root()
-            .word(VERSION)
-            .publish(self.pm(), link::word(v));
+        self.root().word(VERSION).publish(self.pm(), link::word(v));
         writer.version = v;
     }
 

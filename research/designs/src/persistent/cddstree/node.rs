@@ -63,7 +63,11 @@ pub(super) fn end_word(end: u64) -> u64 {
 /// Returns the version in the word of an end.
 #[inline(always)]
 pub(super) fn end_of(word: u64) -> u64 {
-    if word == LIVE { LIVE } else { link::offset(word) }
+    if word == LIVE {
+        LIVE
+    } else {
+        link::offset(word)
+    }
 }
 
 /// A slot in persistent memory.
@@ -165,7 +169,9 @@ impl Node<'_> {
         if start == start_word(entry.key, entry.value, entry.start) && end == end_word(entry.end) {
             return Ok(());
         }
-        Err(format!("slot {i}: {entry:x?} fails its checks, {start:#x} and {end:#x}"))
+        Err(format!(
+            "slot {i}: {entry:x?} fails its checks, {start:#x} and {end:#x}"
+        ))
     }
 
     /// Returns the start and end versions of a slot, without its words.

@@ -15,9 +15,9 @@
 //! * a root that starts after the committed version is cleared.
 
 use super::node::{Entry, LIVE, Node, VERSION_BITS, compare};
-use crate::link;
 use super::{CddsOptions, CddsTree, ROOTS, RootNode, SAVED, VERSION, Writer, offset};
 use crate::index::{RecoveryReport, TreeError};
+use crate::link;
 use crate::repr::{KeyRepr, Repr};
 use crate::saved;
 use crate::threads::on_threads;
@@ -46,7 +46,10 @@ where
     let pm = root.pool().pm();
     // ORDERING: Relaxed (all here); the tree is being opened.
     let word = |i: usize| link::offset(root.word(i).load(pm, Ordering::Relaxed));
-    for i in [VERSION].into_iter().chain(ROOTS.into_iter().flat_map(|(node, start)| [node, start])) {
+    for i in [VERSION]
+        .into_iter()
+        .chain(ROOTS.into_iter().flat_map(|(node, start)| [node, start]))
+    {
         let word = root.word(i).load(pm, Ordering::Relaxed);
         link::checked(word).map_err(|e| TreeError::Corrupt(format!("root word {i}: {e}")))?;
     }

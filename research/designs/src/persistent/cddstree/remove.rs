@@ -33,7 +33,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             let v = writer.version + 1;
             let locked = self.locks.lock(path.nodes[0]);
             // ORDERING: Relaxed; readers validate the node's version.
-            leaf.slots[slot].end.store(pm, end_word(v), Ordering::Relaxed);
+            leaf.slots[slot]
+                .end
+                .store(pm, end_word(v), Ordering::Relaxed);
             // PERSIST: the end, which the version's fence covers. If a crash keeps the version
             // without it, nothing was removed, and the removal had not returned.
             pm.flush_of(&leaf.slots[slot].end);
@@ -98,7 +100,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
             None => {
                 held.lock(path.nodes[level]);
                 // ORDERING: Relaxed; readers validate the node's version.
-                node.slots[slot].end.store(pm, end_word(v), Ordering::Relaxed);
+                node.slots[slot]
+                    .end
+                    .store(pm, end_word(v), Ordering::Relaxed);
                 // PERSIST: the end, which the version's fence covers, as in `take_out`.
                 pm.flush_of(&node.slots[slot].end);
             }

@@ -205,7 +205,9 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> CddsTree<K, V, M> {
     fn replace_child(&self, node: Node<'_>, slot: usize, two: [Entry; 2], v: u64) {
         let pm = self.pm();
         // ORDERING: Relaxed; readers validate the node's version.
-        node.slots[slot].end.store(pm, end_word(v), Ordering::Relaxed);
+        node.slots[slot]
+            .end
+            .store(pm, end_word(v), Ordering::Relaxed);
         // PERSIST: the end of the old entry, fenced before the version is committed.
         pm.flush_of(&node.slots[slot].end);
         for entry in two {

@@ -1,8 +1,6 @@
 //! Tests of this design alone; the scenarios that all designs share are in `tests/`.
 
-use super::node::{
-    Entry, LIVE, MAX_SLOTS, Slot, VERSION_BITS, end_of, end_word, start_word,
-};
+use super::node::{Entry, LIVE, MAX_SLOTS, Slot, VERSION_BITS, end_of, end_word, start_word};
 use super::*;
 use bristlecone_pmem::media::sim::{Event, EventKind, Simulation};
 use bristlecone_pmem::media::{Counting, Dram, Sim};

@@ -245,7 +245,8 @@ impl Leaf for Bitmap {
         for (i, slots) in parts::<A, B>(leaf) {
             let filled = entries.len().saturating_sub(i * BITS).min(slots);
             let keys = entries.iter().skip(i * BITS).take(filled);
-            let word = (keys.enumerate()).fold(0, |word, (bit, (key, _))| word ^ toggled(bit, *key));
+            let word =
+                (keys.enumerate()).fold(0, |word, (bit, (key, _))| word ^ toggled(bit, *key));
             leaf.init(pm, BITMAP + i, word);
         }
         for (slot, (key, value)) in entries.iter().enumerate() {
