@@ -7,12 +7,11 @@
 //!
 //! ```text
 //! word 0     | 0 (level 0)             word 1 | link to the next leaf, 0 for the last
-//! words 2 .. | bitmap, 1 to 9 words: bit s % 63 of word s / 63 says that slot s is in use | unused, until an entry may begin |
+//! words 2 .. | bitmap, 1 to 9 words: bit s % 62 of word s / 62 says that slot s is in use | unused, until an entry may begin |
 //! then       | key 0 | value 0 | key 1 | value 1 | ...       entries of 16 or 32 bytes, none of which crosses a line (24: some do)
 //! ```
 //!
-//! Bit 63 of a word of the bitmap makes even how many bits are set in the word and in the keys of
-//! its slots in use.
+//! Bit 62 of a word of the bitmap is the parity of its slots in use, and bit 63 that of their keys.
 //!
 //! # Invariants
 //! 1. A slot counts iff its bit is set.
@@ -48,9 +47,10 @@ use std::sync::atomic::Ordering;
 /// Index of the bitmap's first word.
 pub(crate) const BITMAP: usize = 2;
 /// Number of slots in a word of the bitmap.
-const BITS: usize = PARITY as usize;
-/// The bit of such a word that is its check.
-const PARITY: u32 = 63;
+const BITS: usize = 62;
+/// The bits of such a word that are its check: the parity of its slots in use, and of their keys.
+/// One bit would not do, since a flipped bit of a slot brings the slot's key in.
+const PARITY: [u32; 2] = [62, 63];
 
 /// The persistent unsorted design.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ fn in_use<M: Media>(leaf: Node<'_>, pm: &M, (i, slots): (usize, usize)) -> u64 {
 #[inline]
 fn toggled<A: Word>(bit: usize, key: A) -> u64 {
     let ones: u32 = key.parts().iter().map(|part| part.count_ones()).sum();
-    1 << bit | u64::from(ones % 2 ^ 1) << PARITY
+    1 << bit | 1 << PARITY[0] | u64::from(ones % 2) << PARITY[1]
 }
 
 /// Returns the slots in use.
