@@ -80,6 +80,9 @@ where
     K: StoredKey + ?Sized,
     V: Stored + ?Sized,
 {
+    if !(K::SUMMED && V::SUMMED) {
+        return;
+    }
     if let Ok(sum) = sum(index) {
         // PERSIST: (in `publish`) the sum; nothing is changed after it.
         root.word(WORD).publish(root.pool().pm(), word(sum));
@@ -103,7 +106,7 @@ where
     let pm = root.pool().pm();
     // ORDERING: Relaxed; the index is being opened.
     let closed = root.word(WORD).load(pm, Ordering::Relaxed);
-    if closed == 0 {
+    if closed == 0 || !(K::SUMMED && V::SUMMED) {
         return Ok(());
     }
     let differs = if word(closed as u32) != closed {

@@ -101,6 +101,8 @@ pub trait Stored: ToOwned {
     const KIND: DataKind;
     /// True if words lead to records.
     const RECORDS: bool;
+    /// True if an index leaves a sum of such keys or values when it is closed.
+    const SUMMED: bool = false;
 
     /// Returns the length in bytes, for limits; 8 for numbers.
     fn bytes(&self) -> usize;
@@ -118,7 +120,9 @@ pub trait Stored: ToOwned {
     }
 
     /// Returns a CRC-32C that has come to `sum`, with this value behind what it is of.
-    fn add_to_sum(&self, sum: u32) -> u32;
+    fn add_to_sum(&self, sum: u32) -> u32 {
+        sum
+    }
 
     /// Makes the word of this value. A record is allocated, written and flushed, and not fenced.
     ///
@@ -227,6 +231,7 @@ macro_rules! number {
             type Word = $number;
             const KIND: DataKind = DataKind::$kind;
             const RECORDS: bool = false;
+            const SUMMED: bool = true;
 
             #[inline(always)]
             fn bytes(&self) -> usize {
@@ -310,6 +315,7 @@ impl Stored for [u8] {
     type Word = u64;
     const KIND: DataKind = DataKind::Bytes;
     const RECORDS: bool = true;
+    const SUMMED: bool = true;
 
     #[inline]
     fn bytes(&self) -> usize {
