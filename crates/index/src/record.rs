@@ -5,7 +5,6 @@
 //! word   | tag: high 16 bits of the CRC-32C | offset of the block (48 bits) |
 //! ```
 
-use crate::damage;
 use bristlecone_pmem::cell::write_bytes;
 use bristlecone_pmem::media::LINE;
 use bristlecone_pmem::pool::layout::CHUNK;
@@ -79,40 +78,6 @@ pub fn check_record<M: Media>(pm: &M, off: u64) -> Result<(), String> {
             "record {off:#x}: checksum {found:#010x}, expected {crc:#010x}"
         ))
     }
-}
-
-/// Calls `f` with the string that `word` leads to, if its checksum and the word's tag are right.
-/// Otherwise the reader [is told](damage::reading).
-#[inline]
-pub(crate) fn read_string<M: Media, R>(pm: &M, word: u64, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
-    read_whole(pm, word, |crc| crc >> 16 == (word >> TAG_SHIFT) as u32, f)
-}
-
-/// Calls `f` with the string of the record at `off`, if its checksum is right. Otherwise the reader
-/// [is told](damage::reading), unless `off` is 0: then there is none.
-#[inline]
-pub fn read_record<M: Media, R>(pm: &M, off: u64, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
-    read_whole(pm, off, |_| true, f)
-}
-
-#[inline]
-fn read_whole<M: Media, R>(
-    pm: &M,
-    word: u64,
-    fits: impl FnOnce(u32) -> bool,
-    f: impl FnOnce(&[u8]) -> R,
-) -> Option<R> {
-    let found = record(pm, word);
-    if let Some((crc, bytes)) = found
-        && crc32c::crc32c(bytes) == crc
-        && fits(crc)
-    {
-        return Some(f(bytes));
-    }
-    // A word of zeros leads to nothing: an optimistic reader may see one.
-    let past =
-        word != 0 && damage::met(|| format!("record {:#x} fails its checksum", word & OFFSET_MASK));
-    found.filter(|_| past).map(|(_, bytes)| f(bytes))
 }
 
 /// Returns the record that `word` leads to: its checksum and its bytes.

@@ -27,12 +27,12 @@
 //! flushed when it is made and fenced before the word that leads to it is published.
 
 pub use crate::record::{
-    HEADER, MAX_VALUE, check_record, read_record, record_bytes, within_one_line, write_record,
+    HEADER, MAX_VALUE, check_record, record_bytes, within_one_line, write_record,
 };
 
 use crate::damage;
 use crate::inner::Separator;
-use crate::record::{OFFSET_MASK, TAG_SHIFT, read_string, record};
+use crate::record::{OFFSET_MASK, TAG_SHIFT, record};
 use bristlecone_pmem::pool::DataKind;
 use bristlecone_pmem::{Heap, Media, POff, SpaceError};
 use crossbeam_epoch::Guard;
@@ -398,6 +398,40 @@ impl StoredKey for [u8] {
         *from = rest;
         Some(bytes.to_vec())
     }
+}
+
+/// Calls `f` with the string that `word` leads to, if its checksum and the word's tag are right.
+/// Otherwise the reader [is told](damage::reading).
+#[inline]
+fn read_string<M: Media, R>(pm: &M, word: u64, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    read_whole(pm, word, |crc| crc >> 16 == (word >> TAG_SHIFT) as u32, f)
+}
+
+/// Calls `f` with the string of the record at `off`, if its checksum is right. Otherwise the reader
+/// [is told](damage::reading), unless `off` is 0: then there is none.
+#[inline]
+pub fn read_record<M: Media, R>(pm: &M, off: u64, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    read_whole(pm, off, |_| true, f)
+}
+
+#[inline]
+fn read_whole<M: Media, R>(
+    pm: &M,
+    word: u64,
+    fits: impl FnOnce(u32) -> bool,
+    f: impl FnOnce(&[u8]) -> R,
+) -> Option<R> {
+    let found = record(pm, word);
+    if let Some((crc, bytes)) = found
+        && crc32c::crc32c(bytes) == crc
+        && fits(crc)
+    {
+        return Some(f(bytes));
+    }
+    // A word of zeros leads to nothing: an optimistic reader may see one.
+    let past =
+        word != 0 && damage::met(|| format!("record {:#x} fails its checksum", word & OFFSET_MASK));
+    found.filter(|_| past).map(|(_, bytes)| f(bytes))
 }
 
 /// Checks the record of a string's word.
