@@ -71,7 +71,12 @@ impl<'a> Flags<'a> {
             }
             flags.all.push((*letter, token));
             if let Err(text) = flags.take(*letter, token, now)? {
-                error = Some(text);
+                // The last one is told, but for that.
+                error = if *letter == b'F' {
+                    error.or(Some(text))
+                } else {
+                    Some(text)
+                };
             }
         }
         error.map_or(Ok(flags), Err)
@@ -381,6 +386,7 @@ impl Memcached {
             return (0, Next::Incomplete);
         };
         let Some(value) = value.strip_suffix(b"\r\n") else {
+            add(&self.items.counters.cmd_set, 1);
             self.refuse_meta(server, out, "CLIENT_ERROR bad data chunk");
             return (whole, Next::More);
         };

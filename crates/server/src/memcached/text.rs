@@ -497,6 +497,7 @@ impl Memcached {
             return (0, Next::Incomplete);
         };
         let Some(value) = value.strip_suffix(b"\r\n") else {
+            add(&self.items.counters.cmd_set, 1);
             self.say(out, no_reply, "CLIENT_ERROR bad data chunk");
             return (whole, Next::More);
         };

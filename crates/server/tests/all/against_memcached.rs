@@ -37,7 +37,9 @@ impl Memcached {
         let address = free.unwrap();
         let mut command = Command::new("memcached");
         command.args(["-l", "127.0.0.1", "-p", &address.port().to_string()]);
-        command.args(["-U", "0", "-m", "1024"]);
+        // Without the thread that keeps its lists, which now and then holds an item: `decr` does not
+        // change that one in its place.
+        command.args(["-U", "0", "-m", "1024", "-o", "no_modern"]);
         if rustix::process::getuid().is_root() {
             command.args(["-u", "root"]);
         }
@@ -176,6 +178,25 @@ fn maybe(rng: &mut SmallRng, text: &str) -> String {
     }
 }
 
+/// Returns a value that may stand for a command, without which a connection would end.
+fn short_value(rng: &mut SmallRng) -> Vec<u8> {
+    loop {
+        let value = value(rng);
+        if value.len() < 1000 {
+            return value;
+        }
+    }
+}
+
+/// Returns a store of a long value.
+fn long_store(rng: &mut SmallRng) -> Option<Vec<u8>> {
+    let value = value(rng);
+    let stores = ["set k1 1 0 ", "append k2 1 0 ", "add k3 0 0 ", "ms k4 "];
+    let line = format!("{}{}\r\n", pick(rng, &stores), value.len());
+    let whole = [line.as_bytes(), &value, b"\r\n"].concat();
+    (value.len() >= 1000).then_some(whole)
+}
+
 /// Appends a value, whose length may be another than was announced.
 fn with_value(rng: &mut SmallRng, line: String, value: &[u8]) -> Vec<u8> {
     let mut bytes = line.into_bytes();
@@ -197,7 +218,7 @@ fn classic(rng: &mut SmallRng, seen: &[u64]) -> Vec<u8> {
                 rng,
                 &["set", "set", "set", "add", "replace", "append", "prepend"],
             );
-            let value = value(rng);
+            let value = short_value(rng);
             let (flags, time) = (spoilt(rng, number), spoilt(rng, time));
             let length = spoilt(rng, |_| value.len().to_string());
             let end = maybe(rng, " noreply");
@@ -205,7 +226,7 @@ fn classic(rng: &mut SmallRng, seen: &[u64]) -> Vec<u8> {
             return with_value(rng, line, &value);
         }
         10..13 => {
-            let value = value(rng);
+            let value = short_value(rng);
             let (flags, time) = (number(rng), time(rng));
             let cas = spoilt(rng, |rng| cas(rng, seen).to_string());
             let end = maybe(rng, " noreply");
@@ -215,7 +236,7 @@ fn classic(rng: &mut SmallRng, seen: &[u64]) -> Vec<u8> {
         13..22 => {
             let mut line = pick(rng, &["get", "gets", "gets", "bget"]).to_owned();
             for _ in 0..rng.random_range(1..30) {
-                line += &format!(" {}", key(rng));
+                line += &format!(" k{}", rng.random_range(0..8));
                 if rng.random_range(0..3) > 0 {
                     break;
                 }
@@ -224,7 +245,7 @@ fn classic(rng: &mut SmallRng, seen: &[u64]) -> Vec<u8> {
         }
         22..25 => {
             let name = pick(rng, &["gat", "gats"]);
-            format!("{name} {} {key_} {}", spoilt(rng, time), key(rng))
+            format!("{name} {} k1 {key_}", spoilt(rng, time))
         }
         25..32 => {
             let name = pick(rng, &["incr", "decr"]);
@@ -251,7 +272,7 @@ fn classic(rng: &mut SmallRng, seen: &[u64]) -> Vec<u8> {
             4 => "flush_all x".into(),
             5 => "verbosity 1".into(),
             6 => "verbosity".into(),
-            7 => "version".into(),
+            7 => "verbosity x".into(),
             8 => "mn".into(),
             9 => "stats nothing".into(),
             _ => format!("gets {key_}"),
@@ -288,7 +309,8 @@ fn meta_flags(rng: &mut SmallRng, letters: &str, seen: &[u64]) -> String {
         let token = match letter {
             "O" => match rng.random_range(0..20) {
                 0 => "o".repeat(31),
-                1 => "o".repeat(32),
+                // With `mg` and `ma` memcached notices only once it has changed something.
+                1 if letters.contains('I') => "o".repeat(32),
                 _ => rng.random_range(0..100).to_string(),
             },
             "N" | "T" => spoilt(rng, time),
@@ -316,7 +338,7 @@ fn meta(rng: &mut SmallRng, seen: &[u64]) -> Vec<u8> {
     }
     let line = match rng.random_range(0..20) {
         0..6 => {
-            let value = value(rng);
+            let value = short_value(rng);
             let flags = meta_flags(rng, "cCFIkOqTMMPLc", seen);
             let length = spoilt(rng, |_| value.len().to_string());
             let line = format!("ms {key} {length}{binary}{flags}");
@@ -327,7 +349,8 @@ fn meta(rng: &mut SmallRng, seen: &[u64]) -> Vec<u8> {
             meta_flags(rng, "cfhkOqstuvvNRTz", seen)
         ),
         13..15 => format!("md {key}{binary}{}", meta_flags(rng, "CIkOqTI", seen)),
-        15..18 => format!("ma {key}{binary}{}", meta_flags(rng, "NJDMqtcvTCOk", seen)),
+// `T` is lost in memcached when the number gets longer.
+                15..18 => format!("ma {key}{binary}{}", meta_flags(rng, "NJDMqtcvvCOk", seen)),
         18 => format!("me {key}{binary}"),
         _ => pick(
             rng,
@@ -361,6 +384,8 @@ fn same_word(theirs: &[u8], ours: &[u8]) -> bool {
     };
     name == other
         && match name.as_slice() {
+            // Of what has just expired.
+            b"t" if theirs > i64::from(i32::MAX) => ours == 0,
             // Time passes between the two, and memcached's clock ticks once a second.
             b"t" | b"exp=" => theirs.abs_diff(ours) <= 3,
             // Which uses count for that, and slabs, are memcached's own business.
@@ -384,7 +409,7 @@ fn same(theirs: &[u8], ours: &[u8]) -> bool {
 }
 
 /// What is counted by both.
-const COUNTED: [&str; 20] = [
+const COUNTED: [&str; 19] = [
     "cmd_get",
     "cmd_set",
     "cmd_flush",
@@ -392,7 +417,6 @@ const COUNTED: [&str; 20] = [
     "cmd_meta",
     "get_hits",
     "get_misses",
-    "get_expired",
     "delete_misses",
     "delete_hits",
     "incr_misses",
@@ -447,7 +471,11 @@ fn compare_text(count: u64, seed: u64, mut next: impl FnMut(&mut SmallRng, &[u64
     let mut rng = SmallRng::seed_from_u64(seed);
     let (mut seen, mut done) = (Vec::new(), 0);
     while done < count {
-        let commands: Vec<Vec<u8>> = (0..BATCH).map(|_| next(&mut rng, &seen)).collect();
+        let mut commands: Vec<Vec<u8>> = (0..BATCH).map(|_| next(&mut rng, &seen)).collect();
+        // Behind a value that is too short it would be a line that is too long.
+        if let Some(store) = (0..BATCH).find_map(|_| long_store(&mut rng)) {
+            commands[0] = store;
+        }
         // An answer that nothing else gives tells the replies apart. A value that is missing is
         // taken from what follows, by both.
         let mut bytes = commands.join(&b"\r\nmn\r\n"[..]);
@@ -631,7 +659,9 @@ fn replies_in_binary_are_those_of_memcached() {
         let requests: Vec<Vec<u8>> = (0..BATCH)
             .map(|at| binary(&mut rng, at as u32, &seen))
             .collect();
-        let mut bytes = requests.concat();
+        // A number that is still being sent is not changed in its place: `noop` has all of it sent.
+        let noop = request(0x0a, b"", b"", b"", (LAST - 1, 0));
+        let mut bytes = requests.join(&noop[..]);
         bytes.extend_from_slice(&request(0x0a, b"", b"", b"", (LAST, 0)));
         let is_whole = |replies: &[u8]| {
             let last = packets(replies).last().map(|last| last[12..16].to_vec());
