@@ -1,6 +1,7 @@
 //! The meta commands: `mg`, `ms`, `md`, `ma`, `me`.
 
-use super::text::{BAD_FORMAT, NOT_A_NUMBER, TOO_LARGE, Words, time, value_length};
+use super::text::{BAD_FORMAT, NOT_A_NUMBER, TOO_LARGE};
+use super::words::{Words, time, value_length};
 use super::{Memcached, Next, expiry};
 use crate::items::ItemError;
 use crate::items::change::{Change, Counted, Deleted, Delta, Mode, Put, Stored};

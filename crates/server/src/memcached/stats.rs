@@ -1,7 +1,7 @@
 //! `stats`, in text and binary.
 
-use super::binary::Head;
-use super::text::Words;
+use super::packet::Head;
+use super::words::Words;
 use super::{MEMCACHED_VERSION, Memcached};
 use crate::config::Allowed;
 use crate::items::Items;

@@ -37,8 +37,8 @@ impl Memcached {
         let address = free.unwrap();
         let mut command = Command::new("memcached");
         command.args(["-l", "127.0.0.1", "-p", &address.port().to_string()]);
-        // Without the thread that keeps its lists, which now and then holds an item: `decr` does not
-        // change that one in its place.
+        // Without the thread that keeps its lists, which now and then holds an item: `decr` does
+        // not change that one in its place.
         command.args(["-U", "0", "-m", "1024", "-o", "no_modern"]);
         if rustix::process::getuid().is_root() {
             command.args(["-u", "root"]);
@@ -349,8 +349,8 @@ fn meta(rng: &mut SmallRng, seen: &[u64]) -> Vec<u8> {
             meta_flags(rng, "cfhkOqstuvvNRTz", seen)
         ),
         13..15 => format!("md {key}{binary}{}", meta_flags(rng, "CIkOqTI", seen)),
-// `T` is lost in memcached when the number gets longer.
-                15..18 => format!("ma {key}{binary}{}", meta_flags(rng, "NJDMqtcvvCOk", seen)),
+        // `T` is lost in memcached when the number gets longer.
+        15..18 => format!("ma {key}{binary}{}", meta_flags(rng, "NJDMqtcvvCOk", seen)),
         18 => format!("me {key}{binary}"),
         _ => pick(
             rng,
