@@ -76,7 +76,10 @@ const LEFT_OUT: [(&str, &str); 35] = [
     ("issue_22", "slabs: the evictions of a class of them"),
     ("issue_29", "slabs: the used chunks of a class of them"),
     ("issue_42", "slabs: what was allocated for them"),
-    ("issue_50", "an option of the program memcached: binary only"),
+    (
+        "issue_50",
+        "an option of the program memcached: binary only",
+    ),
     ("issue_61", "-R: how often a connection yields to others"),
     ("strtol-testing", "slabs automove"),
     (
