@@ -187,7 +187,7 @@ fn main() -> ExitCode {
         Chore::Monitoring => monitoring::run(),
         Chore::Package => package::run(),
         Chore::Container => container::run(),
-Chore::Rocksdb(options) => rocksdb::run(&options),
+        Chore::Rocksdb(options) => rocksdb::run(&options),
         Chore::MemcachedSuite { programs, tests } => {
             memcached_suite::run(programs.as_deref(), &tests)
         }
