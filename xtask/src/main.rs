@@ -126,6 +126,9 @@ enum Chore {
     /// Runs memcached's own tests, of Debian's source package, against `bristlecone serve
     /// --memcached`.
     MemcachedSuite {
+        /// The folder of `bristlecone` [default: builds it].
+        #[arg(long, value_name = "DIR")]
+        programs: Option<PathBuf>,
         /// Only these, as `cas.t`.
         tests: Vec<String>,
     },
@@ -185,7 +188,9 @@ fn main() -> ExitCode {
         Chore::Package => package::run(),
         Chore::Container => container::run(),
         Chore::Rocksdb(options) => rocksdb::run(&options),
-        Chore::MemcachedSuite { tests } => memcached_suite::run(&tests),
+        Chore::MemcachedSuite { programs, tests } => {
+            memcached_suite::run(programs.as_deref(), &tests)
+        }
         Chore::Asan { args } => asan::run(&args),
         Chore::Tsan { args } => tsan::run(&args),
         Chore::Miri { args } => miri::run(&args),

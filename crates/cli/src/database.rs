@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | `0` to `15` | a server's: strings, and collections of which only the type is shown | the server's own commands, executed here |
 //! | `elements`, `expiries`, `garbage`, `databases` in a server's database | the server's bookkeeping | nothing but the server |
+//! | `memcached`, `memcached-state` in a server's database | items of memcached clients | nothing but the server |
 //! | any other | bytes | the library |
 //!
 //! A command that names no keyspace works on `default` if it is there, else on a server's database
@@ -23,6 +24,7 @@ use bristlecone_server::data::record::{Kind, Value};
 use bristlecone_server::data::spaces::{
     DATABASES, FORMAT_KEY, ORDER_KEY, ORDER_KEYSPACE, check_format, keyspace_of,
 };
+use bristlecone_server::items::KEYSPACES;
 use bristlecone_store::{Entry, NAMELESS, StoreOptions};
 use std::path::Path;
 use std::sync::Arc;
@@ -227,7 +229,8 @@ impl Place {
     /// A usage error where several come into question, and an error for a server's bookkeeping.
     pub fn choose(path: &Path, asked: Option<&str>, there: &[String]) -> Outcome<Self> {
         let servers = server_bookkeeping(there.iter().map(String::as_str));
-        let bookkeeping = |name: &str| servers && BOOKKEEPING.contains(&name);
+        let bookkeeping =
+            |name: &str| servers && (BOOKKEEPING.contains(&name) || KEYSPACES.contains(&name));
         let open_to_all = |name: &&String| !bookkeeping(name);
         match asked {
             Some(name) => match served(name) {

@@ -72,8 +72,8 @@ pub struct Serve {
     /// Where to listen for memcached clients
     #[arg(long, value_name = "ADDR")]
     pub memcached: Option<String>,
-    /// The most bytes of their items, a share (50%), or 0 for no limit; beyond it the least recently
-    /// used are evicted [default: 0]
+    /// The most bytes of their items, a share (50%), or 0 for no limit; beyond it the least
+    /// recently used are evicted [default: 0]
     #[arg(long, value_name = "BYTES")]
     pub memcached_memory: Option<String>,
     /// Where to answer with the status page, health, and metrics for Prometheus, over HTTP

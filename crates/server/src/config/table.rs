@@ -6,8 +6,8 @@ use bristlecone_store::{Compression, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The limits of `memcached-item-size`. The largest has room in a value beside what memcached counts
-/// for an item.
+/// The limits of `memcached-item-size`. The largest is that of a value: what memcached counts for
+/// an item is more than its record has.
 const LEAST_ITEM: usize = 1 << 10;
 const MOST_ITEM: usize = MAX_VALUE_BYTES;
 

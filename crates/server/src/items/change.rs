@@ -5,7 +5,6 @@ use super::{Item, ItemError, Items};
 use crate::parse::c_number::unsigned;
 use crate::table::add;
 use bristlecone_store::{Batch, Update, WriteError};
-use std::fmt::Write;
 
 /// The longest batch of stores that is one commit, in bytes.
 pub(crate) const MAX_BATCH_BYTES: usize = 1 << 20;
@@ -405,9 +404,7 @@ impl Items {
             let mut digits = value.to_string();
             if digits.len() <= old.value.len() {
                 // A number that gets shorter keeps its length: memcached changes it in its place.
-                let width = old.value.len();
-                // Writing to a string does not fail.
-                let _ = write!(digits, "{:1$}", "", width - digits.len());
+                digits.push_str(&" ".repeat(old.value.len() - digits.len()));
                 let new = Item {
                     cas,
                     expires_at,

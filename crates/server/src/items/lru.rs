@@ -1,8 +1,8 @@
 //! The items by last use, under a budget of bytes.
 //!
 //! Every item's key is in memory, with its size: a lookup that bumps an item, and an eviction, take
-//! one lock for a moment and read nothing. Of an item that has expired or was flushed the entry goes
-//! when it is the least recently used one.
+//! one lock for a moment and read nothing. The entry of an item that has expired goes once it is
+//! the least recently used one.
 
 use ahash::RandomState;
 use lru::LruCache;

@@ -55,9 +55,8 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The keyspaces.
-const ITEMS: &str = "memcached";
-const STATE: &str = "memcached-state";
+/// The keyspaces of items and of what the server notes about them.
+pub const KEYSPACES: [&str; 2] = ["memcached", "memcached-state"];
 const FORMAT_KEY: &[u8] = b"format";
 const CAS_KEY: &[u8] = b"cas";
 /// The version of what is stored: the one that this build writes, and the only one that it reads.
@@ -140,8 +139,8 @@ impl Items {
     /// [`DataError`]
     pub fn open(data: Arc<Data>, settings: &Settings) -> Result<Self, DataError> {
         let store = data.store();
-        let keyspace = store.keyspace(ITEMS)?;
-        let state = store.keyspace(STATE)?;
+        let [keyspace, state] = KEYSPACES.map(|name| store.keyspace(name));
+        let (keyspace, state) = (keyspace?, state?);
         let get = |key| store.get(&state, key).map_err(WriteError::from);
         match get(FORMAT_KEY)? {
             Some(record) => {

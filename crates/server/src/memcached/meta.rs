@@ -1,6 +1,7 @@
 //! The meta commands: `mg`, `ms`, `md`, `ma`, `me`.
 
-use super::text::{BAD_FORMAT, NOT_A_NUMBER, TOO_LARGE, Words, time, value_length};
+use super::text::{BAD_FORMAT, NOT_A_NUMBER, TOO_LARGE};
+use super::words::{Words, time, value_length};
 use super::{Memcached, Next, expiry};
 use crate::items::ItemError;
 use crate::items::change::{Change, Counted, Deleted, Delta, Mode, Put, Stored};
@@ -71,7 +72,12 @@ impl<'a> Flags<'a> {
             }
             flags.all.push((*letter, token));
             if let Err(text) = flags.take(*letter, token, now)? {
-                error = Some(text);
+                // The last one is told, but for that.
+                error = if *letter == b'F' {
+                    error.or(Some(text))
+                } else {
+                    Some(text)
+                };
             }
         }
         error.map_or(Ok(flags), Err)
@@ -381,6 +387,7 @@ impl Memcached {
             return (0, Next::Incomplete);
         };
         let Some(value) = value.strip_suffix(b"\r\n") else {
+            add(&self.items.counters.cmd_set, 1);
             self.refuse_meta(server, out, "CLIENT_ERROR bad data chunk");
             return (whole, Next::More);
         };

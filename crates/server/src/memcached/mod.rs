@@ -3,9 +3,9 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `text` | lines of text: their words, and the classic commands |
+//! | `text`, `stores`, `words` | the classic commands; those that store; the words of a line |
 //! | `meta` | `mg`, `ms`, `md`, `ma`, `me` |
-//! | `binary` | the binary protocol, SASL |
+//! | `binary`, `packet` | the binary protocol, SASL; its packets |
 //! | `stats` | `stats`, in both |
 //!
 //! Retrievals that follow one another are one call of the store, and so are plain stores, whose
@@ -14,8 +14,11 @@
 
 mod binary;
 mod meta;
+mod packet;
 mod stats;
+mod stores;
 mod text;
+mod words;
 
 use crate::client::Client;
 use crate::config::Settings;
@@ -390,7 +393,7 @@ impl Conversation for Memcached {
 
     fn fail(&self, text: &str, out: &mut Vec<u8>) {
         match self.wire {
-            Some(Wire::Binary) => binary::fail(text, out),
+            Some(Wire::Binary) => packet::fail(text, out),
             _ => {
                 out.extend_from_slice(b"SERVER_ERROR ");
                 out.extend_from_slice(text.as_bytes());

@@ -1,13 +1,14 @@
 //! `stats`, in text and binary.
 
-use super::binary::Head;
-use super::text::Words;
+use super::packet::Head;
+use super::words::Words;
 use super::{MEMCACHED_VERSION, Memcached};
 use crate::config::Allowed;
 use crate::items::Items;
 use crate::server::{Server, seconds};
 use crate::table::{add, value};
 use crate::users::User;
+use rustix::param::clock_ticks_per_second;
 use rustix::process::getpid;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -23,7 +24,7 @@ const SIZE_CLASS: usize = 32;
 
 /// Statistics that memcached has and this server has nothing to say of: its slabs, its threads, its
 /// buffers.
-const NOTHING: [&str; 43] = [
+const NOTHING: [&str; 44] = [
     "response_obj_oom",
     "response_obj_count",
     "response_obj_bytes",
@@ -67,6 +68,7 @@ const NOTHING: [&str; 43] = [
     "moves_to_warm",
     "moves_within_lru",
     "direct_reclaims",
+    "lru_bumps_dropped",
 ];
 
 fn stat(name: &str, value: impl std::fmt::Display) -> Stat {
@@ -75,6 +77,20 @@ fn stat(name: &str, value: impl std::fmt::Display) -> Stat {
 
 fn yes_or_no(yes: bool) -> &'static str {
     if yes { "yes" } else { "no" }
+}
+
+/// Returns the seconds that this process has computed, as itself and in the system; 0 if the system
+/// does not tell.
+fn processor_times() -> [f64; 2] {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name of the process, in brackets, may have spaces.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let mut ticks = fields.split_whitespace().skip(11);
+    let per_second = clock_ticks_per_second() as f64;
+    [(); 2].map(|()| {
+        let ticks: Option<f64> = ticks.next().and_then(|ticks| ticks.parse().ok());
+        ticks.unwrap_or(0.0) / per_second
+    })
 }
 
 /// Returns the general statistics.
@@ -86,7 +102,7 @@ fn general(server: &Server, items: &Items) -> Vec<Stat> {
     } else {
         std::thread::available_parallelism().map_or(1, usize::from)
     };
-    let usage = bristlecone_pmem::memory::resident().unwrap_or(0);
+    let [user, system] = processor_times();
     let mut all = vec![
         stat("pid", getpid().as_raw_nonzero()),
         stat("uptime", server.started.elapsed().as_secs()),
@@ -97,7 +113,8 @@ fn general(server: &Server, items: &Items) -> Vec<Stat> {
             concat!("bristlecone-", env!("CARGO_PKG_VERSION")),
         ),
         stat("pointer_size", usize::BITS),
-        stat("resident_bytes", usage),
+        stat("rusage_user", format_args!("{user:.6}")),
+        stat("rusage_system", format_args!("{system:.6}")),
         stat("max_connections", settings.maxclients),
         stat("curr_connections", server.clients.len()),
         stat("total_connections", value(&stats.connections)),

@@ -1,23 +1,20 @@
-//! The text protocol: lines, their words, and the classic commands.
+//! The text protocol: the classic commands.
 
+use super::stores::mode_of;
+use super::words::{Words, first_line, flags, time};
 use super::{AT_ONCE, Memcached, Next, Wanted, expiry, server_error};
 use crate::budget::Part;
 use crate::conversation::{ENOUGH_OUTPUT, Flow};
-use crate::items::ItemError;
-use crate::items::change::{Counted, Deleted, Delta, MAX_BATCH_BYTES, Mode, Put, Stored};
-use crate::items::record::{Item, size};
-use crate::items::{self};
+use crate::items::change::{Counted, Deleted, Delta};
+use crate::items::{DetailUse, Item, ItemError};
 use crate::parse::c_number::{signed, unsigned};
 use crate::reply::{Out, Protocol};
 use crate::server::Server;
 use crate::table::add;
-use smallvec::SmallVec;
 use std::io::Write;
 
-/// The words of a command that are told apart, its end included: what memcached takes.
-const MAX_WORDS: usize = 24;
 /// The longest line that is no retrieval, besides a key.
-const LONGEST_LINE: usize = 2048;
+pub(super) const LONGEST_LINE: usize = 2048;
 /// The longest name and password.
 const LONGEST_LOGIN: usize = 1024;
 
@@ -27,84 +24,12 @@ pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 pub(super) const NOT_A_NUMBER: &str =
     "CLIENT_ERROR cannot increment or decrement non-numeric value";
 
-/// The words of a line.
-pub(super) struct Words<'a> {
-    words: SmallVec<[&'a [u8]; MAX_WORDS]>,
-    /// What is behind the last of them.
-    rest: &'a [u8],
-}
-
-impl<'a> Words<'a> {
-    fn new(line: &'a [u8]) -> Self {
-        // To memcached a line is a C string.
-        let line = memchr::memchr(0, line).map_or(line, |end| &line[..end]);
-        let (mut words, mut rest) = (SmallVec::new(), line);
-        while words.len() < MAX_WORDS - 1 {
-            let Some(start) = rest.iter().position(|byte| *byte != b' ') else {
-                rest = b"";
-                break;
-            };
-            let word = &rest[start..];
-            let end = memchr::memchr(b' ', word).unwrap_or(word.len());
-            words.push(&word[..end]);
-            rest = word.get(end + 1..).unwrap_or_default();
-        }
-        Self { words, rest }
-    }
-
-    /// Returns their number, with the end of the line counted as one, as memcached does.
-    pub fn len(&self) -> usize {
-        self.words.len() + 1
-    }
-
-    pub fn get(&self, at: usize) -> &'a [u8] {
-        self.words.get(at).copied().unwrap_or_default()
-    }
-
-    pub fn from(&self, at: usize) -> &[&'a [u8]] {
-        self.words.get(at..).unwrap_or_default()
-    }
-
-    /// Returns all words from one on, however many there are.
-    fn all_from(&self, at: usize) -> impl Iterator<Item = &'a [u8]> {
-        let more = self.rest.split(|byte| *byte == b' ');
-        let words: SmallVec<[&'a [u8]; MAX_WORDS]> = self.from(at).into();
-        words
-            .into_iter()
-            .chain(more.filter(|word| !word.is_empty()))
-    }
-
-    /// Returns true if the last one is `noreply`.
-    fn no_reply(&self) -> bool {
-        self.words.last().is_some_and(|word| *word == b"noreply")
-    }
-}
-
-/// Returns the first line of `bytes` without its end, and the length with it.
-fn first_line(bytes: &[u8], searched: usize) -> Option<(&[u8], usize)> {
-    let end = searched + memchr::memchr(b'\n', bytes.get(searched..)?)?;
-    let mut line = &bytes[..end];
-    if line.len() > 1
-        && let Some(without) = line.strip_suffix(b"\r")
-    {
-        line = without;
-    }
-    Some((line, end + 1))
-}
-
 fn is_get(words: &Words<'_>) -> Option<bool> {
     match words.get(0) {
         b"get" | b"bget" => Some(false),
         b"gets" => Some(true),
         _ => None,
     }
-}
-
-/// A store of a pipeline that nothing speaks against, with all of its value.
-struct Plain<'a> {
-    put: Put<'a>,
-    no_reply: bool,
-    end: usize,
 }
 
 impl Memcached {
@@ -348,9 +273,7 @@ impl Memcached {
         let items = std::sync::Arc::clone(&self.items);
         let mut head = Vec::new();
         let (done, failed) = self.get(now, rest, out, |out, tag: Tag, key, item| {
-            items
-                .details
-                .note(key, items::DetailUse::Get(item.is_some()));
+            items.details.note(key, DetailUse::Get(item.is_some()));
             if let Some(item) = item {
                 value(&mut head, out, key, item, tag.with_cas);
             }
@@ -452,183 +375,6 @@ impl Memcached {
         self.permit(server, "expire", Some(key))
     }
 
-    /// Executes a store. Plain ones that follow a plain one go with it.
-    fn stores(
-        &mut self,
-        server: &Server,
-        bytes: &[u8],
-        (mode, words, end): (Mode, &Words<'_>, usize),
-        out: &mut Vec<u8>,
-    ) -> (usize, Next) {
-        let (put, length) = match self.parse_store(mode, words) {
-            Ok(parsed) => parsed,
-            Err(text) => {
-                add(&server.stats.errors, 1);
-                self.say(out, text != "ERROR" && words.no_reply(), text);
-                return (end, Next::More);
-            }
-        };
-        let no_reply = words.no_reply();
-        let refused = if size(put.key.len(), put.flags, length) > self.items.limits.item {
-            add(&self.items.counters.store_too_large, 1);
-            if mode == Mode::Set {
-                // No older value may be taken for the new one.
-                self.wrote();
-                if let Err(e) = self.items.delete(self.items.now(), put.key, None) {
-                    self.say_failed(server, out, no_reply, &e);
-                    self.discards = length + 2;
-                    return (end, Next::More);
-                }
-            }
-            Some(TOO_LARGE.to_owned())
-        } else {
-            let denied = self.permit(server, "set", Some(put.key)).err();
-            denied.map(|text| format!("CLIENT_ERROR {text}"))
-        };
-        if let Some(text) = refused {
-            add(&server.stats.errors, 1);
-            self.say(out, no_reply, &text);
-            self.discards = length + 2;
-            return (end, Next::More);
-        }
-        let whole = end + length + 2;
-        let Some(value) = bytes.get(end..whole) else {
-            self.needed = whole;
-            return (0, Next::Incomplete);
-        };
-        let Some(value) = value.strip_suffix(b"\r\n") else {
-            self.say(out, no_reply, "CLIENT_ERROR bad data chunk");
-            return (whole, Next::More);
-        };
-        let put = Put { value, ..put };
-        let details = &self.items.details;
-        details.note(put.key, items::DetailUse::Set);
-        if mode == Mode::Set {
-            let first = Plain {
-                put,
-                no_reply,
-                end: whole,
-            };
-            return self.set_together(server, bytes, first, out);
-        }
-        self.wrote();
-        let (items, now) = (&self.items, self.items.now());
-        match Self::perhaps_long(value.len(), || items.store(now, &put)) {
-            Ok(stored) => self.say(
-                out,
-                no_reply,
-                match stored {
-                    Stored::Stored(_) => "STORED",
-                    Stored::NotStored => "NOT_STORED",
-                    Stored::Exists => "EXISTS",
-                    Stored::NotFound => "NOT_FOUND",
-                },
-            ),
-            Err(e) => self.say_failed(server, out, no_reply, &e),
-        }
-        let name = match mode {
-            Mode::Add => "add",
-            Mode::Replace => "replace",
-            Mode::Append => "append",
-            Mode::Prepend => "prepend",
-            _ => "cas",
-        };
-        self.note(server, name, put.key, 1);
-        (whole, Next::More)
-    }
-
-    /// Stores an item, and those of the plain stores that follow.
-    fn set_together(
-        &mut self,
-        server: &Server,
-        bytes: &[u8],
-        first: Plain<'_>,
-        out: &mut Vec<u8>,
-    ) -> (usize, Next) {
-        let (mut held, mut end) = (first.put.value.len(), first.end);
-        let mut silent: SmallVec<[bool; 8]> = SmallVec::new();
-        silent.push(first.no_reply);
-        let mut puts: Vec<Put<'_>> = vec![first.put];
-        while puts.len() < AT_ONCE
-            && held < MAX_BATCH_BYTES
-            && let Some(plain) = self.plain_store(server, &bytes[end..])
-        {
-            self.items
-                .details
-                .note(plain.put.key, items::DetailUse::Set);
-            held += plain.put.value.len();
-            end += plain.end;
-            puts.push(plain.put);
-            silent.push(plain.no_reply);
-        }
-        let now = self.items.now();
-        for (stored, no_reply) in self.set(now, &puts).into_iter().zip(silent) {
-            match stored {
-                Ok(_) => self.say(out, no_reply, "STORED"),
-                Err(e) => self.say_failed(server, out, no_reply, &e),
-            }
-        }
-        self.note(server, "set", puts[0].key, puts.len() as u64);
-        (end, Next::More)
-    }
-
-    /// Returns the command that comes first, if it is a store that nothing speaks against.
-    fn plain_store<'a>(&self, server: &Server, bytes: &'a [u8]) -> Option<Plain<'a>> {
-        let rest = bytes.get(..bytes.len().min(LONGEST_LINE))?;
-        let (line, end) = first_line(rest, 0)?;
-        let line = &bytes[..line.len()];
-        let words = Words::new(line);
-        if words.get(0) != b"set" {
-            return None;
-        }
-        let (put, length) = self.parse_store(Mode::Set, &words).ok()?;
-        if size(put.key.len(), put.flags, length) > self.items.limits.item {
-            return None;
-        }
-        let value = bytes.get(end..end + length + 2)?.strip_suffix(b"\r\n")?;
-        self.permit(server, "set", Some(put.key)).ok()?;
-        Some(Plain {
-            put: Put { value, ..put },
-            no_reply: words.no_reply(),
-            end: end + length + 2,
-        })
-    }
-
-    /// Returns the item of a store without its value, and the value's length.
-    fn parse_store<'a>(
-        &self,
-        mode: Mode,
-        words: &Words<'a>,
-    ) -> Result<(Put<'a>, usize), &'static str> {
-        let least = if mode == Mode::Cas { 7 } else { 6 };
-        if words.len() != least && words.len() != least + 1 {
-            return Err("ERROR");
-        }
-        let key = words.get(1);
-        if self.is_too_long(key) {
-            return Err(BAD_FORMAT);
-        }
-        let flags = flags(words.get(2)).ok_or(BAD_FORMAT)?;
-        let time = time(words.get(3)).ok_or(BAD_FORMAT)?;
-        let length = value_length(words.get(4)).ok_or(BAD_FORMAT)?;
-        let cas = if mode == Mode::Cas {
-            unsigned(words.get(5)).ok_or(BAD_FORMAT)?
-        } else {
-            0
-        };
-        let put = Put {
-            mode,
-            key,
-            value: b"",
-            flags,
-            expires_at: expiry(time, self.items.now()),
-            cas,
-            stale: false,
-            binary: false,
-        };
-        Ok((put, length))
-    }
-
     fn touch(&mut self, server: &Server, words: &Words<'_>, now: u64, out: &mut Vec<u8>) {
         if words.len() != 4 && words.len() != 5 {
             return self.say(out, false, "ERROR");
@@ -715,7 +461,7 @@ impl Memcached {
             return self.say(out, no_reply, &format!("CLIENT_ERROR {text}"));
         }
         self.wrote();
-        self.items.details.note(key, items::DetailUse::Delete);
+        self.items.details.note(key, DetailUse::Delete);
         match self.items.delete(now, key, None) {
             Ok(deleted) => {
                 let found = deleted == Deleted::Done;
@@ -796,36 +542,6 @@ impl Memcached {
         }
         None
     }
-}
-
-fn mode_of(name: &[u8]) -> Option<Mode> {
-    Some(match name {
-        b"set" => Mode::Set,
-        b"add" => Mode::Add,
-        b"replace" => Mode::Replace,
-        b"append" => Mode::Append,
-        b"prepend" => Mode::Prepend,
-        b"cas" => Mode::Cas,
-        _ => return None,
-    })
-}
-
-/// Returns flags: the low 32 bits, as memcached takes them.
-pub(super) fn flags(text: &[u8]) -> Option<u32> {
-    Some(unsigned(text)? as u32)
-}
-
-/// Returns a time: the low 32 bits, as memcached takes them.
-pub(super) fn time(text: &[u8]) -> Option<i64> {
-    Some(i64::from(signed(text)? as i32))
-}
-
-/// Returns the length of a value: the low 32 bits, as memcached takes them.
-pub(super) fn value_length(text: &[u8]) -> Option<usize> {
-    let length = signed(text)? as i32;
-    (0..=i32::MAX - 2)
-        .contains(&length)
-        .then_some(length as usize)
 }
 
 /// Appends an item, as `get` answers it.

@@ -1,6 +1,7 @@
 //! The same random commands go to a real memcached and to this server, over TCP. Their replies are
 //! the same, byte for byte; [`same`] names the exceptions.
 
+use crate::generate::memcached::{binary, classic, long_store, meta, request};
 use crate::live::{Live, connect, settings};
 use bristlecone_pmem::MediumKind;
 use bristlecone_server::config::Settings;
@@ -9,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Set in the environment if a missing memcached is a failure.
 const NEEDED: &str = "BRISTLECONE_NEED_MEMCACHED";
@@ -37,7 +38,9 @@ impl Memcached {
         let address = free.unwrap();
         let mut command = Command::new("memcached");
         command.args(["-l", "127.0.0.1", "-p", &address.port().to_string()]);
-        command.args(["-U", "0", "-m", "1024"]);
+        // Without the thread that keeps its lists, which now and then holds an item: `decr` does
+        // not change that one in its place.
+        command.args(["-U", "0", "-m", "1024", "-o", "no_modern"]);
         if rustix::process::getuid().is_root() {
             command.args(["-u", "root"]);
         }
@@ -84,262 +87,6 @@ fn shown(bytes: &[u8]) -> String {
     bytes[..end].escape_ascii().to_string()
 }
 
-fn pick<'a>(rng: &mut SmallRng, of: &[&'a str]) -> &'a str {
-    of[rng.random_range(0..of.len())]
-}
-
-fn key(rng: &mut SmallRng) -> String {
-    match rng.random_range(0..60) {
-        0 => "k".repeat(250),
-        1 => "k".repeat(251),
-        2 => "with:colon".into(),
-        _ => format!("k{}", rng.random_range(0..8)),
-    }
-}
-
-/// Returns a time that does not come while the test runs.
-fn time(rng: &mut SmallRng) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    match rng.random_range(0..12) {
-        0 => "-1".into(),
-        1 => "2592000".into(),
-        2 => "2592001".into(),
-        3 => (now.as_secs() + 500_000).to_string(),
-        4 => "100000".into(),
-        5 => "4294967295".into(),
-        _ => "0".into(),
-    }
-}
-
-fn number(rng: &mut SmallRng) -> String {
-    match rng.random_range(0..10) {
-        0 => "18446744073709551615".into(),
-        1 => rng.random::<u64>().to_string(),
-        _ => rng.random_range(0..200).to_string(),
-    }
-}
-
-/// Returns a number that no command takes, or that is read in another way than it looks.
-fn odd(rng: &mut SmallRng) -> &'static str {
-    const ODD: [&str; 10] = [
-        "x",
-        "-1",
-        "+3",
-        "1.5",
-        "1x",
-        "4294967296",
-        "18446744073709551616",
-        "99999999999999999999999",
-        "-",
-        "00012",
-    ];
-    pick(rng, &ODD)
-}
-
-fn value(rng: &mut SmallRng) -> Vec<u8> {
-    match rng.random_range(0..400) {
-        0..150 => number(rng).into_bytes(),
-        150..160 => format!("{} ", rng.random_range(0..20)).into_bytes(),
-        160..170 => b"12\r\n34\0x".to_vec(),
-        170 => vec![b'v'; rng.random_range(500_000..1_048_576)],
-        // About the largest item that there may be.
-        171..174 => vec![b'v'; 1_048_576 - rng.random_range(40..80)],
-        174..180 => vec![b'v'; rng.random_range(4000..70_000)],
-        _ => vec![b'v'; rng.random_range(0..40)],
-    }
-}
-
-/// Returns a cas: one that was seen lately, or another.
-fn cas(rng: &mut SmallRng, seen: &[u64]) -> u64 {
-    match rng.random_range(0..8) {
-        0 => 0,
-        1 => rng.random_range(0..1000),
-        _ if seen.is_empty() => 1,
-        _ => seen[rng.random_range(0..seen.len())] + u64::from(rng.random_range(0..8) == 0),
-    }
-}
-
-/// Replaces a number by an odd one, now and then.
-fn spoilt(rng: &mut SmallRng, number: impl FnOnce(&mut SmallRng) -> String) -> String {
-    if rng.random_range(0..40) == 0 {
-        odd(rng).into()
-    } else {
-        number(rng)
-    }
-}
-
-fn maybe(rng: &mut SmallRng, text: &str) -> String {
-    if rng.random_range(0..10) == 0 {
-        text.into()
-    } else {
-        String::new()
-    }
-}
-
-/// Appends a value, whose length may be another than was announced.
-fn with_value(rng: &mut SmallRng, line: String, value: &[u8]) -> Vec<u8> {
-    let mut bytes = line.into_bytes();
-    bytes.extend_from_slice(b"\r\n");
-    bytes.extend_from_slice(value);
-    if rng.random_range(0..60) == 0 {
-        bytes.push(b'?');
-    }
-    bytes.extend_from_slice(b"\r\n");
-    bytes
-}
-
-/// Returns a classic command.
-fn classic(rng: &mut SmallRng, seen: &[u64]) -> Vec<u8> {
-    let key_ = key(rng);
-    let line = match rng.random_range(0..40) {
-        0..10 => {
-            let name = pick(
-                rng,
-                &["set", "set", "set", "add", "replace", "append", "prepend"],
-            );
-            let value = value(rng);
-            let (flags, time) = (spoilt(rng, number), spoilt(rng, time));
-            let length = spoilt(rng, |_| value.len().to_string());
-            let end = maybe(rng, " noreply");
-            let line = format!("{name} {key_} {flags} {time} {length}{end}");
-            return with_value(rng, line, &value);
-        }
-        10..13 => {
-            let value = value(rng);
-            let (flags, time) = (number(rng), time(rng));
-            let cas = spoilt(rng, |rng| cas(rng, seen).to_string());
-            let end = maybe(rng, " noreply");
-            let line = format!("cas {key_} {flags} {time} {} {cas}{end}", value.len());
-            return with_value(rng, line, &value);
-        }
-        13..22 => {
-            let mut line = pick(rng, &["get", "gets", "gets", "bget"]).to_owned();
-            for _ in 0..rng.random_range(1..30) {
-                line += &format!(" {}", key(rng));
-                if rng.random_range(0..3) > 0 {
-                    break;
-                }
-            }
-            line
-        }
-        22..25 => {
-            let name = pick(rng, &["gat", "gats"]);
-            format!("{name} {} {key_} {}", spoilt(rng, time), key(rng))
-        }
-        25..32 => {
-            let name = pick(rng, &["incr", "decr"]);
-            format!(
-                "{name} {key_} {}{}",
-                spoilt(rng, number),
-                maybe(rng, " noreply")
-            )
-        }
-        32..34 => {
-            let zero = maybe(rng, " 0");
-            format!("delete {key_}{zero}{}", maybe(rng, " noreply"))
-        }
-        34..36 => format!(
-            "touch {key_} {}{}",
-            spoilt(rng, time),
-            maybe(rng, " noreply")
-        ),
-        36 => match rng.random_range(0..20) {
-            0 => "flush_all".into(),
-            1 => "flush_all 0".into(),
-            2 => "flush_all noreply".into(),
-            3 => "flush_all -5".into(),
-            4 => "flush_all x".into(),
-            5 => "verbosity 1".into(),
-            6 => "verbosity".into(),
-            7 => "version".into(),
-            8 => "mn".into(),
-            9 => "stats nothing".into(),
-            _ => format!("gets {key_}"),
-        },
-        37 => pick(
-            rng,
-            &[
-                "", " ", "x", "get", "set", "set a", "nothing", "delete", "incr a", "GET a",
-                "shutdown", "touch a", "gat 0",
-            ],
-        )
-        .into(),
-        38 => format!("delete {key_} 5"),
-        _ => format!("  get   {key_}  "),
-    };
-    let mut bytes = line.into_bytes();
-    if rng.random_range(0..200) == 0 {
-        bytes.extend_from_slice(b"\0 behind");
-    }
-    bytes.extend_from_slice(if rng.random_range(0..20) == 0 {
-        b"\n"
-    } else {
-        b"\r\n"
-    });
-    bytes
-}
-
-/// Returns flags for a meta command.
-fn meta_flags(rng: &mut SmallRng, letters: &str, seen: &[u64]) -> String {
-    let mut flags = String::new();
-    for _ in 0..rng.random_range(0..5) {
-        let at = rng.random_range(0..letters.len());
-        let letter = &letters[at..=at];
-        let token = match letter {
-            "O" => match rng.random_range(0..20) {
-                0 => "o".repeat(31),
-                1 => "o".repeat(32),
-                _ => rng.random_range(0..100).to_string(),
-            },
-            "N" | "T" => spoilt(rng, time),
-            "R" => spoilt(rng, |rng| {
-                pick(rng, &["0", "30", "200000", "-1", "2592000"]).into()
-            }),
-            "F" | "D" | "J" => spoilt(rng, number),
-            "C" => spoilt(rng, |rng| cas(rng, seen).to_string()),
-            "M" => pick(rng, &["E", "A", "P", "R", "S", "I", "D", "+", "-", "X", ""]).into(),
-            "P" | "L" => "token".into(),
-            _ => String::new(),
-        };
-        flags += &format!(" {letter}{token}");
-    }
-    flags
-}
-
-/// Returns a meta command.
-fn meta(rng: &mut SmallRng, seen: &[u64]) -> Vec<u8> {
-    let mut key = key(rng);
-    let mut binary = "";
-    if rng.random_range(0..6) == 0 {
-        binary = " b";
-        key = pick(rng, &["azA=", "azE=", "AAEC", "Zm9vYmFyYg==", "Zm9", "x"]).into();
-    }
-    let line = match rng.random_range(0..20) {
-        0..6 => {
-            let value = value(rng);
-            let flags = meta_flags(rng, "cCFIkOqTMMPLc", seen);
-            let length = spoilt(rng, |_| value.len().to_string());
-            let line = format!("ms {key} {length}{binary}{flags}");
-            return with_value(rng, line, &value);
-        }
-        6..13 => format!(
-            "mg {key}{binary}{}",
-            meta_flags(rng, "cfhkOqstuvvNRTz", seen)
-        ),
-        13..15 => format!("md {key}{binary}{}", meta_flags(rng, "CIkOqTI", seen)),
-        15..18 => format!("ma {key}{binary}{}", meta_flags(rng, "NJDMqtcvTCOk", seen)),
-        18 => format!("me {key}{binary}"),
-        _ => pick(
-            rng,
-            &["mg", "ms a", "ms a x", "md", "ma", "me", "mz a", "mg a v v"],
-        )
-        .into(),
-    };
-    let mut bytes = line.into_bytes();
-    bytes.extend_from_slice(b"\r\n");
-    bytes
-}
-
 /// Returns true if both words of a reply are right.
 fn same_word(theirs: &[u8], ours: &[u8]) -> bool {
     if theirs == ours {
@@ -361,6 +108,8 @@ fn same_word(theirs: &[u8], ours: &[u8]) -> bool {
     };
     name == other
         && match name.as_slice() {
+            // Of what has just expired.
+            b"t" if theirs > i64::from(i32::MAX) => ours == 0,
             // Time passes between the two, and memcached's clock ticks once a second.
             b"t" | b"exp=" => theirs.abs_diff(ours) <= 3,
             // Which uses count for that, and slabs, are memcached's own business.
@@ -384,7 +133,7 @@ fn same(theirs: &[u8], ours: &[u8]) -> bool {
 }
 
 /// What is counted by both.
-const COUNTED: [&str; 20] = [
+const COUNTED: [&str; 19] = [
     "cmd_get",
     "cmd_set",
     "cmd_flush",
@@ -392,7 +141,6 @@ const COUNTED: [&str; 20] = [
     "cmd_meta",
     "get_hits",
     "get_misses",
-    "get_expired",
     "delete_misses",
     "delete_hits",
     "incr_misses",
@@ -447,7 +195,11 @@ fn compare_text(count: u64, seed: u64, mut next: impl FnMut(&mut SmallRng, &[u64
     let mut rng = SmallRng::seed_from_u64(seed);
     let (mut seen, mut done) = (Vec::new(), 0);
     while done < count {
-        let commands: Vec<Vec<u8>> = (0..BATCH).map(|_| next(&mut rng, &seen)).collect();
+        let mut commands: Vec<Vec<u8>> = (0..BATCH).map(|_| next(&mut rng, &seen)).collect();
+        // Behind a value that is too short it would be a line that is too long.
+        if let Some(store) = (0..BATCH).find_map(|_| long_store(&mut rng)) {
+            commands[0] = store;
+        }
         // An answer that nothing else gives tells the replies apart. A value that is missing is
         // taken from what follows, by both.
         let mut bytes = commands.join(&b"\r\nmn\r\n"[..]);
@@ -517,90 +269,6 @@ fn replies_to_meta_commands_are_those_of_memcached() {
     });
 }
 
-fn request(
-    code: u8,
-    extras: &[u8],
-    key: &[u8],
-    value: &[u8],
-    (opaque, cas): (u32, u64),
-) -> Vec<u8> {
-    let mut bytes = vec![0x80, code];
-    bytes.extend_from_slice(&(key.len() as u16).to_be_bytes());
-    bytes.extend_from_slice(&[extras.len() as u8, 0, 0, 0]);
-    let body = (extras.len() + key.len() + value.len()) as u32;
-    bytes.extend_from_slice(&body.to_be_bytes());
-    bytes.extend_from_slice(&opaque.to_be_bytes());
-    bytes.extend_from_slice(&cas.to_be_bytes());
-    bytes.extend_from_slice(extras);
-    bytes.extend_from_slice(key);
-    bytes.extend_from_slice(value);
-    bytes
-}
-
-/// Returns a request of the binary protocol.
-fn binary(rng: &mut SmallRng, opaque: u32, seen: &[u64]) -> Vec<u8> {
-    let key = format!("k{}", rng.random_range(0..8));
-    let key = if rng.random_range(0..50) == 0 {
-        "k".repeat(250)
-    } else {
-        key
-    };
-    let key = key.as_bytes();
-    let quiet = rng.random_range(0..3) == 0;
-    let either = |loud: u8, silent: u8| if quiet { silent } else { loud };
-    let cas_ = if rng.random_range(0..4) == 0 {
-        cas(rng, seen)
-    } else {
-        0
-    };
-    let time_ = time(rng);
-    let time_: [u8; 4] = (time_.parse::<i64>().unwrap() as u32).to_be_bytes();
-    let plain = (opaque, 0);
-    match rng.random_range(0..30) {
-        0..8 => {
-            let (loud, silent) =
-                [(0x01, 0x11), (0x01, 0x11), (0x02, 0x12), (0x03, 0x13)][rng.random_range(0..4)];
-            let extras = [rng.random::<u32>().to_be_bytes(), time_].concat();
-            request(
-                either(loud, silent),
-                &extras,
-                key,
-                &value(rng),
-                (opaque, cas_),
-            )
-        }
-        8..11 => {
-            let (loud, silent) = [(0x0e, 0x19), (0x0f, 0x1a)][rng.random_range(0..2)];
-            request(either(loud, silent), b"", key, &value(rng), (opaque, cas_))
-        }
-        11..18 => {
-            let (loud, silent) = [(0x00, 0x09), (0x0c, 0x0d)][rng.random_range(0..2)];
-            request(either(loud, silent), b"", key, b"", plain)
-        }
-        18..21 => {
-            let (loud, silent) = [(0x1c, 0x1c), (0x1d, 0x1e), (0x23, 0x24)][rng.random_range(0..3)];
-            request(either(loud, silent), &time_, key, b"", plain)
-        }
-        21..27 => {
-            let (loud, silent) = [(0x05, 0x15), (0x06, 0x16)][rng.random_range(0..2)];
-            let by: u64 = number(rng).parse().unwrap();
-            let initial: u64 = number(rng).parse().unwrap();
-            let extras = [&by.to_be_bytes()[..], &initial.to_be_bytes(), &time_].concat();
-            request(either(loud, silent), &extras, key, b"", (opaque, cas_))
-        }
-        27 => request(either(0x04, 0x14), b"", key, b"", (opaque, cas_)),
-        28 => match rng.random_range(0..6) {
-            0 => request(either(0x08, 0x18), b"", b"", b"", plain),
-            1 => request(0x08, &[0; 4], b"", b"", plain),
-            2 => request(0x0b, b"", b"", b"", plain),
-            3 => request(0x0a, b"", b"", b"", plain),
-            4 => request(0x77, b"", b"", b"some", plain),
-            _ => request(0x10, b"", b"nothing", b"", plain),
-        },
-        _ => request(0x00, b"", key, b"", plain),
-    }
-}
-
 /// Splits replies; the last one may be incomplete.
 fn packets(mut replies: &[u8]) -> Vec<&[u8]> {
     let mut all = Vec::new();
@@ -631,7 +299,9 @@ fn replies_in_binary_are_those_of_memcached() {
         let requests: Vec<Vec<u8>> = (0..BATCH)
             .map(|at| binary(&mut rng, at as u32, &seen))
             .collect();
-        let mut bytes = requests.concat();
+        // A number that is still being sent is not changed in its place: `noop` has all of it sent.
+        let noop = request(0x0a, b"", b"", b"", (LAST - 1, 0));
+        let mut bytes = requests.join(&noop[..]);
         bytes.extend_from_slice(&request(0x0a, b"", b"", b"", (LAST, 0)));
         let is_whole = |replies: &[u8]| {
             let last = packets(replies).last().map(|last| last[12..16].to_vec());
@@ -666,5 +336,11 @@ fn replies_in_binary_are_those_of_memcached() {
     drop((theirs, ours));
     let mut theirs = connect(real.address);
     let mut ours = connect(live.running().memcached_address().unwrap());
-    assert_eq!(counts(&mut theirs), counts(&mut ours), "seed {seed}");
+    // Memcached does not count these in binary.
+    let counted = |line: &String| !line.starts_with("STAT store_too_large ");
+    let [theirs, ours] = [&mut theirs, &mut ours].map(|stream| {
+        let lines: Vec<String> = counts(stream).into_iter().filter(counted).collect();
+        lines
+    });
+    assert_eq!(theirs, ours, "seed {seed}");
 }

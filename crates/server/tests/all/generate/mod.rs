@@ -5,6 +5,7 @@
 pub mod hashes;
 pub mod keys;
 pub mod lists;
+pub mod memcached;
 pub mod multi;
 pub mod sets;
 pub mod sort;
