@@ -365,6 +365,51 @@ mod tests {
         }
     }
 
+    /// As in Redis 7.0: `LTRIM` changes any list, and `BITFIELD` a string only if it writes another
+    /// integer, or writes to a string that it has made longer.
+    #[test]
+    fn what_counts_as_a_change_counts_as_in_redis() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        for (before, command, changed) in [
+            ("rpush k a b", "ltrim k 0 -1", true),
+            ("rpush k a b", "ltrim k 0 0", true),
+            ("rpush k a b", "ltrim k 1 0", true),
+            ("set other x", "ltrim k 0 -1", false),
+            ("set k ab", "bitfield k set u8 0 97", false),
+            ("set k ab", "bitfield k incrby u8 0 0", false),
+            ("set k ab", "bitfield k get u8 0", false),
+            ("set k ab", "bitfield k set u8 0 98", true),
+            ("set k ab", "bitfield k set u8 0 98 set u8 0 97", true),
+            ("set k ab", "bitfield k set u8 16 0", true),
+            ("set k ab", "bitfield k get u8 16 set u8 0 97", false),
+            ("set k ab", "bitfield k overflow fail set u8 16 256", false),
+            (
+                "set k ab",
+                "bitfield k overflow fail set u8 16 256 set u8 0 97",
+                true,
+            ),
+            ("set other x", "bitfield k set u8 0 0", true),
+            (
+                "set other x",
+                "bitfield k overflow fail set u8 0 256",
+                false,
+            ),
+        ] {
+            fixture.call(&data, "del k");
+            fixture.call(&data, before);
+            let mut watch = Watch::default();
+            data.watch(&mut watch, 0, b"k").unwrap();
+            fixture.call(&data, command);
+            let done = exec(&data, &["set x 1"], &mut watch);
+            assert_eq!(done == "*-1\r\n", changed, "{before}, {command}");
+        }
+        assert_eq!(fixture.call(&data, "strlen k"), ":1\r\n");
+        fixture.call(&data, "set k ab");
+        fixture.call(&data, "bitfield k overflow fail set u8 16 256");
+        assert_eq!(fixture.call(&data, "strlen k"), ":3\r\n");
+    }
+
     #[test]
     fn what_a_transaction_holds_is_counted() {
         let fixture = Fixture::new();
