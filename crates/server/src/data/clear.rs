@@ -143,7 +143,10 @@ impl Data {
             ];
             done = rest.into_iter().try_for_each(|space| self.clear_one(space));
         }
-        self.use_spaces(spaces);
+        // Each set of keyspaces is kept.
+        if spaces != *self.spaces() {
+            self.use_spaces(spaces);
+        }
         // This includes keys that are still there after a failure: a spurious notification does no
         // harm.
         for (db, key) in gone {
@@ -407,6 +410,26 @@ mod tests {
         fixture.at(9000);
         sweep_all(&data);
         assert_eq!((elements(&data), data.len(0), data.len(1)), (0, 0, 0));
+    }
+
+    /// While elements were to be looked for, each flush of empty databases kept another set of
+    /// keyspaces in memory.
+    #[test]
+    fn clearing_what_is_empty_changes_nothing() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        fixture.call(&data, "set a 1");
+        clear(&data, &[0]);
+        let before = (data.all_spaces.count(), data.swaps());
+        for _ in 0..10 {
+            assert_eq!(fixture.call(&data, "flushall"), "+OK\r\n");
+            clear(&data, &[0, 1]);
+        }
+        assert_eq!((data.all_spaces.count(), data.swaps()), before);
+        fixture.call(&data, "set a 1");
+        clear(&data, &[0]);
+        let more = (before.0 + 1, before.1 + 1);
+        assert_eq!((data.all_spaces.count(), data.swaps()), more);
     }
 
     #[test]

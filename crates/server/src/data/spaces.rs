@@ -38,7 +38,7 @@ pub enum Space {
 pub(crate) type Name = (usize, Vec<u8>);
 
 /// All keyspaces.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Keyspaces {
     pub databases: Vec<Keyspace>,
     pub elements: Keyspace,
