@@ -67,7 +67,7 @@ impl Data {
             .iter()
             .any(|queued| queued.command.access() == Access::WriteAll);
         let held = if all {
-            Some(self.locks.all())
+            Some(self.lock_everything())
         } else {
             let of_commands = queued.iter().zip(&args).flat_map(|(queued, args)| {
                 let places = queued.command.spec.keys.places(args).into_iter();

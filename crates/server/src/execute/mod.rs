@@ -159,7 +159,7 @@ impl Data {
     ) -> Result<Option<Arc<Waiter>>, CommandError> {
         let patience = haste.patience();
         let held = if command.access() == Access::WriteAll {
-            Some(self.locks.all())
+            Some(self.lock_everything())
         } else if command.spec.keys == ONE {
             self.lock(args.get(1).into_iter().map(|key| (db, *key)), patience)
         } else {
