@@ -343,6 +343,7 @@ mod tests {
     use crate::fixture::{Fixture, on_disk, put_large};
     use crate::reply::Out;
     use bristlecone_pmem::media::journal::fault::FaultDisk;
+    use bristlecone_store::MAX_KEY_BYTES;
 
     fn sweep_all(data: &Data) {
         while data.sweep().unwrap() {}
@@ -397,15 +398,19 @@ mod tests {
         put_large(&data, 0, b"a", 3000, Some(9000));
         put_large(&data, 0, b"deleted", 500, None);
         put_large(&data, 1, b"b", 700, Some(8000));
+        // The entries of their expiries have digests.
+        let long = [b'k'; MAX_KEY_BYTES];
+        put_large(&data, 0, &long, 10, Some(9000));
+        put_large(&data, 1, &long, 20, Some(8000));
         fixture.call(&data, "del deleted");
         clear(&data, &[0]);
-        assert_eq!((data.len(0), data.len(1)), (0, 1));
+        assert_eq!((data.len(0), data.len(1)), (0, 2));
         assert!(data.needs_sweep().unwrap());
         // The same name and expiry, of another collection.
         put_large(&data, 0, b"a", 10, Some(9000));
         sweep_all(&data);
-        assert_eq!(elements(&data), 710);
-        assert_eq!(data.store().len(&data.spaces().expiries), 2);
+        assert_eq!(elements(&data), 730);
+        assert_eq!(data.store().len(&data.spaces().expiries), 3);
         assert!(!data.needs_sweep().unwrap());
         fixture.at(9000);
         sweep_all(&data);
