@@ -24,7 +24,7 @@ const STEP: usize = 16 << 10;
 const KEPT_MESSAGES: usize = 4 << 10;
 
 /// The purpose for which a client holds memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Part {
     /// Requests.
     Query,
@@ -44,7 +44,10 @@ pub enum Part {
     Gathered,
     /// Replies that are gathered for the gathered ones.
     GatheredWithin,
+    /// Changes that are not committed yet.
+    Changes,
     /// Intermediate results of a command.
+    #[default]
     Scratch,
 }
 
@@ -154,34 +157,38 @@ impl Account {
 const STRING_OVERHEAD: usize = 48;
 
 /// Counts the memory that a command takes for intermediate results, which are not part of its
-/// reply. Dropping it gives that memory back.
+/// reply, or for its changes. Dropping it gives that memory back.
 #[derive(Debug, Default)]
 pub struct Scratch<'a> {
     account: Option<&'a Account>,
+    part: Part,
     bytes: usize,
 }
 
 impl<'a> Scratch<'a> {
-    /// Begins to count for this client; `None` counts nothing.
+    /// Begins to count a part of what this client holds; `None` counts nothing.
     #[must_use]
-    pub fn new(account: Option<&'a Account>) -> Self {
-        Self { account, bytes: 0 }
+    pub fn new(account: Option<&'a Account>, part: Part) -> Self {
+        Self {
+            account,
+            part,
+            bytes: 0,
+        }
     }
 
     /// Counts a string that is kept. Breaks if the client was evicted: then
     /// [`check`](Self::check) fails.
     pub fn add(&mut self, string: &[u8]) -> ControlFlow<()> {
-        self.bytes = self.bytes.saturating_add(string.len() + STRING_OVERHEAD);
-        match self.account {
-            Some(account) => {
-                account.hold(Part::Scratch, self.bytes);
-                if account.is_evicted() {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            }
-            None => ControlFlow::Continue(()),
+        self.add_bytes(string.len() + STRING_OVERHEAD)
+    }
+
+    /// Counts bytes that are kept, like [`add`](Self::add).
+    pub fn add_bytes(&mut self, bytes: usize) -> ControlFlow<()> {
+        self.reset(self.bytes.saturating_add(bytes));
+        if self.is_evicted() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
         }
     }
 
@@ -195,8 +202,14 @@ impl<'a> Scratch<'a> {
     pub fn reset(&mut self, mark: usize) {
         self.bytes = mark;
         if let Some(account) = self.account {
-            account.hold(Part::Scratch, mark);
+            account.hold(self.part, mark);
         }
+    }
+
+    /// Returns true if the client was evicted.
+    #[must_use]
+    pub fn is_evicted(&self) -> bool {
+        self.account.is_some_and(Account::is_evicted)
     }
 
     /// Fails if the client was evicted.
@@ -204,7 +217,7 @@ impl<'a> Scratch<'a> {
     /// # Errors
     /// [`CommandError::Reply`]: the command has to end. Its reply is discarded.
     pub fn check(&self) -> Outcome {
-        if self.account.is_some_and(Account::is_evicted) {
+        if self.is_evicted() {
             return Err(CommandError::reply(
                 "ERR the client was evicted because of maxmemory-clients",
             ));

@@ -71,10 +71,11 @@ impl<'b> Out<'b> {
         }
     }
 
-    /// Returns a counter for the intermediate results of the command whose replies go here.
+    /// Returns a counter for the intermediate results, or the changes, of the command whose replies
+    /// go here.
     #[must_use]
-    pub fn scratch(&self) -> Scratch<'b> {
-        Scratch::new(self.holder.map(|(account, _)| account))
+    pub fn scratch(&self, part: Part) -> Scratch<'b> {
+        Scratch::new(self.holder.map(|(account, _)| account), part)
     }
 
     /// Returns true if it is longer than it may be: replies are missing.

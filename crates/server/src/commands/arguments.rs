@@ -2,7 +2,7 @@
 //! the options of scans.
 
 use crate::commands::replies::pairs;
-use crate::data::fields::{Fields, Pair, is_expensive, sample};
+use crate::data::fields::{Bytes, Fields, Pair, is_expensive, sample};
 use crate::data::record::Kind;
 use crate::data::tx::Tx;
 use crate::error::{CommandError, Outcome};
@@ -223,7 +223,7 @@ const RANDOM_WORK: usize = 64;
 /// Replies with random elements. A positive `count` asks for up to `count` different ones of `len`;
 /// a negative one asks for exactly that many, and elements may repeat. `random` returns one, `all`
 /// returns all, and `reply` writes one.
-pub(crate) fn random_elements<V>(
+pub(crate) fn random_elements<V: Bytes>(
     tx: &mut Tx<'_>,
     (len, count): (u64, i64),
     with_values: bool,

@@ -178,12 +178,12 @@ fn steps(mut args: &[Arg<'_>]) -> Result<Vec<Step>, CommandError> {
     Ok(steps)
 }
 
-/// Executes one operation. If it writes, the bytes must exist. Returns the reply; `None` if it
-/// failed.
-fn step(bytes: &mut [u8], (of, at, what): Step) -> Option<i128> {
+/// Executes one operation. If it writes, the bytes must exist. Returns the integers before and
+/// after it; `None` if it failed.
+fn step(bytes: &mut [u8], (of, at, what): Step) -> Option<(i128, i128)> {
     let before = of.get(bytes, at);
     let (number, overflow) = match what {
-        What::Get => return Some(before),
+        What::Get => return Some((before, before)),
         // A negative argument is a high number of an unsigned type.
         What::Set(number, overflow) if !of.signed => (i128::from(number as u64), overflow),
         What::Set(number, overflow) => (i128::from(number), overflow),
@@ -191,11 +191,7 @@ fn step(bytes: &mut [u8], (of, at, what): Step) -> Option<i128> {
     };
     let after = of.kept(number, overflow)?;
     of.set(bytes, at, after);
-    Some(if matches!(what, What::Set(..)) {
-        before
-    } else {
-        after
-    })
+    Some((before, after))
 }
 
 fn reply(out: &mut Out<'_>, number: Option<i128>) {
@@ -231,12 +227,28 @@ fn bitfield(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     // The tag comes first. The string is extended for all writes, even those that fail.
     let len = record.len().max(1 + bits.div_ceil(8));
     tx.work(len)?;
+    let grows = len > record.len();
     record.resize(len, 0);
     out.array(steps.len());
+    // As in Redis, watchers hear of a string that has grown only if a write has succeeded.
+    let mut changed = false;
     for one in steps {
-        reply(out, step(&mut record[1..], one));
+        let (.., what) = one;
+        let done = step(&mut record[1..], one);
+        let writes = !matches!(what, What::Get);
+        changed |= done.is_some_and(|(before, after)| before != after || grows && writes);
+        let of_reply = |(before, after)| match what {
+            What::Increment(..) => after,
+            _ => before,
+        };
+        reply(out, done.map(of_reply));
     }
-    tx.put(Space::Keys(tx.db), args[1], record, expires_at)
+    let put = |tx: &mut Tx<'_>| tx.put(Space::Keys(tx.db), args[1], record, expires_at);
+    match (changed, grows) {
+        (true, _) => put(tx),
+        (false, true) => tx.quietly(put),
+        (false, false) => Ok(()),
+    }
 }
 
 fn bitfield_ro(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {

@@ -79,6 +79,10 @@ fn dbsize(tx: &mut Tx<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         })?;
         keys
     } else {
+        if tx.short.is_some() && !tx.data().store().is_counted() {
+            // After a crash it waits until the keys are counted.
+            return Err(CommandError::Long);
+        }
         tx.data().len(db)
     };
     out.integer(len as i64);
@@ -125,12 +129,55 @@ fn swapdb(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Data;
+    use crate::data::locks::Patience;
     use crate::data::spaces::Order;
     use crate::data::watch::Watch;
+    use crate::data::{Data, Reads};
+    use crate::execute::Haste;
     use crate::fixture::{Fixture, on_disk, put_large};
     use crate::reply::Protocol;
     use bristlecone_pmem::media::journal::fault::FaultDisk;
+    use std::iter::once;
+    use std::time::{Duration, Instant};
+
+    /// `DBSIZE` waited for the count on the thread of other connections, and a flush with the locks
+    /// of all keys.
+    #[test]
+    fn nobody_else_waits_until_the_keys_are_counted_after_a_crash() {
+        let (fixture, disk) = (Fixture::new(), FaultDisk::new(1));
+        let data = on_disk(&disk, true);
+        fixture.call(&data, "mset a zero b zero");
+        data.settle(data.applied()).unwrap();
+        let cut = on_disk(&disk.restart(2), false);
+        assert!(!cut.store().is_counted());
+        let mut reply = Vec::new();
+        let mut out = Out::new(&mut reply, Protocol::Resp2);
+        let args: [&[u8]; 1] = [b"dbsize"];
+        let short = (0, Haste::Short);
+        let done = cut.run_or_wait(&DBSIZE, short, &args, Reads::Durable, &mut out);
+        assert!(done.long && !cut.store().is_counted());
+        std::thread::scope(|scope| {
+            let held = cut.locks.keys(once((0, &b"a"[..])), Patience::Any);
+            let flush = scope.spawn(|| {
+                let (mut reply, args) = (Vec::new(), [&b"flushall"[..]]);
+                let flush = command("flushall", -1, flushall);
+                let mut out = Out::new(&mut reply, Protocol::Resp2);
+                cut.run(&flush, 0, &args, Reads::Applied, &mut out);
+                reply
+            });
+            let until = Instant::now() + Duration::from_secs(30);
+            while !cut.store().is_counted() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(cut.store().is_counted());
+            assert_eq!(cut.len(0), 2);
+            drop(held);
+            assert_eq!(flush.join().unwrap(), b"+OK\r\n");
+        });
+        let done = cut.run_or_wait(&DBSIZE, short, &args, Reads::Durable, &mut out);
+        assert!(!done.long);
+        assert_eq!(reply, b":0\r\n");
+    }
 
     #[test]
     fn databases_stay_swapped_and_what_expires_goes() {

@@ -6,6 +6,7 @@
 //! A string is one item. A hash has fields and values in turn, a sorted set members and scores (the
 //! 8 bytes of a double).
 
+use crate::budget::Scratch;
 use crate::command::{Access, Command, ONE};
 use crate::data::fields::Fields;
 use crate::data::list::{End, List};
@@ -45,12 +46,14 @@ impl Payload {
         Self([&MAGIC[..], &[VERSION, kind as u8]].concat())
     }
 
-    /// Adds an item. Breaks if the payload is too long.
-    fn push(&mut self, bytes: &[u8]) -> ControlFlow<()> {
+    /// Adds an item. Breaks if the payload is too long, or the client was evicted.
+    fn push(&mut self, bytes: &[u8], scratch: &mut Scratch<'_>) -> ControlFlow<()> {
+        let before = self.0.capacity();
         // Values are never longer than a length can tell.
         self.0
             .extend_from_slice(&(bytes.len() as u32).to_be_bytes());
         self.0.extend_from_slice(bytes);
+        scratch.add_bytes(self.0.capacity() - before)?;
         if self.0.len() + size_of::<u32>() > MAX_PAYLOAD {
             ControlFlow::Break(())
         } else {
@@ -78,33 +81,34 @@ fn dump(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         return Ok(());
     };
     let mut payload = Payload::new(head.kind);
-    match head.kind {
-        Kind::String => {
-            tx.string_with(key, |bytes, _| payload.push(bytes))?;
+    tx.counting(|tx, scratch| {
+        let mut push = |bytes: &[u8]| payload.push(bytes, scratch);
+        match head.kind {
+            Kind::String => tx.string_with(key, |bytes, _| push(bytes)).map(drop),
+            Kind::List => {
+                let list = List::load(tx, key)?;
+                list.visit(tx, End::Left, 0, |_, element| push(element))
+            }
+            Kind::Set => {
+                let set = Fields::load(tx, key, head.kind)?;
+                set.visit(tx, |member, _| push(member))
+            }
+            Kind::Hash => {
+                let hash = Fields::load(tx, key, head.kind)?;
+                hash.visit(tx, |field, value| {
+                    push(field)?;
+                    push(value)
+                })
+            }
+            Kind::SortedSet => {
+                let set = SortedSet::load(tx, key)?;
+                set.visit(tx, Which::All, Direction::Ascending, |member, score| {
+                    push(member)?;
+                    push(&score.to_be_bytes())
+                })
+            }
         }
-        Kind::List => {
-            let list = List::load(tx, key)?;
-            list.visit(tx, End::Left, 0, |_, element| payload.push(element))?;
-        }
-        Kind::Set => {
-            let set = Fields::load(tx, key, head.kind)?;
-            set.visit(tx, |member, _| payload.push(member))?;
-        }
-        Kind::Hash => {
-            let hash = Fields::load(tx, key, head.kind)?;
-            hash.visit(tx, |field, value| {
-                payload.push(field)?;
-                payload.push(value)
-            })?;
-        }
-        Kind::SortedSet => {
-            let set = SortedSet::load(tx, key)?;
-            set.visit(tx, Which::All, Direction::Ascending, |member, score| {
-                payload.push(member)?;
-                payload.push(&score.to_be_bytes())
-            })?;
-        }
-    }
+    })?;
     out.bulk(&payload.seal()?);
     Ok(())
 }
@@ -114,7 +118,10 @@ fn malformed() -> CommandError {
 }
 
 /// Parses a payload from any source into its kind and its items.
-fn open<'p>(payload: &'p [u8]) -> Result<(Kind, Vec<&'p [u8]>), CommandError> {
+fn open<'p>(
+    payload: &'p [u8],
+    scratch: &mut Scratch<'_>,
+) -> Result<(Kind, Vec<&'p [u8]>), CommandError> {
     let parts = payload.split_last_chunk::<4>();
     let parts = parts.filter(|(body, sum)| crc32c::crc32c(body) == u32::from_be_bytes(**sum));
     let body = parts.and_then(|(body, _)| body.strip_prefix(MAGIC)?.strip_prefix(&[VERSION]));
@@ -135,6 +142,8 @@ fn open<'p>(payload: &'p [u8]) -> Result<(Kind, Vec<&'p [u8]>), CommandError> {
         split(&mut counted)?;
         count += 1;
     }
+    let _ = scratch.add_bytes(count * size_of::<&[u8]>());
+    scratch.check()?;
     let mut items = Vec::with_capacity(count);
     while !rest.is_empty() {
         items.push(split(&mut rest)?);
@@ -255,7 +264,7 @@ fn restore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         .checked_add(from)
         .filter(|_| ttl >= 0)
         .ok_or_else(invalid)?;
-    let (kind, items) = open(args[3])?;
+    let (kind, items) = open(args[3], &mut tx.scratch)?;
     put(tx, key, before, kind, &items)?;
     out.status("OK");
     if ttl == 0 {
@@ -272,6 +281,7 @@ fn restore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::Clients;
     use crate::data::{Data, Reads};
     use crate::fixture::Fixture;
     use crate::reply::Protocol;
@@ -298,7 +308,7 @@ mod tests {
     fn forged(kind: u8, items: &[&[u8]]) -> Vec<u8> {
         let mut payload = Payload([&MAGIC[..], &[VERSION, kind]].concat());
         for item in items {
-            assert!(payload.push(item).is_continue());
+            assert!(payload.push(item, &mut Scratch::default()).is_continue());
         }
         payload.seal().unwrap()
     }
@@ -370,6 +380,24 @@ mod tests {
     }
 
     #[test]
+    fn the_items_of_a_payload_count_as_their_client_s() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let payload = forged(3, &[&b""[..]; 200_000]);
+        let restore = COMMANDS.iter().find(|known| known.spec.name == "restore");
+        for limit in [0, 1 << 20] {
+            let clients = Clients::default();
+            clients.budget().set_limit(limit);
+            let client = clients.enter(1, "a:1".into(), "b:2".into(), true).unwrap();
+            let mut reply = Vec::new();
+            let mut out = Out::for_client(&mut reply, Protocol::Resp2, &client.account);
+            let args: [&[u8]; 4] = [b"restore", b"k", b"0", &payload];
+            data.run(restore.unwrap(), 0, &args, Reads::Applied, &mut out);
+            assert_eq!(client.is_evicted(), limit > 0);
+        }
+    }
+
+    #[test]
     fn forged_payloads_are_refused_and_change_nothing() {
         let fixture = Fixture::new();
         let data = fixture.open();
@@ -421,7 +449,7 @@ mod tests {
             bytes.splice(0..0, [MAGIC[0], MAGIC[1], VERSION, kind]);
             let sum = crc32c::crc32c(&bytes).to_be_bytes();
             bytes.extend_from_slice(&sum);
-            if let Ok((_, items)) = open(&bytes) {
+            if let Ok((_, items)) = open(&bytes, &mut Scratch::default()) {
                 let total: usize = items.iter().map(|item| item.len() + 4).sum();
                 prop_assert_eq!(total, bytes.len() - 8);
             }

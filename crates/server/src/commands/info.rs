@@ -121,7 +121,15 @@ fn human(bytes: u64) -> String {
     format!("{size:.2}{}", units.get(unit).unwrap_or(&""))
 }
 
+/// Waits until the keys are counted, which takes long after a crash.
+fn count_keys(server: &Server) {
+    if !server.data.store().is_counted() {
+        tokio::task::block_in_place(|| server.data.count_keys());
+    }
+}
+
 fn of_memory(server: &Server, text: &mut String) {
+    count_keys(server);
     let store = server.data.store();
     let (resident, stats, pool) = (resident(), store.stats(), store.pool().info());
     lines!(
@@ -279,6 +287,7 @@ fn of_commands(server: &Server, text: &mut String) {
 }
 
 fn of_keyspace(server: &Server, text: &mut String) {
+    count_keys(server);
     for db in 0..DATABASES {
         let keys = server.data.len(db);
         if keys > 0 {

@@ -251,6 +251,10 @@ fn ltrim(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let (start, count) = part(start, stop, list.len());
     list.keep(tx, start, count)?;
     out.status("OK");
+    if !list.is_empty() {
+        // As in Redis, who watches the key is told even if nothing is removed.
+        tx.touch(args[1]);
+    }
     list.save(tx, args[1])
 }
 

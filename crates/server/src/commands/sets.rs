@@ -179,9 +179,13 @@ fn combined(
     of: Operation,
     most: usize,
 ) -> Result<BTreeSet<Vec<u8>>, CommandError> {
-    let mut sets = Vec::with_capacity(keys.len());
+    let mut sets = Vec::new();
     for key in keys {
-        sets.push(load(tx, key)?);
+        let set = load(tx, key)?;
+        // The same key may be given very often.
+        let _ = tx.scratch.add_bytes(set.held());
+        tx.scratch.check()?;
+        sets.push(set);
     }
     if of == Operation::Inter {
         // The smallest is read whole.

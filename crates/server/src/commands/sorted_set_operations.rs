@@ -61,6 +61,15 @@ impl Source {
         }
     }
 
+    /// Returns the bytes that it takes in memory.
+    fn held(&self) -> usize {
+        match self {
+            Self::Nothing => size_of::<Self>(),
+            Self::Set(set) => set.held(),
+            Self::Sorted(set) => set.held(),
+        }
+    }
+
     fn all(&self, tx: &mut Tx<'_>) -> Result<Vec<Scored>, CommandError> {
         match self {
             Self::Nothing => Ok(Vec::new()),
@@ -146,9 +155,13 @@ impl Arguments {
         let (keys, mut rest) = args[1..]
             .split_at_checked(number)
             .ok_or_else(CommandError::syntax)?;
-        let mut sources = Vec::with_capacity(number);
+        let mut sources = Vec::new();
         for key in keys {
-            sources.push((Source::load(tx, key)?, 1.0));
+            let source = Source::load(tx, key)?;
+            // The same key may be given very often.
+            let _ = tx.scratch.add_bytes(source.held());
+            tx.scratch.check()?;
+            sources.push((source, 1.0));
         }
         let mut arguments = Self {
             sources,

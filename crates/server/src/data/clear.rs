@@ -143,7 +143,10 @@ impl Data {
             ];
             done = rest.into_iter().try_for_each(|space| self.clear_one(space));
         }
-        self.use_spaces(spaces);
+        // Each set of keyspaces is kept.
+        if spaces != *self.spaces() {
+            self.use_spaces(spaces);
+        }
         // This includes keys that are still there after a failure: a spurious notification does no
         // harm.
         for (db, key) in gone {
@@ -340,6 +343,7 @@ mod tests {
     use crate::fixture::{Fixture, on_disk, put_large};
     use crate::reply::Out;
     use bristlecone_pmem::media::journal::fault::FaultDisk;
+    use bristlecone_store::MAX_KEY_BYTES;
 
     fn sweep_all(data: &Data) {
         while data.sweep().unwrap() {}
@@ -394,19 +398,43 @@ mod tests {
         put_large(&data, 0, b"a", 3000, Some(9000));
         put_large(&data, 0, b"deleted", 500, None);
         put_large(&data, 1, b"b", 700, Some(8000));
+        // The entries of their expiries have digests.
+        let long = [b'k'; MAX_KEY_BYTES];
+        put_large(&data, 0, &long, 10, Some(9000));
+        put_large(&data, 1, &long, 20, Some(8000));
         fixture.call(&data, "del deleted");
         clear(&data, &[0]);
-        assert_eq!((data.len(0), data.len(1)), (0, 1));
+        assert_eq!((data.len(0), data.len(1)), (0, 2));
         assert!(data.needs_sweep().unwrap());
         // The same name and expiry, of another collection.
         put_large(&data, 0, b"a", 10, Some(9000));
         sweep_all(&data);
-        assert_eq!(elements(&data), 710);
-        assert_eq!(data.store().len(&data.spaces().expiries), 2);
+        assert_eq!(elements(&data), 730);
+        assert_eq!(data.store().len(&data.spaces().expiries), 3);
         assert!(!data.needs_sweep().unwrap());
         fixture.at(9000);
         sweep_all(&data);
         assert_eq!((elements(&data), data.len(0), data.len(1)), (0, 0, 0));
+    }
+
+    /// While elements were to be looked for, each flush of empty databases kept another set of
+    /// keyspaces in memory.
+    #[test]
+    fn clearing_what_is_empty_changes_nothing() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        fixture.call(&data, "set a 1");
+        clear(&data, &[0]);
+        let before = (data.all_spaces.count(), data.swaps());
+        for _ in 0..10 {
+            assert_eq!(fixture.call(&data, "flushall"), "+OK\r\n");
+            clear(&data, &[0, 1]);
+        }
+        assert_eq!((data.all_spaces.count(), data.swaps()), before);
+        fixture.call(&data, "set a 1");
+        clear(&data, &[0]);
+        let more = (before.0 + 1, before.1 + 1);
+        assert_eq!((data.all_spaces.count(), data.swaps()), more);
     }
 
     #[test]

@@ -153,6 +153,14 @@ impl Content {
         }
     }
 
+    /// Returns the bytes that it takes in memory, besides its own size.
+    pub fn held(&self) -> usize {
+        match self {
+            Self::Small(packed) => packed.bytes(),
+            Self::Large { .. } => 0,
+        }
+    }
+
     /// Returns the value to be saved; `None` if there are no entries.
     pub fn into_value(self, kind: Kind, expires_at: Option<u64>) -> Option<Value> {
         let (id, body) = match self {

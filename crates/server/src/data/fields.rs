@@ -75,6 +75,11 @@ impl Fields {
         self.len() == 0
     }
 
+    /// Returns the bytes that it takes in memory.
+    pub fn held(&self) -> usize {
+        size_of::<Self>() + self.content.held()
+    }
+
     fn find<'p>(
         &self,
         packed: &'p Packed,
@@ -299,12 +304,11 @@ pub(crate) fn step(
         return Ok((0, Vec::new()));
     };
     let start = [prefix, &from.to_be_bytes()].concat();
+    let range = (Bound::Included(&start[..]), Bound::Unbounded);
     let mut found: Vec<Pair> = Vec::new();
     let (mut last, mut next) = (from, 0);
-    tx.scan(
-        Space::Elements,
-        (Bound::Included(&start), Bound::Unbounded),
-        |key, entry| {
+    tx.counting(|tx, scratch| {
+        tx.scan(Space::Elements, range, |key, entry| {
             let Some((at, name)) = split(key, prefix) else {
                 return ControlFlow::Break(());
             };
@@ -314,28 +318,35 @@ pub(crate) fn step(
                 return ControlFlow::Break(());
             }
             last = at;
+            scratch.add(name)?;
+            scratch.add(entry.value)?;
             found.push((name.to_vec(), entry.value.to_vec()));
             ControlFlow::Continue(())
-        },
-    )?;
+        })
+    })?;
     Ok((next, found))
 }
 
-/// Returns at most `most` names under `prefix`, from the spread `from` on. Many names may have the
-/// same spread, which clients can choose.
-fn row(tx: &mut Tx<'_>, prefix: &[u8], from: u32, most: u64) -> Result<Vec<Pair>, CommandError> {
+/// Returns the name under `prefix` that comes after `skip` others, from the spread `from` on; takes
+/// from `skip` those that there are. Many names may have the same spread, which clients can choose.
+fn nth(
+    tx: &mut Tx<'_>,
+    prefix: &[u8],
+    from: u32,
+    skip: &mut u64,
+) -> Result<Option<Pair>, CommandError> {
     let start = [prefix, &from.to_be_bytes()].concat();
-    let mut found: Vec<Pair> = Vec::new();
     let range = (Bound::Included(&start[..]), Bound::Unbounded);
+    let mut found = None;
     tx.scan(Space::Elements, range, |key, entry| {
-        if found.len() as u64 >= most {
-            return ControlFlow::Break(());
+        if let Some((_, name)) = split(key, prefix) {
+            if *skip > 0 {
+                *skip -= 1;
+                return ControlFlow::Continue(());
+            }
+            found = Some((name.to_vec(), entry.value.to_vec()));
         }
-        let Some((_, name)) = split(key, prefix) else {
-            return ControlFlow::Break(());
-        };
-        found.push((name.to_vec(), entry.value.to_vec()));
-        ControlFlow::Continue(())
+        ControlFlow::Break(())
     })?;
     Ok(found)
 }
@@ -352,17 +363,33 @@ pub(crate) const FEW: u64 = 16;
 
 /// Returns a random name under `prefix`, where there are more than [`FEW`].
 pub(crate) fn random(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Pair>, CommandError> {
-    let from = rand::rng().random::<u32>();
-    let mut found = row(tx, prefix, from, FEW)?;
-    if (found.len() as u64) < FEW {
-        let more = row(tx, prefix, 0, FEW - found.len() as u64)?;
-        found.extend(more);
+    let mut skip = rand::rng().random_range(0..FEW);
+    match nth(tx, prefix, rand::rng().random(), &mut skip)? {
+        None => nth(tx, prefix, 0, &mut skip),
+        found => Ok(found),
     }
-    Ok(some_of(found, 1).pop())
 }
 
 /// The number of consecutive random names found before, after which all are read.
 const MAX_IN_VAIN: u32 = 32;
+
+/// What goes with a name: a value, or a score.
+pub(crate) trait Bytes {
+    /// Returns the bytes that it takes in memory, besides its own size.
+    fn bytes(&self) -> usize;
+}
+
+impl Bytes for Vec<u8> {
+    fn bytes(&self) -> usize {
+        self.len()
+    }
+}
+
+impl Bytes for f64 {
+    fn bytes(&self) -> usize {
+        0
+    }
+}
 
 /// Returns true if reading `count` random names costs more than reading all.
 pub(crate) fn is_expensive(count: u64, len: u64) -> bool {
@@ -372,13 +399,13 @@ pub(crate) fn is_expensive(count: u64, len: u64) -> bool {
 }
 
 /// Returns `count` of `len` different ones, which `random` returns one by one and `all` at once.
-pub(crate) fn sample<N: Ord + Clone, V>(
+pub(crate) fn sample<V: Bytes>(
     len: u64,
     count: u64,
     tx: &mut Tx<'_>,
-    mut random: impl FnMut(&mut Tx<'_>) -> Result<Option<(N, V)>, CommandError>,
-    all: impl FnOnce(&mut Tx<'_>) -> Result<Vec<(N, V)>, CommandError>,
-) -> Result<Vec<(N, V)>, CommandError> {
+    mut random: impl FnMut(&mut Tx<'_>) -> Result<Option<(Vec<u8>, V)>, CommandError>,
+    all: impl FnOnce(&mut Tx<'_>) -> Result<Vec<(Vec<u8>, V)>, CommandError>,
+) -> Result<Vec<(Vec<u8>, V)>, CommandError> {
     if is_expensive(count, len) {
         return Ok(some_of(all(tx)?, count));
     }
@@ -394,6 +421,10 @@ pub(crate) fn sample<N: Ord + Clone, V>(
             break;
         };
         if names.insert(one.0.clone()) {
+            let (name, value) = &one;
+            let _ = tx.scratch.add(name);
+            let _ = tx.scratch.add_bytes(name.len() + value.bytes());
+            tx.scratch.check()?;
             found.push(one);
             in_vain = 0;
         } else {
@@ -417,6 +448,7 @@ pub(crate) fn some_of<T>(mut all: Vec<T>, count: u64) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::tx::WORK_OF_RECORD;
     use crate::fixture::Fixture;
 
     #[test]
@@ -440,9 +472,16 @@ mod tests {
         let Content::Large { id, .. } = set.content else {
             panic!("small");
         };
-        let found = row(&mut tx, &id.to_be_bytes(), 0, FEW).unwrap();
-        assert_eq!(found.len() as u64, FEW);
+        // The work of looking at twice as many.
+        tx.short = Some(2 * FEW as usize * WORK_OF_RECORD);
         assert!(set.random(&mut tx).unwrap().is_some());
+        tx.short = None;
+        let mut skip = all - 1;
+        let last = nth(&mut tx, &id.to_be_bytes(), 0, &mut skip).unwrap();
+        assert!(last.is_some() && skip == 0);
+        skip = all + 3;
+        let none = nth(&mut tx, &id.to_be_bytes(), 0, &mut skip).unwrap();
+        assert!(none.is_none() && skip == 3);
         let count = 200;
         assert!(!is_expensive(count, all));
         let found = set.sample(&mut tx, count).unwrap();

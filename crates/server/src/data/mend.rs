@@ -9,7 +9,7 @@ use super::clear::SWEPT;
 use super::collection::numbers;
 use super::fields::Pair;
 use super::locks::Patience;
-use super::record::{Kind, Value, expiry_key, is_large};
+use super::record::{Kind, Value, expiry_key, expiry_value, is_large};
 use super::sorted_set;
 use super::spaces::{DATABASES, Space};
 use super::tx::Tx;
@@ -135,7 +135,7 @@ impl Data {
             if let Some(at) = before.expires_at {
                 let noted = expiry_key(at, tx.order.place(db), key);
                 if (tx.get_with(Space::Expiries, &noted, |_| ())?).is_none() {
-                    tx.put(Space::Expiries, &noted, Vec::new(), None)?;
+                    tx.put(Space::Expiries, &noted, expiry_value(key).to_vec(), None)?;
                 }
             }
             let after = Value {

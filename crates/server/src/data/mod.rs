@@ -39,7 +39,7 @@ use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{CommitError, VersionError};
 use bristlecone_store::{CloseError, Keyspace, ReadError, Snapshot, Store, WriteError};
 use cursors::Cursors;
-use locks::Locks;
+use locks::{Held, Locks};
 use spaces::{DATABASES, Keyspaces, Order, Orphans, Space};
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -236,6 +236,19 @@ impl Data {
     #[must_use]
     pub fn len(&self, db: usize) -> u64 {
         self.store.len(self.keyspace(Space::Keys(db), self.order()))
+    }
+
+    /// Waits until the keys are counted, which takes long after a crash.
+    pub(crate) fn count_keys(&self) {
+        // Whichever it is: all are counted together.
+        let _ = self.len(0);
+    }
+
+    /// Locks all keys.
+    pub(crate) fn lock_everything(&self) -> Held<'_> {
+        // Clearing needs the numbers of keys, and nobody is to wait for them at these locks.
+        self.count_keys();
+        self.locks.all()
     }
 
     /// Returns the cursors of `SCAN`.

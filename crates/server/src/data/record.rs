@@ -8,8 +8,10 @@
 //! The store deletes expired records by itself, and knows nothing of elements. The expiry of a
 //! large collection is therefore in its head, and in `Space::Expiries`, where the sweeper finds it.
 
+use crate::data::spaces::DATABASES;
 use crate::error::CommandError;
-use bristlecone_store::Entry;
+use bristlecone_store::{Entry, MAX_KEY_BYTES};
+use sha2::{Digest, Sha256};
 
 /// The bit in the tag of a large collection.
 const LARGE: u8 = 0x80;
@@ -163,13 +165,39 @@ pub fn string_record(parts: &[&[u8]]) -> Vec<u8> {
     record
 }
 
+/// The longest key that an entry in `Space::Expiries` has in its own key. Of a longer one it has a
+/// digest there, and the key is its value.
+const MAX_NOTED: usize = MAX_KEY_BYTES - size_of::<u64>() - size_of::<u16>();
+/// The bit in the place of an entry that has a digest.
+const DIGEST: u16 = 0x8000;
+
 /// Returns the key in `Space::Expiries` of a collection's expiry; `place` is the number of the
 /// database's keyspace.
 pub(crate) fn expiry_key(expires_at: u64, place: usize, key: &[u8]) -> Vec<u8> {
-    [
-        &expires_at.to_be_bytes()[..],
-        &(place as u16).to_be_bytes(),
-        key,
-    ]
-    .concat()
+    let (at, place) = (expires_at.to_be_bytes(), place as u16);
+    if key.len() > MAX_NOTED {
+        let digest = Sha256::digest(key);
+        return [&at[..], &(place | DIGEST).to_be_bytes(), &digest].concat();
+    }
+    [&at[..], &place.to_be_bytes(), key].concat()
+}
+
+/// Returns the value in `Space::Expiries` of the expiry of a collection under `key`.
+pub(crate) fn expiry_value(key: &[u8]) -> &[u8] {
+    if key.len() > MAX_NOTED { key } else { &[] }
+}
+
+/// Splits the key of an entry in `Space::Expiries` into the expiry, the number of the database's
+/// keyspace, and the collection's key; without that if it is the entry's value.
+pub(crate) fn parse_expiry(entry: &[u8]) -> Result<(u64, usize, Option<&[u8]>), CommandError> {
+    let bad = || CommandError::damaged("entry of an expiry");
+    let (at, rest) = entry.split_first_chunk().ok_or_else(bad)?;
+    let (place, key) = rest.split_first_chunk().ok_or_else(bad)?;
+    let (at, place) = (u64::from_be_bytes(*at), u16::from_be_bytes(*place));
+    let key = (place & DIGEST == 0).then_some(key);
+    let place = usize::from(place & !DIGEST);
+    if place >= DATABASES {
+        return Err(bad());
+    }
+    Ok((at, place, key))
 }

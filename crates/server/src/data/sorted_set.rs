@@ -132,6 +132,11 @@ impl SortedSet {
         self.content.len(2)
     }
 
+    /// Returns the bytes that it takes in memory.
+    pub fn held(&self) -> usize {
+        size_of::<Self>() + self.content.held()
+    }
+
     /// Returns true if the key does not exist.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

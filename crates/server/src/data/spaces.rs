@@ -5,6 +5,7 @@
 //!                        key --> tag | LARGE, id, expiry, body      the head of a large collection
 //! keyspace "elements"    id, ... --> ...                its elements: big-endian id, then what the type adds
 //! keyspace "expiries"    expiry, keyspace, key --> ""   expiries of large collections, for the sweeper
+//!                        expiry, keyspace | 0x8000, SHA-256 of the key --> key     of keys too long for that
 //! keyspace "garbage"     id --> ""                      ids whose elements the sweeper deletes
 //! keyspace "databases"   "order" --> 4 bits for each database: its keyspace (8 bytes, big-endian)
 //!                        "swept" --> see `clear.rs`
@@ -38,7 +39,7 @@ pub enum Space {
 pub(crate) type Name = (usize, Vec<u8>);
 
 /// All keyspaces.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Keyspaces {
     pub databases: Vec<Keyspace>,
     pub elements: Keyspace,

@@ -5,7 +5,8 @@
 
 use crate::data::Data;
 use crate::data::locks::Patience;
-use crate::data::spaces::{DATABASES, Space};
+use crate::data::record::parse_expiry;
+use crate::data::spaces::Space;
 use crate::error::{CommandError, Outcome};
 use bristlecone_store::{Batch, WriteError};
 use std::ops::Bound;
@@ -147,16 +148,19 @@ impl Data {
     /// Deletes the collection of an entry in `Space::Expiries` if that is its current expiry, and
     /// the entry in any case.
     pub(crate) fn expire(&self, entry: &[u8]) -> Outcome {
-        let bad = || CommandError::damaged("entry of an expiry");
-        let (at, rest) = entry.split_first_chunk().ok_or_else(bad)?;
-        let (place, key) = rest.split_first_chunk().ok_or_else(bad)?;
-        let (at, place) = (
-            u64::from_be_bytes(*at),
-            usize::from(u16::from_be_bytes(*place)),
-        );
-        if place >= DATABASES {
-            return Err(bad());
-        }
+        let (at, place, key) = parse_expiry(entry)?;
+        let found;
+        let key = match key {
+            Some(key) => key,
+            None => match self.deferring.get(&self.spaces().expiries, entry)? {
+                Some(key) => {
+                    found = key;
+                    &found
+                }
+                // Its collection was just deleted.
+                None => return Ok(()),
+            },
+        };
         // The lock is that of the name in all databases, and prevents them from being swapped.
         let _held = self.locks.keys(std::iter::once((0, key)), Patience::Any);
         let db = self.order().database(place);
@@ -204,6 +208,7 @@ impl Data {
 mod tests {
     use super::*;
     use crate::fixture::{Fixture, put_large};
+    use bristlecone_store::MAX_KEY_BYTES;
     use std::time::Instant;
 
     fn sweep_all(data: &Data) {
@@ -276,6 +281,45 @@ mod tests {
         assert_eq!(data.store().len(&data.spaces().expiries), 1);
         assert_eq!(fixture.call(&data, "pttl later"), ":1000\r\n");
         assert_eq!(fixture.call(&data, "get \"no longer\""), "$1\r\nx\r\n");
+    }
+
+    /// The entry of an expiry was longer than its key, and impossible for the longest keys.
+    #[test]
+    fn collections_under_the_longest_keys_expire() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let entries = || data.store().len(&data.spaces().expiries);
+        let elements = || data.store().len(&data.spaces().elements);
+        for (at, len) in (1..).zip(MAX_KEY_BYTES - 12..=MAX_KEY_BYTES) {
+            let at = 10_000 * at;
+            fixture.at(at);
+            let [one, other] = ["a", "b"].map(|letter| letter.repeat(len));
+            let ok = |line: String, reply: &str| {
+                assert_eq!(fixture.call(&data, &line), format!("{reply}\r\n"), "{len}");
+            };
+            put_large(&data, 0, one.as_bytes(), 5, None);
+            ok(format!("pexpire {one} 1000"), ":1");
+            ok(format!("persist {one}"), ":1");
+            assert_eq!(entries(), 0);
+            ok(format!("pexpire {one} 1000"), ":1");
+            ok(format!("pexpire {one} 2000"), ":1");
+            ok(format!("rename {one} {other}"), "+OK");
+            ok(format!("move {other} 3"), ":1");
+            assert_eq!(entries(), 1);
+            put_large(&data, 0, one.as_bytes(), 5, Some(at + 2000));
+            fixture.at(at + 1999);
+            sweep_all(&data);
+            assert_eq!(
+                (data.len(0), data.len(3), entries(), elements()),
+                (1, 1, 2, 10)
+            );
+            fixture.at(at + 2000);
+            sweep_all(&data);
+            assert_eq!(
+                (data.len(0), data.len(3), entries(), elements()),
+                (0, 0, 0, 0)
+            );
+        }
     }
 
     #[test]

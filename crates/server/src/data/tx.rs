@@ -8,7 +8,7 @@ use super::Data;
 use super::record::Kind;
 use super::spaces::{Name, Order, Space};
 use super::waiting;
-use crate::budget::Scratch;
+use crate::budget::{Part, Scratch};
 use crate::error::{CommandError, Outcome};
 use crate::reply::Out;
 use bristlecone_pmem::media::Auto;
@@ -67,7 +67,7 @@ pub(crate) const MAX_TRANSACTION_BYTES: usize = if cfg!(test) { 4 << 20 } else {
 /// The work of a command that other connections of its thread wait for, in bytes; a read or a
 /// visit of a record counts as [`WORK_OF_RECORD`] more than its value. This takes 1 or 2 ms.
 pub(crate) const SHORT_WORK: usize = 1 << 20;
-const WORK_OF_RECORD: usize = 64;
+pub(crate) const WORK_OF_RECORD: usize = 64;
 
 /// A change to one record.
 #[derive(Debug)]
@@ -114,6 +114,8 @@ pub struct Tx<'d> {
     looked_up: (u64, u64),
     /// The memory of intermediate results.
     pub(crate) scratch: Scratch<'d>,
+    /// The memory of the changes.
+    held: Scratch<'d>,
     /// Its client is able to wait.
     pub(crate) may_wait: bool,
     /// The demand of its client, if that has to wait.
@@ -188,6 +190,7 @@ impl<'d> Tx<'d> {
             short: None,
             looked_up: (0, 0),
             scratch: Scratch::default(),
+            held: Scratch::default(),
             may_wait: false,
             wants: None,
             touched: Vec::new(),
@@ -199,6 +202,17 @@ impl<'d> Tx<'d> {
     #[must_use]
     pub fn data(&self) -> &'d Data {
         self.data
+    }
+
+    /// Counts what it holds as memory of the client that `out` belongs to.
+    pub(crate) fn charge(&mut self, out: &Out<'d>) {
+        self.scratch = out.scratch(Part::Scratch);
+        self.held = out.scratch(Part::Changes);
+    }
+
+    /// Returns true if its client was evicted.
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.held.is_evicted()
     }
 
     /// Announces work on so many bytes.
@@ -333,18 +347,21 @@ impl<'d> Tx<'d> {
             }
         }
         let same = (self.one.as_ref()).is_none_or(|one| one.space == *space && one.key == *key);
+        let more = key.len() + change.put.as_ref().map_or(0, |(value, _)| value.len());
         if self.many.is_none() && same {
             self.one = Some(change);
-            return Ok(());
+            return self.hold(more);
         }
         let (data, order, queued) = (self.data, self.order, self.queued);
         let many = self.snapshot();
-        let more = change.key.len() + change.put.as_ref().map_or(0, |(value, _)| value.len());
+        let (others, bytes) = (many.changes(), many.held().saturating_add(more));
         // A single change is always accepted, as it is without a transaction.
-        if many.changes() > 0 && many.held().saturating_add(more) > MAX_TRANSACTION_BYTES {
+        if others > 0 && bytes > MAX_TRANSACTION_BYTES {
             self.overfull = true;
             return Err(too_large());
         }
+        self.hold(bytes)?;
+        let many = self.snapshot();
         let keyspace = data.keyspace(change.space, order);
         match change.put {
             Some((value, expires_at)) => {
@@ -357,6 +374,12 @@ impl<'d> Tx<'d> {
             many.forget_savepoints();
         }
         Ok(())
+    }
+
+    /// Counts the memory of the changes so far.
+    fn hold(&mut self, bytes: usize) -> Outcome {
+        self.held.reset(bytes);
+        self.held.check()
     }
 
     /// Tells the watchers of `key` that it has changed although its record has not: the elements of

@@ -2,7 +2,7 @@
 //! them. A large collection that is replaced or deleted leaves its id as garbage and its expiry is
 //! removed, in the same commit.
 
-use super::record::{Kind, STRING, Value, expiry_key};
+use super::record::{Kind, STRING, Value, expiry_key, expiry_value};
 use super::spaces::Space;
 use super::tx::Tx;
 use crate::error::{CommandError, Outcome};
@@ -146,7 +146,7 @@ impl Tx<'_> {
             });
             if let Some(at) = value.expires_at.filter(|_| !noted) {
                 let noted = expiry_key(at, self.order.place(db), key);
-                self.put(Space::Expiries, &noted, Vec::new(), None)?;
+                self.put(Space::Expiries, &noted, expiry_value(key).to_vec(), None)?;
             }
             return self.put(Space::Keys(db), key, value.encode(), None);
         }

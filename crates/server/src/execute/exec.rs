@@ -67,7 +67,7 @@ impl Data {
             .iter()
             .any(|queued| queued.command.access() == Access::WriteAll);
         let held = if all {
-            Some(self.locks.all())
+            Some(self.lock_everything())
         } else {
             let of_commands = queued.iter().zip(&args).flat_map(|(queued, args)| {
                 let places = queued.command.spec.keys.places(args).into_iter();
@@ -96,7 +96,7 @@ impl Data {
             out.truncate(mark);
             tx.queued = true;
             tx.short = haste.work();
-            tx.scratch = out.scratch();
+            tx.charge(out);
             out.array(queued.len());
             for (Queued { command, db, .. }, args) in queued.iter().zip(&args) {
                 tx.db = *db;
@@ -105,8 +105,11 @@ impl Data {
                 let (place, end) = (tx.mark(), out.mark());
                 match (command.run)(tx, args, out) {
                     Ok(()) => tx.keep(),
-                    // A transaction that is too large, or takes long, is not committed in part.
-                    Err(e) if tx.overfull || matches!(e, CommandError::Long) => return Err(e),
+                    // A transaction that is too large, or takes long, or whose client was evicted,
+                    // is not committed in part.
+                    Err(e) if tx.overfull || tx.is_evicted() || matches!(e, CommandError::Long) => {
+                        return Err(e);
+                    }
                     Err(e) => {
                         tx.rollback(&place);
                         out.truncate(end);
@@ -124,6 +127,8 @@ impl Data {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Part;
+    use crate::client::Clients;
     use crate::command::{DataFn, ONE};
     use crate::data::Reads;
     use crate::data::record::string_record;
@@ -332,6 +337,77 @@ mod tests {
             "{reply}"
         );
         assert_eq!(fixture.call(&data, "dbsize"), ":1\r\n");
+    }
+
+    /// `SUNIONSTORE` alone was taken back, and `DEL` was committed: the members were lost.
+    #[test]
+    fn nothing_is_done_if_the_client_is_evicted_meanwhile() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let member = "m".repeat(1000);
+        for n in 0..1500 {
+            fixture.call(&data, &format!("sadd s {member}{n}"));
+        }
+        // The second ones hold too much together only.
+        let changes = [3, 4, 5].map(|digit| format!("setrange {digit} 400000 x"));
+        let [a, b, c] = [&changes[0][..], &changes[1], &changes[2]];
+        for lines in [["set a 1", "sunionstore d s s", "del s"], [a, b, c]] {
+            let clients = Clients::default();
+            clients.budget().set_limit(1 << 20);
+            let client = clients.enter(1, "a:1".into(), "b:2".into(), true).unwrap();
+            let mut reply = Vec::new();
+            let mut out = Out::for_client(&mut reply, Protocol::Resp2, &client.account);
+            data.exec(&queued(&lines), &mut Watch::default(), &mut out);
+            assert!(client.is_evicted());
+            assert_eq!(client.account.of(Part::Changes), 0);
+            assert_eq!(fixture.call(&data, "scard s"), ":1500\r\n");
+            assert_eq!(fixture.call(&data, "dbsize"), ":1\r\n");
+        }
+    }
+
+    /// As in Redis 7.0: `LTRIM` changes any list, and `BITFIELD` a string only if it writes another
+    /// integer, or writes to a string that it has made longer.
+    #[test]
+    fn what_counts_as_a_change_counts_as_in_redis() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        for (before, command, changed) in [
+            ("rpush k a b", "ltrim k 0 -1", true),
+            ("rpush k a b", "ltrim k 0 0", true),
+            ("rpush k a b", "ltrim k 1 0", true),
+            ("set other x", "ltrim k 0 -1", false),
+            ("set k ab", "bitfield k set u8 0 97", false),
+            ("set k ab", "bitfield k incrby u8 0 0", false),
+            ("set k ab", "bitfield k get u8 0", false),
+            ("set k ab", "bitfield k set u8 0 98", true),
+            ("set k ab", "bitfield k set u8 0 98 set u8 0 97", true),
+            ("set k ab", "bitfield k set u8 16 0", true),
+            ("set k ab", "bitfield k get u8 16 set u8 0 97", false),
+            ("set k ab", "bitfield k overflow fail set u8 16 256", false),
+            (
+                "set k ab",
+                "bitfield k overflow fail set u8 16 256 set u8 0 97",
+                true,
+            ),
+            ("set other x", "bitfield k set u8 0 0", true),
+            (
+                "set other x",
+                "bitfield k overflow fail set u8 0 256",
+                false,
+            ),
+        ] {
+            fixture.call(&data, "del k");
+            fixture.call(&data, before);
+            let mut watch = Watch::default();
+            data.watch(&mut watch, 0, b"k").unwrap();
+            fixture.call(&data, command);
+            let done = exec(&data, &["set x 1"], &mut watch);
+            assert_eq!(done == "*-1\r\n", changed, "{before}, {command}");
+        }
+        assert_eq!(fixture.call(&data, "strlen k"), ":1\r\n");
+        fixture.call(&data, "set k ab");
+        fixture.call(&data, "bitfield k overflow fail set u8 16 256");
+        assert_eq!(fixture.call(&data, "strlen k"), ":3\r\n");
     }
 
     #[test]

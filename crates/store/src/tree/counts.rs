@@ -249,12 +249,14 @@ impl Counts {
             .insert(number);
     }
 
-    /// The keyspace is no more.
+    /// The keyspace is no more: it has no keys left, and never will have any.
     pub fn remember(&self, number: u32) {
         let forgotten = self.forgotten.write();
         forgotten
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&number);
+        let rest = self.rest.write();
+        rest.unwrap_or_else(PoisonError::into_inner).remove(&number);
     }
 
     /// Returns what a keyspace has.
@@ -361,11 +363,32 @@ impl Counts {
 mod tests {
     use super::*;
 
-    #[test]
-    fn changes_add_up() {
+    fn counts() -> Counts {
         let wall = WallClock::default();
         let recorder = Recorder::new(None, wall.clone());
-        let counts = Counts::new::<bristlecone_pmem::media::Dram>(Arc::default(), recorder, wall);
+        Counts::new::<bristlecone_pmem::media::Dram>(Arc::default(), recorder, wall)
+    }
+
+    /// Clearing a keyspace again and again kept the sums of each of its numbers.
+    #[test]
+    fn a_keyspace_that_is_no_more_takes_no_memory() {
+        let counts = counts();
+        for number in 1000..2000 {
+            counts.add(number, Count::of(3, 0));
+            let mut none = Count::default();
+            none.subtract(Count::of(3, 0));
+            counts.add(number, none);
+            assert_eq!(counts.of(number), Count::default());
+            counts.remember(number);
+        }
+        counts.add(2000, Count::of(3, 0));
+        assert_eq!(counts.rest.read().unwrap().len(), 1);
+        assert_eq!(counts.of(2000).keys, 1);
+    }
+
+    #[test]
+    fn changes_add_up() {
+        let counts = counts();
         let seen = |len, expiry| Seen {
             len,
             expiry,
