@@ -60,9 +60,9 @@ pub(crate) struct Put<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
     /// It was stored, with this cas.
-    Stored(u64),
+    Done(u64),
     /// The condition was not met.
-    NotStored,
+    Refused,
     /// The item was changed.
     Exists,
     /// There is no item.
@@ -199,15 +199,15 @@ impl Items {
                     Mode::Set | Mode::Add => {
                         let record = self.new_record(put);
                         let cas = record.cas;
-                        (Change::Store(record), Stored::Stored(cas))
+                        (Change::Store(record), Stored::Done(cas))
                     }
                     Mode::Cas => (Change::Keep, Stored::NotFound),
-                    _ => (Change::Keep, Stored::NotStored),
+                    _ => (Change::Keep, Stored::Refused),
                 };
             };
             let is_same = put.cas == old.cas;
             let record = match put.mode {
-                Mode::Add => return (Change::Keep, Stored::NotStored),
+                Mode::Add => return (Change::Keep, Stored::Refused),
                 Mode::Set | Mode::Replace => self.new_record(put),
                 Mode::Cas if put.cas != 0 && is_same => self.new_record(put),
                 Mode::Cas if put.stale && put.cas != 0 && put.cas < old.cas => {
@@ -228,7 +228,7 @@ impl Items {
                     }
                     let len = old.value.len() + put.value.len();
                     if size(put.key.len(), old.flags, len) > self.limits.item {
-                        return (Change::Keep, Stored::NotStored);
+                        return (Change::Keep, Stored::Refused);
                     }
                     let parts = if put.mode == Mode::Append {
                         [old.value, put.value]
@@ -244,14 +244,14 @@ impl Items {
                 }
             };
             let cas = record.cas;
-            (Change::Store(record), Stored::Stored(cas))
+            (Change::Store(record), Stored::Done(cas))
         })?;
         if put.mode == Mode::Cas {
             match stored {
-                Stored::Stored(_) => add(&counters.cas_hits, 1),
+                Stored::Done(_) => add(&counters.cas_hits, 1),
                 Stored::Exists => add(&counters.cas_badval, 1),
                 Stored::NotFound => add(&counters.cas_misses, 1),
-                Stored::NotStored => {}
+                Stored::Refused => {}
             }
         }
         Ok(stored)

@@ -329,19 +329,15 @@ impl Items {
             }
             Err(Damaged) => Err(ItemError::Damaged),
         };
-        let found = match store.get_within(&self.keyspace, key, SHORT_WORK as u64, &mut look)? {
-            None => return Ok(None),
+        match store.get_within(&self.keyspace, key, SHORT_WORK as u64, &mut look)? {
+            None => Ok(None),
             Some(Ok(found)) => found,
             // A long value is read where other connections do not wait.
             Some(Err(_longer)) => {
                 let read = || store.get_with(&self.keyspace, key, look);
-                match tokio::task::block_in_place(read)? {
-                    None => return Ok(None),
-                    Some(found) => found,
-                }
+                tokio::task::block_in_place(read)?.unwrap_or(Ok(None))
             }
-        };
-        found
+        }
     }
 
     /// Calls `f` with the item of each key, in order, until `f` breaks or a long value comes, which

@@ -319,7 +319,7 @@ impl Memcached {
         let items = &self.items;
         let stored = Self::perhaps_long(value.len(), || items.store(now, &put));
         match stored {
-            Ok(Stored::Stored(cas)) => {
+            Ok(Stored::Done(cas)) => {
                 if !quiet {
                     self.answer(
                         out,
@@ -333,7 +333,7 @@ impl Memcached {
             }
             Ok(Stored::Exists) => self.refuse(server, out, head, Status::Exists),
             Ok(Stored::NotFound) => self.refuse(server, out, head, Status::NotFound),
-            Ok(Stored::NotStored) => {
+            Ok(Stored::Refused) => {
                 let status = match put.mode {
                     Mode::Add => Status::Exists,
                     Mode::Replace => Status::NotFound,

@@ -402,8 +402,8 @@ impl Memcached {
             }
         };
         let (code, cas) = match stored {
-            Stored::Stored(cas) => ("HD", cas),
-            Stored::NotStored => ("NS", 0),
+            Stored::Done(cas) => ("HD", cas),
+            Stored::Refused => ("NS", 0),
             Stored::Exists => ("EX", 0),
             Stored::NotFound => ("NF", 0),
         };

@@ -301,7 +301,7 @@ impl Memcached {
         Self::perhaps_long(bytes, || {
             if let [put] = puts {
                 return vec![items.store(now, put).map(|stored| match stored {
-                    Stored::Stored(cas) => cas,
+                    Stored::Done(cas) => cas,
                     _ => 0,
                 })];
             }
@@ -312,7 +312,7 @@ impl Memcached {
                     .iter()
                     .map(|put| {
                         let stored = items.store(now, put)?;
-                        Ok(if let Stored::Stored(cas) = stored {
+                        Ok(if let Stored::Done(cas) = stored {
                             cas
                         } else {
                             0

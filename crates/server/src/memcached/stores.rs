@@ -86,8 +86,8 @@ impl Memcached {
                 out,
                 no_reply,
                 match stored {
-                    Stored::Stored(_) => "STORED",
-                    Stored::NotStored => "NOT_STORED",
+                    Stored::Done(_) => "STORED",
+                    Stored::Refused => "NOT_STORED",
                     Stored::Exists => "EXISTS",
                     Stored::NotFound => "NOT_FOUND",
                 },
