@@ -317,9 +317,9 @@ impl Memcached {
         let items = &self.items;
         items.change(now, &flags.key, |item| {
             let Some(item) = item else {
-                let Some(_) = flags.vivify else {
+                if flags.vivify.is_none() {
                     return (Change::Keep, miss());
-                };
+                }
                 let new = Item {
                     flags: 0,
                     cas: items.next_cas(),
@@ -359,7 +359,7 @@ impl Memcached {
             return (end, Next::More);
         };
         let now = self.items.now();
-        let parsed = self.parse_meta_set(server, words, (length, now));
+        let parsed = self.parse_meta_set(server, words, now);
         let (flags, put) = match &parsed {
             Ok((flags, put)) => (flags, put),
             Err(text) => {
@@ -427,7 +427,7 @@ impl Memcached {
         &self,
         server: &Server,
         words: &Words<'a>,
-        (_length, now): (usize, u64),
+        now: u64,
     ) -> Result<(Flags<'a>, Put<'static>), String> {
         let flags = Flags::parse(words, 3, now)?;
         let mut mode = match flags.mode {
