@@ -103,6 +103,9 @@ pub trait Stored: ToOwned {
     const RECORDS: bool;
     /// True if an index leaves a sum of such keys or values when it is closed.
     const SUMMED: bool = false;
+    /// True if [`make`](Self::make) allocates a record, so that it is called only if that is likely
+    /// to be kept.
+    const ALLOCATES: bool = Self::RECORDS;
 
     /// Returns the length in bytes, for limits; 8 for numbers.
     fn bytes(&self) -> usize;

@@ -178,9 +178,14 @@ session_call!(
     |session| session.make_room(bytes)
 );
 session_call!(
+    /// Checks that memtables of the last session are of the database with this identity.
+    bristlecone_session_check_owner(owner: u64),
+    |session| session.check_owner(owner)
+);
+session_call!(
     /// Makes the session's memtables valid, and frees those of the last one.
-    bristlecone_session_publish(),
-    |session| session.publish()
+    bristlecone_session_publish(owner: u64),
+    |session| session.publish(owner)
 );
 session_call!(
     /// Notes that a column family was dropped.

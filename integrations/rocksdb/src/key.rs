@@ -380,6 +380,7 @@ impl<O: KeyOrder> Stored for EntryKey<O> {
     type Word = u64;
     const KIND: DataKind = DataKind::Bytes;
     const RECORDS: bool = true;
+    const ALLOCATES: bool = false;
 
     fn bytes(&self) -> usize {
         self.bytes.len()
