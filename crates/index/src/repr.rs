@@ -154,6 +154,12 @@ pub trait Stored: ToOwned {
     /// Returns the offset of the block that `word` leads to, if it leads to one.
     fn block(word: Self::Word) -> Option<u64>;
 
+    /// Returns the offset of what `word` leads to, a block or not, to prefetch it.
+    #[inline(always)]
+    fn place(word: Self::Word) -> Option<u64> {
+        Self::block(word)
+    }
+
     /// Checks the record of `word`, checksum included. Returns the number of records (0 or 1) that
     /// are whole.
     ///

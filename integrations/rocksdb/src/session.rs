@@ -135,13 +135,18 @@ impl Session {
             media.reserve = options.max_bytes;
         }
         let pool_options = PoolOptions { media };
-        let made = Pool::<Auto>::create(&options.path, &pool_options);
-        let pool = match made {
-            Err(OpenError::Exists(_)) if !options.scratch => {
-                Pool::open(&options.path, &pool_options)
+        let path = &options.path;
+        let pool = if options.scratch {
+            Pool::<Auto>::create(path, &pool_options)?
+        } else {
+            match Pool::<Auto>::open(path, &pool_options) {
+                Err(OpenError::NotFound(_)) => {
+                    make_pool(path, &pool_options)?;
+                    Pool::open(path, &pool_options)?
+                }
+                opened => opened?,
             }
-            made => made,
-        }?;
+        };
         let directory = match pool.open_root(DIRECTORY, Some(&kind(DIRECTORY))) {
             Ok(root) => root,
             Err(RootError::NotFound(_)) if pool.roots().is_empty() => {
@@ -512,7 +517,26 @@ impl Drop for Session {
     }
 }
 
-/// Removes the files of a scratch pool.
+/// Makes an empty pool, which is at `path` once it is whole: a kill leaves none there.
+fn make_pool(path: &Path, options: &PoolOptions) -> Result<(), Fault> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    // What an earlier attempt left, which nothing has been written to.
+    remove_pool(&new);
+    drop(Pool::<Auto>::create(&new, options)?);
+    // The pool was closed, so its journal holds nothing more.
+    let _ = std::fs::remove_file(journal_path(&new));
+    let failed = |e| Fault::from(OpenError::io(path, "rename", e));
+    std::fs::rename(&new, path).map_err(failed)?;
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let folder = std::fs::File::open(folder.unwrap_or(Path::new("."))).map_err(failed)?;
+    folder.sync_all().map_err(failed)
+}
+
+/// Removes the files of a pool.
 fn remove_pool(path: &Path) {
     // A file that is left is in the way of the next scratch pool there, which says so.
     let _ = std::fs::remove_file(path);

@@ -3,7 +3,7 @@
 use bristlecone_rocksdb::memtable::Memtable;
 use bristlecone_rocksdb::replay::Replay;
 use bristlecone_rocksdb::session::{Options, Session};
-use bristlecone_rocksdb::table::{From, Kind};
+use bristlecone_rocksdb::table::{Kind, Start};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -190,7 +190,7 @@ fn scans_go_both_ways_from_any_key() {
         key.pop();
         key
     };
-    let seen = |from: From<'_>, up: bool| {
+    let seen = |from: Start<'_>, up: bool| {
         let mut found = 0;
         memtable.scan(from, up, &mut |_| {
             found += 1;
@@ -198,13 +198,13 @@ fn scans_go_both_ways_from_any_key() {
         });
         found
     };
-    assert_eq!(seen(From::End, true), 1000);
-    assert_eq!(seen(From::End, false), 1000);
+    assert_eq!(seen(Start::End, true), 1000);
+    assert_eq!(seen(Start::End, false), 1000);
     let newest = key("k100", 601);
-    assert_eq!(seen(From::At(&newest), true), 800);
-    assert_eq!(seen(From::After(&newest), true), 799);
-    assert_eq!(seen(From::At(&newest), false), 201);
-    assert_eq!(seen(From::After(&newest), false), 200);
+    assert_eq!(seen(Start::At(&newest), true), 800);
+    assert_eq!(seen(Start::After(&newest), true), 799);
+    assert_eq!(seen(Start::At(&newest), false), 201);
+    assert_eq!(seen(Start::After(&newest), false), 200);
     // A lookup sees the newest version up to its own sequence number.
     for (sequence, version) in [(u64::MAX >> 8, Some(601)), (600, Some(101)), (100, None)] {
         let found = memtable.get(&key("k100", sequence));
