@@ -33,6 +33,9 @@ pub struct Options {
     /// Only builds.
     #[arg(long)]
     build_only: bool,
+    /// Builds the part in Rust unoptimised, and without the divided skip list.
+    #[arg(long, conflicts_with = "bench")]
+    quick: bool,
     /// Builds the C++ part with a sanitizer: `address`, `thread` or `undefined`.
     #[arg(long, value_name = "NAME")]
     sanitizer: Option<String>,
@@ -46,7 +49,7 @@ pub fn run(options: &Options) -> Outcome {
     {
         tools::apt_install(&PACKAGES, None)?;
     }
-    let built = build(options.sanitizer.as_deref())?;
+    let built = build(options)?;
     say(format!("built {}", built.display()));
     if options.build_only {
         return Ok(());
@@ -64,7 +67,7 @@ pub fn run(options: &Options) -> Outcome {
         tools::run(test("kill", folder).args(["--kills", &number(options.kills.into())]))?;
     }
     if options.sanitizer.is_none() {
-        db_bench(&built)?;
+        db_bench(&built, options.quick)?;
     }
     if options.bench {
         for folder in [&shm, &options.disk] {
@@ -115,7 +118,7 @@ fn build(sanitizer: Option<&str>) -> Outcome<PathBuf> {
             .args(["-shared", "-fPIC", "-fvisibility-inlines-hidden", "-o"])
             .arg(&library)
             .args(sources)
-            .arg(target.join("release/libbristlecone_rocksdb.a"))
+            .arg(archive)
             .args(["-lrocksdb", "-ldl", "-lm"]),
     )?;
     for name in ["faults", "random", "kill", "bench"] {

@@ -103,6 +103,9 @@ pub trait Stored: ToOwned {
     const RECORDS: bool;
     /// True if an index leaves a sum of such keys or values when it is closed.
     const SUMMED: bool = false;
+    /// True if [`make`](Self::make) allocates a record, so that it is called only if that is likely
+    /// to be kept.
+    const ALLOCATES: bool = Self::RECORDS;
 
     /// Returns the length in bytes, for limits; 8 for numbers.
     fn bytes(&self) -> usize;
@@ -150,6 +153,12 @@ pub trait Stored: ToOwned {
 
     /// Returns the offset of the block that `word` leads to, if it leads to one.
     fn block(word: Self::Word) -> Option<u64>;
+
+    /// Returns the offset of what `word` leads to, a block or not, to prefetch it.
+    #[inline(always)]
+    fn place(word: Self::Word) -> Option<u64> {
+        Self::block(word)
+    }
 
     /// Checks the record of `word`, checksum included. Returns the number of records (0 or 1) that
     /// are whole.

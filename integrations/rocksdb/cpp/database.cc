@@ -367,10 +367,29 @@ class Replay {
   std::map<uint32_t, ColumnFamilyHandle*> families_;
 };
 
+// Returns a number that tells databases apart (FNV-1a of the identity), not 0.
+uint64_t OwnerOf(const std::string& identity) {
+  uint64_t hash = 0xCBF29CE484222325;
+  for (char c : identity) {
+    hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3;
+  }
+  return hash == 0 ? 1 : hash;
+}
+
 // Replays, makes the new memtables count, and lets compactions go on.
 Status Recover(DB* db, const std::shared_ptr<Pool>& pool, const std::vector<ColumnFamilyHandle*>& handles,
                const std::vector<bool>& compacts) {
-  Status s = Replay(db, pool, handles).Run();
+  std::string identity;
+  Status s = db->GetDbIdentity(identity);
+  if (!s.ok()) {
+    return s;
+  }
+  const uint64_t owner = OwnerOf(identity);
+  bristlecone_fault fault;
+  if (!bristlecone_session_check_owner(pool->session(), owner, &fault)) {
+    return ToStatus(fault);
+  }
+  s = Replay(db, pool, handles).Run();
   if (s.ok()) {
     s = pool->Spills();
   }
@@ -381,8 +400,7 @@ Status Recover(DB* db, const std::shared_ptr<Pool>& pool, const std::vector<Colu
   if (!s.ok()) {
     return s;
   }
-  bristlecone_fault fault;
-  if (!bristlecone_session_publish(pool->session(), &fault)) {
+  if (!bristlecone_session_publish(pool->session(), owner, &fault)) {
     return ToStatus(fault);
   }
   pool->SetReplaying(false);

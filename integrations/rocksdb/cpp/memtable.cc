@@ -4,6 +4,7 @@
 
 #include <rocksdb/slice.h>
 
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -138,41 +139,82 @@ int32_t Compare(const void* context, const uint8_t* a, const uint8_t* b) {
 // an iterator's memory is kept when it is destroyed, and serves the thread's next one.
 struct Parked {
   void* memory = nullptr;
-  ~Parked() { std::free(memory); }
+  ~Parked() {
+    std::free(memory);
+    memory = nullptr;
+  }
 };
 
 thread_local Parked parked;
 
+// Bytes of an iterator, of either kind.
+constexpr size_t kIteratorBytes = 1024;
+
+class Iterator;
+
+// The iterator of this thread's last MemTableRep::Get, which RocksDB neither destroys nor frees. The
+// next one takes its place.
+struct Place {
+  alignas(std::max_align_t) unsigned char memory[kIteratorBytes];
+  Iterator* live = nullptr;
+  ~Place();
+  void* Clear();
+};
+
+thread_local Place place;
+
 // What both kinds of iterators have: their memory.
 class Iterator : public MemTableRep::Iterator {
  public:
+  explicit Iterator(bool in_place) : in_place_(in_place) {
+    if (in_place) {
+      place.live = this;
+    }
+  }
   ~Iterator() override {
-    std::free(parked.memory);
-    parked.memory = this;
+    if (in_place_) {
+      place.live = nullptr;
+    } else {
+      std::free(parked.memory);
+      parked.memory = this;
+    }
   }
 
   static void* operator new(size_t size) {
-    // One size for both kinds.
-    constexpr size_t kSize = 1024;
-    if (size > kSize) {
+    if (size > kIteratorBytes) {
       throw std::bad_alloc();
     }
     void* memory = parked.memory;
     parked.memory = nullptr;
-    if (memory == nullptr && (memory = std::malloc(kSize)) == nullptr) {
+    if (memory == nullptr && (memory = std::malloc(kIteratorBytes)) == nullptr) {
       throw std::bad_alloc();
     }
     return memory;
   }
+  static void* operator new(size_t, void* memory) { return memory; }
   static void operator delete(void*) {}
+  static void operator delete(void*, void*) {}
+
+ private:
+  const bool in_place_;
 };
+
+void* Place::Clear() {
+  if (live != nullptr) {
+    live->~Iterator();
+  }
+  return memory;
+}
+
+Place::~Place() { Clear(); }
 
 // Reads some entries at a time. Entries that are inserted meanwhile may be missed: a reader sees
 // those up to a sequence number, all of which are there before it begins.
 class PoolIterator final : public Iterator {
  public:
   // `point` is for MemTableRep::Get: after Seek there is one entry of the same user key, or none.
-  PoolIterator(const bristlecone_memtable* memtable, bool point) : memtable_(memtable), point_(point) {}
+  PoolIterator(const bristlecone_memtable* memtable, bool point, bool in_place)
+      : Iterator(in_place), memtable_(memtable), point_(point) {}
 
   bool Valid() const override { return at_ < count_; }
   const char* key() const override { return reinterpret_cast<const char*>(entries_[at_]); }
@@ -242,11 +284,15 @@ class PoolIterator final : public Iterator {
   const uint8_t* entries_[kMost];
 };
 
+static_assert(sizeof(PoolIterator) <= kIteratorBytes);
+
 // Entries of the pool, and those of DRAM.
 class MergedIterator final : public Iterator {
  public:
-  MergedIterator(MemTableRep::Iterator* a, MemTableRep::Iterator* b, const MemTableRep::KeyComparator& comparator)
-      : both_{std::unique_ptr<MemTableRep::Iterator>(a), std::unique_ptr<MemTableRep::Iterator>(b)},
+  MergedIterator(MemTableRep::Iterator* a, MemTableRep::Iterator* b, const MemTableRep::KeyComparator& comparator,
+                 bool in_place)
+      : Iterator(in_place),
+        both_{std::unique_ptr<MemTableRep::Iterator>(a), std::unique_ptr<MemTableRep::Iterator>(b)},
         comparator_(comparator) {}
 
   bool Valid() const override { return both_[current_]->Valid(); }
@@ -435,9 +481,13 @@ class Rep final : public MemTableRep {
   MemTableRep::Iterator* NewIterator(bool point) {
     MemTableRep* spill = spill_.load(std::memory_order_acquire);
     if (spill == nullptr) {
-      return new PoolIterator(memtable_, point);
+      return point ? new (place.Clear()) PoolIterator(memtable_, true, true)
+                   : new PoolIterator(memtable_, false, false);
     }
-    return new MergedIterator(new PoolIterator(memtable_, false), spill->GetIterator(nullptr), comparator_);
+    MemTableRep::Iterator* pool = new PoolIterator(memtable_, false, false);
+    MemTableRep::Iterator* dram = spill->GetIterator(nullptr);
+    return point ? new (place.Clear()) MergedIterator(pool, dram, comparator_, true)
+                 : new MergedIterator(pool, dram, comparator_, false);
   }
 
   // Returns the memtable in DRAM that takes what the pool has no room for.

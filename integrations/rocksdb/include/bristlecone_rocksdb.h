@@ -50,7 +50,8 @@ bristlecone_session* bristlecone_session_open(bristlecone_bytes path, uint64_t m
 void bristlecone_session_close(bristlecone_session*);
 bool bristlecone_session_commit(const bristlecone_session*, bristlecone_fault*);
 bool bristlecone_session_make_room(const bristlecone_session*, uint64_t bytes, bristlecone_fault*);
-bool bristlecone_session_publish(const bristlecone_session*, bristlecone_fault*);
+bool bristlecone_session_check_owner(const bristlecone_session*, uint64_t owner, bristlecone_fault*);
+bool bristlecone_session_publish(const bristlecone_session*, uint64_t owner, bristlecone_fault*);
 bool bristlecone_session_drop_family(const bristlecone_session*, uint32_t family, bristlecone_fault*);
 bool bristlecone_session_begin_batch(const bristlecone_session*, uint64_t base, bristlecone_fault*);
 bool bristlecone_session_end_batch(const bristlecone_session*, bool failed);

@@ -10,7 +10,7 @@ use crate::key::{Comparator, CompareFunction};
 use crate::memtable::Memtable;
 use crate::replay::{Replay, Sequences};
 use crate::session::{Options, Session};
-use crate::table::{From, Kind};
+use crate::table::{Kind, Start};
 use std::ffi::{OsStr, c_char, c_void};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
@@ -178,9 +178,14 @@ session_call!(
     |session| session.make_room(bytes)
 );
 session_call!(
+    /// Checks that memtables of the last session are of the database with this identity.
+    bristlecone_session_check_owner(owner: u64),
+    |session| session.check_owner(owner)
+);
+session_call!(
     /// Makes the session's memtables valid, and frees those of the last one.
-    bristlecone_session_publish(),
-    |session| session.publish()
+    bristlecone_session_publish(owner: u64),
+    |session| session.publish(owner)
 );
 session_call!(
     /// Notes that a column family was dropped.
@@ -295,9 +300,9 @@ pub unsafe extern "C" fn bristlecone_memtable_scan(
     // SAFETY: as the module's head says.
     let key = unsafe { key.get() };
     let from = match (key.is_empty(), after) {
-        (true, _) => From::End,
-        (false, true) => From::After(key),
-        (false, false) => From::At(key),
+        (true, _) => Start::End,
+        (false, true) => Start::After(key),
+        (false, false) => Start::At(key),
     };
     let mut found = 0;
     let scanned = caught(|| {

@@ -380,6 +380,7 @@ impl<O: KeyOrder> Stored for EntryKey<O> {
     type Word = u64;
     const KIND: DataKind = DataKind::Bytes;
     const RECORDS: bool = true;
+    const ALLOCATES: bool = false;
 
     fn bytes(&self) -> usize {
         self.bytes.len()
@@ -416,7 +417,13 @@ impl<O: KeyOrder> Stored for EntryKey<O> {
         record::check(heap.pool().pm(), word & OFFSET_MASK)
     }
 
-    fn block(word: u64) -> Option<u64> {
+    // Records lie one after the other in blocks of the memtable.
+    fn block(_word: u64) -> Option<u64> {
+        None
+    }
+
+    #[inline(always)]
+    fn place(word: u64) -> Option<u64> {
         Some(word & OFFSET_MASK)
     }
 

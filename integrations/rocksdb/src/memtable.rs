@@ -3,7 +3,7 @@
 use crate::error::{Fault, FaultKind};
 use crate::record::Records;
 use crate::session::{Session, table_name};
-use crate::table::{From, Kind, Order, Table, table};
+use crate::table::{Kind, Order, Start, Table, table};
 use bristlecone_index::InsertError;
 use bristlecone_pmem::sync::lock;
 use std::ops::ControlFlow;
@@ -123,7 +123,7 @@ impl Memtable {
     /// Calls `visit` with entries in order, upwards or downwards, until it breaks.
     pub fn scan(
         &self,
-        from: From<'_>,
+        from: Start<'_>,
         up: bool,
         visit: &mut dyn FnMut(*const u8) -> ControlFlow<()>,
     ) {

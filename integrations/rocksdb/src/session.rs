@@ -4,6 +4,7 @@
 //! root "rocksdb"    words 0: generation that is valid
 //!                         1, 2: 1 + last sequence number before a batch that is being written,
 //!                            of even and odd generations; 0 if there is none
+//!                         3: hash of the database's identity, 0 for none yet
 //!                         8 + 2 i: memtable in slot i, 0 if there is none:
 //!                            | column family (32) | generation (30) | flushed (1) | 1 |
 //!                         9 + 2 i: number of the file that its flush writes, 0 if none has begun
@@ -53,6 +54,7 @@ const DIRECTORY: &str = "rocksdb";
 const FORMAT: u32 = 1;
 const VALID: usize = 0;
 const BATCH: usize = 1;
+const OWNER: usize = 3;
 const TABLES: usize = 8;
 const FLUSHED: u64 = 2;
 const GENERATIONS: u64 = (1 << 30) - 1;
@@ -133,13 +135,18 @@ impl Session {
             media.reserve = options.max_bytes;
         }
         let pool_options = PoolOptions { media };
-        let made = Pool::<Auto>::create(&options.path, &pool_options);
-        let pool = match made {
-            Err(OpenError::Exists(_)) if !options.scratch => {
-                Pool::open(&options.path, &pool_options)
+        let path = &options.path;
+        let pool = if options.scratch {
+            Pool::<Auto>::create(path, &pool_options)?
+        } else {
+            match Pool::<Auto>::open(path, &pool_options) {
+                Err(OpenError::NotFound(_)) => {
+                    make_pool(path, &pool_options)?;
+                    Pool::open(path, &pool_options)?
+                }
+                opened => opened?,
             }
-            made => made,
-        }?;
+        };
         let directory = match pool.open_root(DIRECTORY, Some(&kind(DIRECTORY))) {
             Ok(root) => root,
             Err(RootError::NotFound(_)) if pool.roots().is_empty() => {
@@ -215,7 +222,7 @@ impl Session {
         session.make_room(0)?;
         session.commit()?;
         if scratch {
-            session.publish()?;
+            session.publish(0)?;
         }
         Ok(session)
     }
@@ -352,14 +359,39 @@ impl Session {
         word.load(self.pm(), Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Makes the session's memtables valid, and frees those before. What these held is in the new
-    /// ones, or in files.
+    /// Checks that memtables of the last session, if there are any, are of the database with this
+    /// identity.
+    ///
+    /// # Errors
+    /// [`Fault`]: they are of another.
+    pub fn check_owner(&self, owner: u64) -> Result<(), Fault> {
+        // ORDERING: Relaxed; nothing writes to it meanwhile.
+        let found = self
+            .directory
+            .word(OWNER)
+            .load(self.pm(), Ordering::Relaxed);
+        if found == owner || found == 0 || self.old().is_empty() {
+            return Ok(());
+        }
+        let path = self.pool.path().display();
+        let what = format!(
+            "pool {path} holds writes of another database, which that has not flushed; name another \
+             pool, or remove this one if they are not wanted"
+        );
+        Err(Fault::new(FaultKind::Invalid, what))
+    }
+
+    /// Makes the session's memtables valid, as those of the database with this identity, and frees
+    /// those before. What these held is in the new ones, or in files.
     ///
     /// # Errors
     /// [`Fault`]: the disk refused.
-    pub fn publish(&self) -> Result<(), Fault> {
+    pub fn publish(&self, owner: u64) -> Result<(), Fault> {
         let old = self.old();
         let pm = self.pm();
+        // PERSIST: (in `publish`) the owner, before memtables of its count. It is the same one if
+        // there are any before.
+        self.directory.word(OWNER).publish(pm, owner);
         // PERSIST: the new memtables, before they count.
         pm.fence();
         // PERSIST: (in `publish`) the new memtables count, and the old ones no longer do.
@@ -485,7 +517,26 @@ impl Drop for Session {
     }
 }
 
-/// Removes the files of a scratch pool.
+/// Makes an empty pool, which is at `path` once it is whole: a kill leaves none there.
+fn make_pool(path: &Path, options: &PoolOptions) -> Result<(), Fault> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    // What an earlier attempt left, which nothing has been written to.
+    remove_pool(&new);
+    drop(Pool::<Auto>::create(&new, options)?);
+    // The pool was closed, so its journal holds nothing more.
+    let _ = std::fs::remove_file(journal_path(&new));
+    let failed = |e| Fault::from(OpenError::io(path, "rename", e));
+    std::fs::rename(&new, path).map_err(failed)?;
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let folder = std::fs::File::open(folder.unwrap_or(Path::new("."))).map_err(failed)?;
+    folder.sync_all().map_err(failed)
+}
+
+/// Removes the files of a pool.
 fn remove_pool(path: &Path) {
     // A file that is left is in the way of the next scratch pool there, which says so.
     let _ = std::fs::remove_file(path);

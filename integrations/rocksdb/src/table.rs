@@ -34,7 +34,7 @@ pub type Order = Option<Comparator>;
 
 /// Where a scan begins.
 #[derive(Clone, Copy, Debug)]
-pub enum From<'k> {
+pub enum Start<'k> {
     /// At the first or, downwards, the last entry.
     End,
     /// At this key, or the next one after it.
@@ -55,7 +55,7 @@ pub trait Table: Send + Sync {
     fn get(&self, key: &[u8]) -> Option<*const u8>;
 
     /// Calls `visit` with entries in order, upwards or downwards, until it breaks.
-    fn scan(&self, from: From<'_>, up: bool, visit: &mut dyn FnMut(*const u8) -> ControlFlow<()>);
+    fn scan(&self, from: Start<'_>, up: bool, visit: &mut dyn FnMut(*const u8) -> ControlFlow<()>);
 
     /// Checks the index.
     ///
@@ -180,14 +180,14 @@ impl<I> Of<I> {
 /// As [`Table`], for the order that a type of keys has.
 fn scan_index<O: KeyOrder>(
     index: &impl Design<O>,
-    from: From<'_>,
+    from: Start<'_>,
     up: bool,
     visit: &mut dyn FnMut(*const u8) -> ControlFlow<()>,
 ) {
     let bound = match from {
-        From::End => Some(Bound::Unbounded),
-        From::At(key) => EntryKey::<O>::new(key).map(Bound::Included),
-        From::After(key) => EntryKey::<O>::new(key).map(Bound::Excluded),
+        Start::End => Some(Bound::Unbounded),
+        Start::At(key) => EntryKey::<O>::new(key).map(Bound::Included),
+        Start::After(key) => EntryKey::<O>::new(key).map(Bound::Excluded),
     };
     let Some(bound) = bound else { return };
     let visit = |key: &EntryKey<O>, _: &u64| visit(key.bytes().as_ptr());
@@ -218,7 +218,7 @@ macro_rules! table {
 
             fn scan(
                 &self,
-                from: From<'_>,
+                from: Start<'_>,
                 up: bool,
                 visit: &mut dyn FnMut(*const u8) -> ControlFlow<()>,
             ) {
@@ -313,7 +313,7 @@ pub fn table(
 pub fn entries(table: &dyn Table, pool: &Pool<Auto>) -> Result<Vec<(u64, u64)>, Fault> {
     let pm = pool.pm();
     let (mut entries, mut wrong) = (Vec::new(), None);
-    table.scan(From::End, true, &mut |at| {
+    table.scan(Start::End, true, &mut |at| {
         let off = (at.addr() - pm.base().addr() - record::HEADER) as u64;
         let parsed = record::check(pm, off).map(|()| record::entry(pm, off).and_then(Entry::parse));
         match parsed {

@@ -154,6 +154,7 @@ void Damaged(const std::string& folder) {
     changed = bytes;
     changed[random() % changed.size()] ^= static_cast<char>(1 + random() % 255);
     std::filesystem::remove_all(at + "/copy");
+    // (IDENTITY with it, so that the pool is its own.)
     std::filesystem::copy(at + "/db", at + "/copy", std::filesystem::copy_options::recursive);
     std::ofstream(pool, std::ios::binary | std::ios::trunc) << changed;
     Status s = Open(Base(), at + "/copy", {pool}, &db);
@@ -180,6 +181,10 @@ void Refused(const std::string& folder) {
   DB* other;
   CHECK(Open(Base(), at + "/other", {at + "/pool"}, &other).IsIOError());
   CHECK(Open(Base(), at + "/other", {at + "/no/folder"}, &other).IsIOError());
+  CHECK_OK(db->Put(WriteOptions(), "k", "v"));
+  delete db;
+  CHECK(Open(Base(), at + "/other", {at + "/pool"}, &other).IsInvalidArgument());
+  CHECK_OK(Open(Base(), at + "/db", {at + "/pool"}, &db));
   Options options = Base();
   options.inplace_update_support = true;
   CHECK(Open(options, at + "/other", {at + "/pool2"}, &other).IsInvalidArgument());

@@ -78,7 +78,7 @@ where
             return;
         }
         D::candidates(self, self.leaf(at.leaf), hash, |key, value| {
-            if let Some(off) = K::block(key) {
+            if let Some(off) = K::place(key) {
                 cpu::prefetch(self.base.wrapping_add(off as usize), LINE);
             }
             self.announce(value, ahead);

@@ -81,7 +81,7 @@ where
         let pin = Self::pin();
         let guard = pin.guard();
         let hash = key.hash();
-        if Self::RECORDS {
+        if K::ALLOCATES || V::ALLOCATES {
             // Records are made before the lock is taken, but only if the operation can succeed.
             if self.find_word(key, guard).is_some() {
                 match present {

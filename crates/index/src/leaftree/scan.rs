@@ -243,7 +243,7 @@ where
 
     #[inline(always)]
     fn prefetch_key(&self, key: K::Word) {
-        if let Some(off) = K::block(key) {
+        if let Some(off) = K::place(key) {
             cpu::prefetch(self.base.wrapping_add(off as usize), LINE);
         }
     }
