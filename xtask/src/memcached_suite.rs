@@ -259,9 +259,11 @@ pub fn run(programs: Option<&Path>, tests: &[String]) -> Outcome {
         "{passed} passed, {} failed, {left_out} left out",
         failed.len()
     );
-    if failed.is_empty() {
-        Ok(())
-    } else {
-        Err(format!("failed: {}", failed.join(", ")))
+    if !failed.is_empty() {
+        return Err(format!("failed: {}", failed.join(", ")));
     }
+    if tests.is_empty() {
+        is_capable(&program)?;
+    }
+    Ok(())
 }

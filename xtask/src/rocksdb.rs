@@ -78,19 +78,31 @@ pub fn run(options: &Options) -> Outcome {
 }
 
 /// Builds library and tests. Returns their folder.
-fn build(sanitizer: Option<&str>) -> Outcome<PathBuf> {
-    let package = "bristlecone-rocksdb";
-    tools::run(tools::cargo().args([
-        "build",
-        "--release",
-        "--package",
-        package,
-        "--features",
-        "skiplist",
-    ]))?;
+fn build(options: &Options) -> Outcome<PathBuf> {
+    let mut cargo = tools::cargo();
+    cargo.args(["build", "--package", "bristlecone-rocksdb"]);
+    if !options.quick {
+        // The skip list is generic, so it is compiled where it is used. All other designs are not
+        // used, and would take minutes to optimise.
+        let unoptimised = "profile.release.package.bristlecone-designs.opt-level=0";
+        cargo.args([
+            "--release",
+            "--features",
+            "skiplist",
+            "--config",
+            unoptimised,
+        ]);
+    }
+    tools::run(&mut cargo)?;
     let target = tools::target_dir()?;
+    let profile = if options.quick { "debug" } else { "release" };
+    let archive = target.join(profile).join("libbristlecone_rocksdb.a");
     let here = tools::root().join("integrations/rocksdb");
-    let out = target.join(sanitizer.map_or("rocksdb".to_owned(), |name| format!("rocksdb-{name}")));
+    let sanitizer = options.sanitizer.as_deref();
+    let out = target.join(match sanitizer {
+        Some(name) => format!("rocksdb-{name}"),
+        None => "rocksdb".to_owned(),
+    });
     std::fs::create_dir_all(&out).map_err(|e| format!("{}: {e}", out.display()))?;
     let compiler = || {
         let mut compiler = Command::new("c++");
@@ -137,12 +149,13 @@ fn build(sanitizer: Option<&str>) -> Outcome<PathBuf> {
 }
 
 /// Runs Debian's `db_bench` with memtables of the library, which it knows nothing of.
-fn db_bench(built: &Path) -> Outcome {
-    for memtable in [
+fn db_bench(built: &Path, quick: bool) -> Outcome {
+    let memtables = [
         "bristlecone",
         "bristlecone:bytewise",
         "bristlecone:skiplist,bytewise",
-    ] {
+    ];
+    for memtable in &memtables[..if quick { 2 } else { 3 }] {
         let folder = tempfile::tempdir_in("/dev/shm").map_err(|e| format!("/dev/shm: {e}"))?;
         tools::run(
             Command::new("db_bench")

@@ -172,7 +172,7 @@ struct Of<I> {
 }
 
 impl<I> Of<I> {
-    fn key<'k, O: KeyOrder>(bytes: &'k [u8]) -> Option<&'k EntryKey<O>> {
+    fn key<O: KeyOrder>(bytes: &[u8]) -> Option<&EntryKey<O>> {
         EntryKey::new(crate::key::key_bytes(bytes)?)
     }
 }
