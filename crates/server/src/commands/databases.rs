@@ -7,6 +7,7 @@ use crate::data::tx::Tx;
 use crate::error::{CommandError, Outcome};
 use crate::parse::{Arg, integer, is};
 use crate::reply::Out;
+use bristlecone_store::Direction;
 use std::collections::BTreeSet;
 use std::ops::{Bound, ControlFlow};
 
@@ -73,7 +74,7 @@ fn dbsize(tx: &mut Tx<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let len = if tx.changed() {
         let mut keys = 0;
         let all = (Bound::Unbounded, Bound::Unbounded);
-        tx.scan(Space::Keys(db), all, |_, _| {
+        tx.scan_heads(db, all, Direction::Up, |_, _| {
             keys += 1;
             ControlFlow::Continue(())
         })?;
