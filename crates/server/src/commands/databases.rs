@@ -289,6 +289,26 @@ mod tests {
     }
 
     #[test]
+    fn who_watches_a_key_of_either_database_is_told_where_either_has_it() {
+        let places = ["exists a", "copy a a db 5", "move a 5"];
+        for (db, place) in places
+            .into_iter()
+            .flat_map(|place| [(0, place), (5, place)])
+        {
+            let fixture = Fixture::new();
+            let data = fixture.open();
+            fixture.call(&data, "set a zero");
+            assert_eq!(fixture.call(&data, place), ":1\r\n");
+            let mut watch = Watch::default();
+            data.watch(&mut watch, db, b"a").unwrap();
+            fixture.call(&data, "swapdb 0 5");
+            let mut reply = Vec::new();
+            data.exec(&[], &mut watch, &mut Out::new(&mut reply, Protocol::Resp2));
+            assert_eq!(reply, b"*-1\r\n", "{db}, after {place}");
+        }
+    }
+
+    #[test]
     fn who_watches_a_key_of_a_swapped_database_is_told() {
         let fixture = Fixture::new();
         let data = fixture.open();

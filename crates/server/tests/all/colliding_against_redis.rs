@@ -21,7 +21,7 @@ const MOST_SHOWN: usize = 3;
 /// Attempts to leave steps out.
 const ATTEMPTS: usize = 2000;
 /// Pages of an iteration, after which it is taken for one that has no end.
-const MOST_PAGES: usize = 10_000;
+const MOST_PAGES: usize = 2000;
 /// The time of a [`PAUSE`]. Redis looks at its clock once for each command.
 const PAUSED: Duration = Duration::from_millis(4);
 

@@ -226,8 +226,8 @@ impl Few {
                 command
             }
             22..25 => vec![b"move".to_vec(), self.key(rng), database(rng)],
-            25 => vec![b"swapdb".to_vec(), database(rng), database(rng)],
-            26..29 => vec![b"select".to_vec(), database(rng)],
+            25 | 26 => vec![b"swapdb".to_vec(), database(rng), database(rng)],
+            27..29 => vec![b"select".to_vec(), database(rng)],
             29 if rarely(rng, 4) => vec![one(rng, &["flushdb", "flushall"]).into()],
             29 => words(&["keys", one(rng, &["*", "a*", "a", "?", ""])]),
             30 if self.expires => words(&["keys", "*"]),
@@ -282,6 +282,10 @@ impl Few {
             13 => return self.blocking(rng),
             14..20 => multi::command(rng),
             20 => sort::command(rng).0,
+            21 => {
+                let watched = self.keys(rng, 2);
+                return [b"watch".to_vec()].into_iter().chain(watched).collect();
+            }
             _ => self.of_a_family(rng),
         };
         self.on_few(command)
@@ -340,6 +344,18 @@ pub fn program(seed: u64) -> Program {
             let expire = vec![b"pexpire".to_vec(), few.key(&mut rng), b"1".to_vec()];
             let pause = vec![PAUSE.to_vec()];
             steps.extend([words(&["discard"]), expire, pause].map(|words| (connection, words)));
+            continue;
+        }
+        if rarely(&mut rng, 12) {
+            // A server takes those of a pipeline together.
+            for _ in 0..rng.random_range(2..5) {
+                let mut command = vec![b"get".to_vec(), few.key(&mut rng)];
+                if rarely(&mut rng, 2) {
+                    command[0] = b"set".to_vec();
+                    command.push(one(&mut rng, &["1", "a", "b"]).into());
+                }
+                steps.push((connection, command));
+            }
             continue;
         }
         let command = few.command(&mut rng);
