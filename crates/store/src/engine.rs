@@ -43,7 +43,7 @@ pub use crate::write::{check_key, check_value, retry_for_space};
 use crate::archive::ArchiveStats;
 use crate::catalogue::Keyspace;
 use crate::entries::Entries;
-use crate::entry::{Entry, Update};
+use crate::entry::{Entry, Longer, Update};
 use crate::error::{ArchiveError, DamagedRecord, ReadError, WriteError};
 use crate::feed::{Watch, WatchLimits};
 use crate::pinned::PinnedValue;
@@ -119,6 +119,9 @@ pub struct KeyWrite<'a> {
 /// Visits index keys with their values until it breaks.
 pub type Visit<'a> = dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()> + 'a;
 
+/// As [`Visit`]; with what a value is that is longer than the scan takes.
+pub type VisitWithin<'a> = dyn FnMut(&[u8], Result<Entry<'_>, Longer>) -> ControlFlow<()> + 'a;
+
 /// See the module's head. Keys that were deleted, have expired, or are of a dropped keyspace read
 /// as absent.
 pub trait StorageEngine<M: Media>: Send + Sync {
@@ -162,8 +165,8 @@ pub trait StorageEngine<M: Media>: Send + Sync {
     /// [`ReadError`]
     fn get(&self, at: At, key: &[u8], f: &mut dyn FnMut(Entry<'_>)) -> Result<(), ReadError>;
 
-    /// As [`get`](Self::get), if the value has at most `most` bytes. Returns the length of a longer
-    /// one; an engine that can tells it without reading the value.
+    /// As [`get`](Self::get), if the value has at most `most` bytes. Returns what a longer one is;
+    /// an engine that can tells it without reading the value.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -173,12 +176,12 @@ pub trait StorageEngine<M: Media>: Send + Sync {
         key: &[u8],
         most: u64,
         f: &mut dyn FnMut(Entry<'_>),
-    ) -> Result<Option<u64>, ReadError> {
+    ) -> Result<Option<Longer>, ReadError> {
         let mut longer = None;
         self.get(at, key, &mut |entry| {
-            let len = entry.value.len() as u64;
+            let (len, expires_at) = (entry.value.len() as u64, entry.expires_at);
             if len > most {
-                longer = Some(len);
+                longer = Some(Longer { len, expires_at });
             } else {
                 f(entry);
             }
@@ -240,8 +243,8 @@ pub trait StorageEngine<M: Media>: Send + Sync {
         visit: &mut Visit<'_>,
     ) -> Result<(), ReadError>;
 
-    /// As [`scan`](Self::scan), up to the first value of more than `most` bytes. Returns false if
-    /// there is one; an engine that can finds that out without reading the value.
+    /// As [`scan`](Self::scan), with what a value of more than `most` bytes is in its place; an
+    /// engine that can finds that out without reading the value.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -251,17 +254,20 @@ pub trait StorageEngine<M: Media>: Send + Sync {
         range: Range<'_>,
         direction: Direction,
         most: u64,
-        visit: &mut Visit<'_>,
-    ) -> Result<bool, ReadError> {
-        let mut all = true;
+        visit: &mut VisitWithin<'_>,
+    ) -> Result<(), ReadError> {
         self.scan(at, range, direction, &mut |key, entry| {
-            if entry.value.len() as u64 > most {
-                all = false;
-                return ControlFlow::Break(());
-            }
-            visit(key, entry)
-        })?;
-        Ok(all)
+            let (len, expires_at) = (entry.value.len() as u64, entry.expires_at);
+            let is_longer = len > most;
+            visit(
+                key,
+                if is_longer {
+                    Err(Longer { len, expires_at })
+                } else {
+                    Ok(entry)
+                },
+            )
+        })
     }
 
     /// Adds the entries of a range of one keyspace, as [`scan`](Self::scan) visits them, until

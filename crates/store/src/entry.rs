@@ -1,10 +1,21 @@
 //! Values with their expiries, as the store gives and takes them.
 
+use std::ops::ControlFlow;
+
 /// The value of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// The value.
     pub value: &'a [u8],
+    /// When it expires, in ms since 1970.
+    pub expires_at: Option<u64>,
+}
+
+/// A value that a read does not take since it is too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Longer {
+    /// Its length in bytes.
+    pub len: u64,
     /// When it expires, in ms since 1970.
     pub expires_at: Option<u64>,
 }
@@ -34,4 +45,12 @@ pub fn expiry(expires_at: Option<u64>) -> u64 {
 /// Returns the expiry as users see it.
 pub fn expires_at(expiry: u64) -> Option<u64> {
     (expiry != 0).then_some(expiry)
+}
+
+/// Returns a visitor of values of any length as one of those that are not too long.
+pub fn whole(
+    mut visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+) -> impl FnMut(&[u8], Result<Entry<'_>, Longer>) -> ControlFlow<()> {
+    // None is too long.
+    move |key, found| found.map_or(ControlFlow::Continue(()), |entry| visit(key, entry))
 }

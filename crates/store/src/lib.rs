@@ -86,7 +86,7 @@ pub use batch::Batch;
 pub use bristlecone_index::Direction;
 pub use catalogue::Keyspace;
 pub use entries::{Entries, Place};
-pub use entry::{Entry, Update};
+pub use entry::{Entry, Longer, Update};
 pub use error::{
     ArchiveError, BackupError, CloseError, ConflictError, Damage, DamagedRecord, ReadError,
     SalvageError, StoreError, WriteError,

@@ -2,9 +2,9 @@
 
 use crate::bounds::Bounds;
 use crate::catalogue::{Keyspace, parse};
-use crate::engine::{At, Ticket, Visit, Wait};
+use crate::engine::{At, Ticket, Visit, VisitWithin, Wait};
 use crate::entries::Entries;
-use crate::entry::Entry;
+use crate::entry::{Entry, Longer};
 use crate::error::{OtherStore, ReadError};
 use crate::key::{CATALOGUE, IndexKey, PREFIX, split};
 use crate::pinned::PinnedValue;
@@ -196,13 +196,13 @@ impl<M: Media> Snapshot<M> {
         Ok(found.and_then(Result::ok))
     }
 
-    /// Returns the length of a value of more than `most` bytes as the error inside.
+    /// Returns what a value of more than `most` bytes is as the error inside.
     pub(crate) fn get_index_key_within<R>(
         &self,
         key: &[u8],
         most: u64,
         f: impl FnOnce(Entry<'_>) -> R,
-    ) -> Result<Option<Result<R, u64>>, ReadError> {
+    ) -> Result<Option<Result<R, Longer>>, ReadError> {
         let (mut f, mut answer) = (Some(f), None);
         let at = At::Snapshot(self.ticket);
         let longer = self.shared.engine.get_within(at, key, most, &mut |entry| {
@@ -289,14 +289,13 @@ impl<M: Media> Snapshot<M> {
             .scan(self.ticket, range, direction, visit)
     }
 
-    /// Visits index keys up to the first value of more than `most` bytes. Returns false if there is
-    /// one.
+    /// Visits index keys, with what a value of more than `most` bytes is in its place.
     pub(crate) fn visit_within(
         &self,
         range: Range<'_>,
         (direction, most): (Direction, u64),
-        visit: &mut Visit<'_>,
-    ) -> Result<bool, ReadError> {
+        visit: &mut VisitWithin<'_>,
+    ) -> Result<(), ReadError> {
         let engine = &self.shared.engine;
         engine.scan_within(self.ticket, range, direction, most, visit)
     }

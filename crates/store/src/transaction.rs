@@ -3,7 +3,7 @@
 use crate::batch::checked;
 use crate::bounds::Bounds;
 use crate::catalogue::Keyspace;
-use crate::entry::{Entry, expires_at, expiry};
+use crate::entry::{Entry, Longer, expires_at, expiry, whole};
 use crate::error::{ReadError, WriteError};
 use crate::key::PREFIX;
 use crate::reads::ReadSet;
@@ -151,7 +151,7 @@ impl<M: Media> Transaction<M> {
     }
 
     /// As [`get_with`](Self::get_with), if the value is its own or has at most `most` bytes.
-    /// Returns the length of a longer one as the error inside, mostly without reading it.
+    /// Returns what a longer one is as the error inside, mostly without reading it.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -161,7 +161,7 @@ impl<M: Media> Transaction<M> {
         key: &[u8],
         most: u64,
         f: impl FnOnce(Entry<'_>) -> R,
-    ) -> Result<Option<Result<R, u64>>, ReadError> {
+    ) -> Result<Option<Result<R, Longer>>, ReadError> {
         if check_key(key).is_err() {
             return Ok(None);
         }
@@ -293,8 +293,7 @@ impl<M: Media> Transaction<M> {
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         let bounds = self.snapshot.bounds_of(keyspace, &range)?;
-        self.visit(&bounds, (Direction::Up, u64::MAX), visit)
-            .map(drop)
+        self.visit(&bounds, (Direction::Up, u64::MAX), whole(visit))
     }
 
     /// As [`scan`](Self::scan), in descending order.
@@ -308,8 +307,7 @@ impl<M: Media> Transaction<M> {
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         let bounds = self.snapshot.bounds_of(keyspace, &range)?;
-        self.visit(&bounds, (Direction::Down, u64::MAX), visit)
-            .map(drop)
+        self.visit(&bounds, (Direction::Down, u64::MAX), whole(visit))
     }
 
     /// As [`scan`](Self::scan), for the keys that begin with `prefix`.
@@ -323,13 +321,12 @@ impl<M: Media> Transaction<M> {
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         let bounds = self.snapshot.prefix_of(keyspace, prefix)?;
-        self.visit(&bounds, (Direction::Up, u64::MAX), visit)
-            .map(drop)
+        self.visit(&bounds, (Direction::Up, u64::MAX), whole(visit))
     }
 
     /// Visits the keys of `range` like [`scan`](Self::scan), or
-    /// [`scan_reverse`](Self::scan_reverse), up to the first value of more than `most` bytes.
-    /// Returns false if there is one, mostly without reading it.
+    /// [`scan_reverse`](Self::scan_reverse), with what a value of more than `most` bytes is in its
+    /// place, mostly without reading it. Own changes are visited whole.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -337,28 +334,28 @@ impl<M: Media> Transaction<M> {
         &mut self,
         keyspace: &Keyspace,
         range: impl RangeBounds<K>,
-        (direction, most): (Direction, u64),
-        visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
-    ) -> Result<bool, ReadError> {
+        way: (Direction, u64),
+        visit: impl FnMut(&[u8], Result<Entry<'_>, Longer>) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
         let bounds = self.snapshot.bounds_of(keyspace, &range)?;
-        self.visit(&bounds, (direction, most), visit)
+        self.visit(&bounds, way, visit)
     }
 
     fn visit(
         &mut self,
         bounds: &Bounds,
         (direction, most): (Direction, u64),
-        mut visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
-    ) -> Result<bool, ReadError> {
+        mut visit: impl FnMut(&[u8], Result<Entry<'_>, Longer>) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
         let range = bounds.range();
         if is_empty(&range) {
-            return Ok(true);
+            return Ok(());
         }
         let now = self.snapshot.ticket.now;
         let mut last: Option<Vec<u8>> = None;
         let noted = self.serializable();
-        let mut each = |key: &[u8], entry: Entry<'_>| {
-            let step = visit(&key[PREFIX..], entry);
+        let mut each = |key: &[u8], found: Result<Entry<'_>, Longer>| {
+            let step = visit(&key[PREFIX..], found);
             if noted && step.is_break() {
                 last = Some(key.to_vec());
             }
@@ -372,11 +369,11 @@ impl<M: Media> Transaction<M> {
         let mut own = own.peekable();
         let mut flow = ControlFlow::Continue(());
         let way = (direction, most);
-        let read = self.snapshot.visit_within(range, way, &mut |key, entry| {
-            flow = merged(&mut own, Some((key, entry)), direction, now, &mut each);
+        let read = self.snapshot.visit_within(range, way, &mut |key, found| {
+            flow = merged(&mut own, Some((key, found)), direction, now, &mut each);
             flow
         });
-        if matches!(read, Ok(true)) && flow.is_continue() {
+        if read.is_ok() && flow.is_continue() {
             let _ = merged(&mut own, None, direction, now, &mut each);
         }
         if noted {
@@ -430,10 +427,10 @@ fn own(write: &Write, now: u64) -> Option<Entry<'_>> {
 /// it. Without `stored`, visits all remaining own changes.
 fn merged<'w>(
     own_changes: &mut Peekable<impl Iterator<Item = (&'w Vec<u8>, &'w Write)>>,
-    stored: Option<(&[u8], Entry<'_>)>,
+    stored: Option<(&[u8], Result<Entry<'_>, Longer>)>,
     direction: Direction,
     now: u64,
-    each: &mut impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+    each: &mut impl FnMut(&[u8], Result<Entry<'_>, Longer>) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
     let first = |a: &[u8], b: &[u8]| match direction {
         Direction::Up => a < b,
@@ -446,14 +443,14 @@ fn merged<'w>(
         }
         own_changes.next();
         if let Some(entry) = own(write, now) {
-            each(key, entry)?;
+            each(key, Ok(entry))?;
         }
         if same {
             return ControlFlow::Continue(());
         }
     }
     match stored {
-        Some((key, entry)) => each(key, entry),
+        Some((key, found)) => each(key, found),
         None => ControlFlow::Continue(()),
     }
 }

@@ -7,6 +7,7 @@ use crate::data::tx::Tx;
 use crate::error::{CommandError, Outcome};
 use crate::parse::{Arg, integer, is};
 use crate::reply::Out;
+use bristlecone_store::Direction;
 use std::collections::BTreeSet;
 use std::ops::{Bound, ControlFlow};
 
@@ -73,7 +74,7 @@ fn dbsize(tx: &mut Tx<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let len = if tx.changed() {
         let mut keys = 0;
         let all = (Bound::Unbounded, Bound::Unbounded);
-        tx.scan(Space::Keys(db), all, |_, _| {
+        tx.scan_heads(db, all, Direction::Up, |_, _| {
             keys += 1;
             ControlFlow::Continue(())
         })?;
@@ -285,6 +286,26 @@ mod tests {
             swapped > 0 && not > 0,
             "either is possible: {swapped}, {not}"
         );
+    }
+
+    #[test]
+    fn who_watches_a_key_of_either_database_is_told_where_either_has_it() {
+        let places = ["exists a", "copy a a db 5", "move a 5"];
+        for (db, place) in places
+            .into_iter()
+            .flat_map(|place| [(0, place), (5, place)])
+        {
+            let fixture = Fixture::new();
+            let data = fixture.open();
+            fixture.call(&data, "set a zero");
+            assert_eq!(fixture.call(&data, place), ":1\r\n");
+            let mut watch = Watch::default();
+            data.watch(&mut watch, db, b"a").unwrap();
+            fixture.call(&data, "swapdb 0 5");
+            let mut reply = Vec::new();
+            data.exec(&[], &mut watch, &mut Out::new(&mut reply, Protocol::Resp2));
+            assert_eq!(reply, b"*-1\r\n", "{db}, after {place}");
+        }
     }
 
     #[test]

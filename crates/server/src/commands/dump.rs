@@ -247,7 +247,7 @@ fn options(mut args: &[Arg<'_>]) -> Result<(bool, bool), CommandError> {
 fn restore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let (replace, absolute) = options(&args[4..])?;
     let key = args[1];
-    let before = tx.load(key)?;
+    let before = tx.load_head(key)?;
     if before.is_some() && !replace {
         return Err(CommandError::reply(
             "BUSYKEY Target key name already exists.",

@@ -250,7 +250,9 @@ fn object(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
         "encoding" => {
             let name = match head.kind {
                 Kind::String => {
-                    tx.string_with(key, |bytes, _| encoding(Kind::String, false, bytes))?
+                    let short = |bytes: &[u8]| encoding(Kind::String, false, bytes);
+                    let found = tx.short_string_with(key, short)?;
+                    found.map(|found| found.unwrap_or("raw"))
                 }
                 kind => Some(encoding(kind, head.id.is_some(), b"")),
             };

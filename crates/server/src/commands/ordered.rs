@@ -5,13 +5,13 @@
 //! key, `(key` excludes it, `-` and `+` are the ends. Keys that hold other types are skipped.
 
 use crate::command::{Access, Command, DataFn, Keys};
-use crate::data::record::STRING;
+use crate::data::record::{Kind, STRING};
 use crate::data::spaces::Space;
 use crate::data::tx::{Range, Tx};
 use crate::error::{CommandError, Outcome};
 use crate::parse::{Arg, integer, is};
 use crate::reply::Out;
-use bristlecone_store::Entry;
+use bristlecone_store::{Direction, Entry};
 use std::ops::{Bound, ControlFlow};
 
 const fn command(name: &'static str, arity: i32, run: DataFn) -> Command {
@@ -157,8 +157,8 @@ fn prefix(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 fn count(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let mut keys = 0;
     if let Some(range) = between(args[1], args[2])? {
-        tx.scan(Space::Keys(tx.db), range, |_, entry| {
-            keys += i64::from(entry.value.first() == Some(&STRING));
+        tx.scan_heads(tx.db, range, Direction::Up, |_, head| {
+            keys += i64::from(head.is_ok_and(|head| head.kind == Kind::String));
             ControlFlow::Continue(())
         })?;
     }

@@ -5,13 +5,13 @@
 
 use crate::command::{Access, Command, DataFn, Keys};
 use crate::commands::arguments::{ScanOptions, cursor, invalid_cursor};
-use crate::data::record::{Kind, Value};
-use crate::data::spaces::Space;
+use crate::data::record::Kind;
 use crate::data::tx::{Range, Tx};
 use crate::error::{CommandError, Outcome};
 use crate::parse::glob::Pattern;
 use crate::parse::{Arg, glob, is};
 use crate::reply::Out;
+use bristlecone_store::Direction;
 use rand::RngExt;
 use std::ops::{Bound, ControlFlow};
 
@@ -42,14 +42,12 @@ fn visit_keys(
 ) -> Outcome {
     let (db, now) = (tx.db, tx.now);
     let mut damaged = Ok(());
-    tx.scan(Space::Keys(db), range, |key, entry| {
-        match Value::head(&entry) {
-            Ok(head) if head.lives(now) => visit(key, head.kind),
-            Ok(_) => ControlFlow::Continue(()),
-            Err(e) => {
-                damaged = Err(e);
-                ControlFlow::Break(())
-            }
+    tx.scan_heads(db, range, Direction::Up, |key, head| match head {
+        Ok(head) if head.lives(now) => visit(key, head.kind),
+        Ok(_) => ControlFlow::Continue(()),
+        Err(e) => {
+            damaged = Err(e);
+            ControlFlow::Break(())
         }
     })?;
     damaged
@@ -159,14 +157,11 @@ fn last(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Vec<u8>>, CommandError>
         None => Bound::Unbounded,
     };
     let mut found = None;
-    tx.scan_reverse(
-        Space::Keys(db),
-        (Bound::Included(prefix), upper),
-        |key, _| {
-            found = Some(key.to_vec());
-            ControlFlow::Break(())
-        },
-    )?;
+    let range = (Bound::Included(prefix), upper);
+    tx.scan_heads(db, range, Direction::Down, |key, _| {
+        found = Some(key.to_vec());
+        ControlFlow::Break(())
+    })?;
     Ok(found)
 }
 

@@ -144,7 +144,7 @@ fn srandmember(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome 
 }
 
 fn smove(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    if tx.load(args[1])?.is_none() {
+    if tx.load_head(args[1])?.is_none() {
         out.integer(0);
         return Ok(());
     }
@@ -234,7 +234,7 @@ fn reply(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, of: Operation) ->
 fn store(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>, of: Operation) -> Outcome {
     let members = combined(tx, &args[2..], of, usize::MAX)?;
     out.integer(members.len() as i64);
-    let before = tx.load(args[1])?;
+    let before = tx.load_head(args[1])?;
     let mut set = Fields::in_place_of(Kind::Set, before);
     for member in &members {
         set.put(tx, member, &[])?;

@@ -319,7 +319,7 @@ fn store(
     get: &[Arg<'_>],
     out: &mut Out<'_>,
 ) -> Outcome {
-    let before = tx.load(to)?;
+    let before = tx.load_head(to)?;
     let mut list = List::in_place_of(before);
     found(tx, part, get, |tx, one| {
         list.push(tx, End::Right, one.unwrap_or_default())

@@ -43,7 +43,7 @@ enum Source {
 
 impl Source {
     fn load(tx: &mut Tx<'_>, key: Arg<'_>) -> Result<Self, CommandError> {
-        match tx.load(key)? {
+        match tx.load_collection(key)? {
             None => Ok(Self::Nothing),
             Some(value) => match value.kind {
                 Kind::Set => Ok(Self::Set(Fields::of(value)?)),

@@ -321,7 +321,7 @@ fn zrangestore(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome 
 
 /// Stores these members under a key, replaces its value, and replies with their number.
 pub(crate) fn store(tx: &mut Tx<'_>, key: Arg<'_>, found: &[Scored], out: &mut Out<'_>) -> Outcome {
-    let before = tx.load(key)?;
+    let before = tx.load_head(key)?;
     let mut set = SortedSet::in_place_of(before);
     for (member, score) in found {
         set.put(tx, member, *score, None)?;

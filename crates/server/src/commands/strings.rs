@@ -350,8 +350,8 @@ fn append(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
 }
 
 fn strlen(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let len = tx.string_with(args[1], |bytes, _| bytes.len())?;
-    out.integer(len.unwrap_or(0) as i64);
+    let len = tx.short_string_with(args[1], |bytes| bytes.len() as u64)?;
+    out.integer(len.map_or(0, |len| len.unwrap_or_else(|len| len)) as i64);
     Ok(())
 }
 

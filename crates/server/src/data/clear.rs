@@ -25,11 +25,11 @@
 use crate::data::Data;
 use crate::data::locks::Patience;
 use crate::data::record::{Value, expiry_key, is_large};
-use crate::data::spaces::{DATABASES, Keyspaces, Orphans, Space};
+use crate::data::spaces::{DATABASES, Keyspaces, Orphans};
 use crate::data::sweep::AT_ONCE;
 use crate::data::tx::Tx;
 use crate::error::{CommandError, Outcome};
-use bristlecone_store::{Batch, Keyspace, ReadError, WriteError};
+use bristlecone_store::{Batch, Direction, Keyspace, ReadError, WriteError};
 use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;
@@ -52,8 +52,10 @@ pub(crate) fn flush(tx: &mut Tx<'_>, dbs: &[usize]) -> Outcome {
     // ORDERING: Relaxed; it is set with all locks held, as they are now, and either value is right.
     let unswept = data.unswept.load(Ordering::Relaxed);
     if keys <= FEW as u64 && !unswept {
-        // If there is no room, or a key is damaged, the databases are cleared instead.
-        if data.flush_few(dbs).is_ok() {
+        // If there is no room, or a key is damaged, the databases are cleared instead; and where
+        // records have expired, which nobody sees, but which count until the store removes them.
+        let done = data.flush_few(dbs);
+        if done.is_ok() && dbs.iter().all(|db| data.len(*db) == 0) {
             return Ok(());
         }
     }
@@ -73,8 +75,8 @@ pub(crate) fn flush(tx: &mut Tx<'_>, dbs: &[usize]) -> Outcome {
 fn flush_some(tx: &mut Tx<'_>, db: usize, most: usize) -> Result<usize, CommandError> {
     let mut keys: Vec<(Vec<u8>, Result<Value, CommandError>)> = Vec::new();
     let all = (Bound::Unbounded, Bound::Unbounded);
-    tx.scan(Space::Keys(db), all, |key, entry| {
-        keys.push((key.to_vec(), Value::head(&entry)));
+    tx.scan_heads(db, all, Direction::Up, |key, head| {
+        keys.push((key.to_vec(), head));
         if keys.len() < most {
             ControlFlow::Continue(())
         } else {
@@ -356,6 +358,24 @@ mod tests {
     fn clear(data: &Data, dbs: &[usize]) {
         let _held = data.locks.all();
         data.clear(dbs).unwrap();
+    }
+
+    /// Records that have expired counted until the store removed them, also after a flush.
+    #[test]
+    fn nothing_counts_after_a_flush() {
+        for command in ["flushdb", "flushall"] {
+            let fixture = Fixture::new();
+            let data = fixture.open();
+            fixture.call(&data, "set a x pxat 1000");
+            fixture.call(&data, "set b x");
+            put_large(&data, 0, b"large", 3, Some(1000));
+            fixture.at(1000);
+            assert_eq!(fixture.call(&data, "dbsize"), ":3\r\n");
+            assert_eq!(fixture.call(&data, command), "+OK\r\n");
+            assert_eq!(fixture.call(&data, "dbsize"), ":0\r\n");
+            sweep_all(&data);
+            assert_eq!(elements(&data), 0);
+        }
     }
 
     /// `FLUSHALL` in a full pool failed: its deletions, thousands in one commit, needed room.

@@ -5,7 +5,7 @@
 //! bytes in all. The record of a small one is a sequence of strings, each after its length (2
 //! bytes, big-endian). A large collection stays large.
 
-use crate::data::record::{Kind, Value};
+use crate::data::record::{Kind, MAX_BODY, Value};
 use crate::data::tx::Tx;
 use crate::error::{CommandError, Outcome};
 use bristlecone_store::MAX_KEY_BYTES;
@@ -15,8 +15,6 @@ use std::ops::Range;
 pub(crate) const MAX_ENTRIES: usize = 128;
 /// The longest string in a small collection, in bytes.
 pub(crate) const MAX_ITEM: usize = 1 << 10;
-/// The longest record of a small collection, in bytes.
-pub(crate) const MAX_BODY: usize = 4 << 10;
 
 /// The strings in one record.
 #[derive(Debug, Default)]

@@ -265,7 +265,7 @@ impl Data {
         let keyspace = self.keyspace(Space::Keys(db), self.order());
         // The length of a long one is known without reading it.
         let found = (self.store).get_within(keyspace, key, SHORT_WORK as u64, bytes)?;
-        Ok(found.map(|read| read.unwrap_or_else(|len| len) as usize))
+        Ok(found.map(|read| read.unwrap_or_else(|longer| longer.len) as usize))
     }
 
     pub(crate) fn keyspace(&self, space: Space, order: Order) -> &Keyspace {

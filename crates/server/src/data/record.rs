@@ -10,11 +10,15 @@
 
 use crate::data::spaces::DATABASES;
 use crate::error::CommandError;
-use bristlecone_store::{Entry, MAX_KEY_BYTES};
+use bristlecone_store::{Entry, Longer, MAX_KEY_BYTES};
 use sha2::{Digest, Sha256};
 
 /// The bit in the tag of a large collection.
 const LARGE: u8 = 0x80;
+/// The longest small collection in a record, in bytes, without the tag.
+pub(crate) const MAX_BODY: usize = 4 << 10;
+/// The longest record in bytes of anything but a string.
+pub(crate) const MAX_OF_OTHERS: u64 = 1 + MAX_BODY as u64;
 /// The tag of strings.
 pub(crate) const STRING: u8 = Kind::String as u8;
 
@@ -128,6 +132,11 @@ impl Value {
     /// [`CommandError::damaged`]
     pub fn head(entry: &Entry<'_>) -> Result<Self, CommandError> {
         Ok(Self::parts(entry.value, entry.expires_at)?.0)
+    }
+
+    /// Returns the head of a record that is too long for anything but a string.
+    pub(crate) fn long_string(record: &Longer) -> Self {
+        Self::small(Kind::String, Vec::new(), record.expires_at)
     }
 
     /// Returns true unless it has expired.

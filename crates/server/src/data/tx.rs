@@ -13,8 +13,8 @@ use crate::error::{CommandError, Outcome};
 use crate::reply::Out;
 use bristlecone_pmem::media::Auto;
 use bristlecone_store::{
-    Direction, Entry, MAX_KEY_BYTES, ReadError, Savepoint, Store, Transaction, TransactionOptions,
-    WriteError,
+    Direction, Entry, Longer, MAX_KEY_BYTES, ReadError, Savepoint, Store, Transaction,
+    TransactionOptions, WriteError,
 };
 use std::fmt::Debug;
 use std::ops::{Bound, ControlFlow};
@@ -40,8 +40,8 @@ pub type Waiter = waiting::Waiter<Box<dyn Take>>;
 /// Bounds of a range of keys.
 pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
-/// Visits records until it breaks.
-type Visit<'v> = dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()> + 'v;
+/// Visits records until it breaks, with what one is that is too long.
+type Visit<'v> = dyn FnMut(&[u8], Result<Entry<'_>, Longer>) -> ControlFlow<()> + 'v;
 
 /// Returns bounds of at most the maximum length that enclose the same keys. A longer bound lies
 /// right after its own prefix.
@@ -83,6 +83,14 @@ pub(crate) fn too_large() -> CommandError {
     CommandError::reply(format!(
         "ERR the changes of a transaction take more than {MAX_TRANSACTION_BYTES} bytes of memory"
     ))
+}
+
+/// Returns a visitor of records of any length.
+fn whole(
+    mut visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
+) -> impl FnMut(&[u8], Result<Entry<'_>, Longer>) -> ControlFlow<()> {
+    // None is too long.
+    move |key, found| found.map_or(ControlFlow::Continue(()), |entry| visit(key, entry))
 }
 
 /// A command's view of the data. It sees its own writes.
@@ -278,7 +286,26 @@ impl<'d> Tx<'d> {
         key: &[u8],
         f: impl FnOnce(Entry<'_>) -> R,
     ) -> Result<Option<R>, CommandError> {
-        let found = self.look_up(space, key, f)?;
+        match self.get_within(space, key, u64::MAX, f)? {
+            Some(Ok(answer)) => Ok(Some(answer)),
+            Some(Err(_longer)) => Err(CommandError::Long),
+            None => Ok(None),
+        }
+    }
+
+    /// As [`get_with`](Self::get_with), if the record has at most `most` bytes. Returns what a
+    /// longer one is as the error inside, mostly without reading it.
+    ///
+    /// # Errors
+    /// [`CommandError::Read`]
+    pub(crate) fn get_within<R>(
+        &mut self,
+        space: Space,
+        key: &[u8],
+        most: u64,
+        f: impl FnOnce(Entry<'_>) -> R,
+    ) -> Result<Option<Result<R, Longer>>, CommandError> {
+        let found = self.look_up(space, key, most, f)?;
         if self.counts && matches!(space, Space::Keys(_)) {
             let hit = u64::from(found.is_some());
             self.data.lookups.note(hit, 1 - hit);
@@ -292,10 +319,12 @@ impl<'d> Tx<'d> {
         &mut self,
         space: Space,
         key: &[u8],
+        most: u64,
         f: impl FnOnce(Entry<'_>) -> R,
-    ) -> Result<Option<R>, CommandError> {
+    ) -> Result<Option<Result<R, Longer>>, CommandError> {
         self.work(WORK_OF_RECORD)?;
-        let most = self.short.map_or(u64::MAX, |left| left as u64);
+        let short = self.short.map_or(u64::MAX, |left| left as u64);
+        let within = most.min(short);
         let mut bytes = 0;
         let f = |entry: Entry<'_>| {
             bytes = entry.value.len();
@@ -303,7 +332,7 @@ impl<'d> Tx<'d> {
         };
         let keyspace = self.data.keyspace(space, self.order);
         let found = if let Some(many) = &mut self.many {
-            many.get_within(keyspace, key, most, f)?
+            many.get_within(keyspace, key, within, f)?
         } else {
             match &self.one {
                 Some(one) if one.space == space && one.key == key => {
@@ -316,16 +345,16 @@ impl<'d> Tx<'d> {
                         }))
                     })
                 }
-                _ => self.store.get_within(keyspace, key, most, f)?,
+                _ => self.store.get_within(keyspace, key, within, f)?,
             }
         };
-        match found.transpose() {
-            Ok(found) => {
-                self.work(bytes)?;
-                Ok(found)
-            }
-            Err(_longer) => Err(CommandError::Long),
+        if let Some(Err(longer)) = &found
+            && longer.len <= most
+        {
+            return Err(CommandError::Long);
         }
+        self.work(bytes)?;
+        Ok(found)
     }
 
     /// Returns a copy of the value of a record.
@@ -489,36 +518,58 @@ impl<'d> Tx<'d> {
         range: Range<'_>,
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Outcome {
+        self.scan_within(space, range, (Direction::Up, u64::MAX), whole(visit))
+    }
+
+    /// Visits the records of a range, with what one of more than `most` bytes is in its place,
+    /// mostly without reading it.
+    ///
+    /// # Errors
+    /// [`CommandError::Read`]
+    pub(crate) fn scan_within(
+        &mut self,
+        space: Space,
+        range: Range<'_>,
+        (direction, most): (Direction, u64),
+        visit: impl FnMut(&[u8], Result<Entry<'_>, Longer>) -> ControlFlow<()>,
+    ) -> Outcome {
         let keyspace = self.data.keyspace(space, self.order);
         let range = cut(range);
-        self.visiting(visit, |many, most, visit| {
-            many.scan_within::<&[u8]>(keyspace, range, (Direction::Up, most), visit)
+        self.visiting(most, visit, |many, within, visit| {
+            many.scan_within::<&[u8]>(keyspace, range, (direction, within), visit)
         })
     }
 
-    /// Calls `scan` with a visitor that stops where the command takes long.
+    /// Calls `scan` with a visitor of records of up to `most` bytes that stops where the command
+    /// takes long.
     fn visiting(
         &mut self,
-        mut visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
-        scan: impl FnOnce(&mut Transaction<Auto>, u64, &mut Visit<'_>) -> Result<bool, ReadError>,
+        most: u64,
+        mut visit: impl FnMut(&[u8], Result<Entry<'_>, Longer>) -> ControlFlow<()>,
+        scan: impl FnOnce(&mut Transaction<Auto>, u64, &mut Visit<'_>) -> Result<(), ReadError>,
     ) -> Outcome {
         let Some(mut left) = self.short else {
-            scan(self.snapshot(), u64::MAX, &mut visit)?;
+            scan(self.snapshot(), most, &mut visit)?;
             return Ok(());
         };
         let mut long = false;
-        let all = scan(self.snapshot(), left as u64, &mut |key, entry| {
-            match left.checked_sub(WORK_OF_RECORD + entry.value.len()) {
+        let within = most.min(left as u64);
+        scan(self.snapshot(), within, &mut |key, found| {
+            let read = match &found {
+                Ok(entry) => Some(entry.value.len()),
+                Err(longer) => (longer.len > most).then_some(0),
+            };
+            match read.and_then(|read| left.checked_sub(WORK_OF_RECORD + read)) {
                 Some(less) => left = less,
                 None => {
                     long = true;
                     return ControlFlow::Break(());
                 }
             }
-            visit(key, entry)
+            visit(key, found)
         })?;
         self.short = Some(left);
-        if long || !all {
+        if long {
             return Err(CommandError::Long);
         }
         Ok(())
@@ -534,10 +585,7 @@ impl<'d> Tx<'d> {
         range: Range<'_>,
         visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Outcome {
-        let keyspace = self.data.keyspace(space, self.order);
-        self.visiting(visit, |many, most, visit| {
-            many.scan_within::<&[u8]>(keyspace, cut(range), (Direction::Down, most), visit)
-        })
+        self.scan_within(space, range, (Direction::Down, u64::MAX), whole(visit))
     }
 
     /// Visits the records whose keys begin with `prefix`, ascending.
@@ -554,8 +602,8 @@ impl<'d> Tx<'d> {
             return Ok(());
         }
         let keyspace = self.data.keyspace(space, self.order);
-        self.visiting(visit, |many, _, visit| {
-            many.prefix(keyspace, prefix, visit).map(|()| true)
+        self.visiting(u64::MAX, whole(visit), |many, _, visit| {
+            many.prefix(keyspace, prefix, |key, entry| visit(key, Ok(entry)))
         })
     }
 

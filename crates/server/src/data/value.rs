@@ -2,10 +2,12 @@
 //! them. A large collection that is replaced or deleted leaves its id as garbage and its expiry is
 //! removed, in the same commit.
 
-use super::record::{Kind, STRING, Value, expiry_key, expiry_value};
+use super::record::{Kind, MAX_OF_OTHERS, STRING, Value, expiry_key, expiry_value};
 use super::spaces::Space;
-use super::tx::Tx;
+use super::tx::{Range, Tx};
 use crate::error::{CommandError, Outcome};
+use bristlecone_store::{Direction, Entry, Longer};
+use std::ops::ControlFlow;
 
 impl Tx<'_> {
     /// Returns the value of `key` in database `db`, unless it has expired.
@@ -27,13 +29,44 @@ impl Tx<'_> {
     /// # Errors
     /// Those of [`load_from`](Self::load_from).
     pub fn load_head_from(&mut self, db: usize, key: &[u8]) -> Result<Option<Value>, CommandError> {
-        let found = self.get_with(Space::Keys(db), key, |entry| {
-            Value::parts(entry.value, entry.expires_at).map(|(head, _)| head)
-        })?;
-        match found.transpose()? {
-            Some(head) => self.living(db, key, head),
+        self.short_from(db, key, |entry| Value::head(&entry))
+    }
+
+    /// Returns what `decode` makes of the record of `key`, or the head of a string that is longer
+    /// than anything else is, mostly without reading it.
+    fn short_from(
+        &mut self,
+        db: usize,
+        key: &[u8],
+        decode: impl FnOnce(Entry<'_>) -> Result<Value, CommandError>,
+    ) -> Result<Option<Value>, CommandError> {
+        match self.get_within(Space::Keys(db), key, MAX_OF_OTHERS, decode)? {
+            Some(Ok(value)) => self.living(db, key, value?),
+            Some(Err(longer)) => Ok(Some(Value::long_string(&longer))),
             None => Ok(None),
         }
+    }
+
+    /// Visits the heads of all values in a range of a database, expired collections included,
+    /// mostly without reading long strings.
+    ///
+    /// # Errors
+    /// [`CommandError::Read`]
+    pub fn scan_heads(
+        &mut self,
+        db: usize,
+        range: Range<'_>,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], Result<Value, CommandError>) -> ControlFlow<()>,
+    ) -> Outcome {
+        let way = (direction, MAX_OF_OTHERS);
+        self.scan_within(Space::Keys(db), range, way, |key, found| {
+            let head = match found {
+                Ok(entry) => Value::head(&entry),
+                Err(longer) => Ok(Value::long_string(&longer)),
+            };
+            visit(key, head)
+        })
     }
 
     /// Returns the head of the value of `key` in the command's database.
@@ -75,21 +108,52 @@ impl Tx<'_> {
         key: &[u8],
         f: impl FnOnce(&[u8], Option<u64>) -> R,
     ) -> Result<Option<R>, CommandError> {
+        let found = self.string_within(key, u64::MAX, f)?;
+        Ok(found.and_then(Result::ok))
+    }
+
+    /// As [`string_with`](Self::string_with), if the string's record has at most `most` bytes.
+    /// Returns what a longer one is as the error inside, mostly without reading it.
+    ///
+    /// # Errors
+    /// Those of [`string_with`](Self::string_with).
+    fn string_within<R>(
+        &mut self,
+        key: &[u8],
+        most: u64,
+        f: impl FnOnce(&[u8], Option<u64>) -> R,
+    ) -> Result<Option<Result<R, Longer>>, CommandError> {
         let db = self.db;
-        let found = self.get_with(Space::Keys(db), key, |entry| {
+        let found = self.get_within(Space::Keys(db), key, most, |entry| {
             match entry.value.split_first() {
                 Some((&STRING, bytes)) => Ok(f(bytes, entry.expires_at)),
-                _ => Err(Value::parts(entry.value, entry.expires_at).map(|(head, _)| head)),
+                _ => Err(Value::head(&entry)),
             }
         })?;
         match found {
             None => Ok(None),
-            Some(Ok(answer)) => Ok(Some(answer)),
-            Some(Err(head)) => match self.living(db, key, head?)? {
+            Some(Err(longer)) => Ok(Some(Err(longer))),
+            Some(Ok(Ok(answer))) => Ok(Some(Ok(answer))),
+            Some(Ok(Err(head))) => match self.living(db, key, head?)? {
                 Some(_) => Err(CommandError::wrong_type()),
                 None => Ok(None),
             },
         }
+    }
+
+    /// Calls `f` with the string under `key`, unless it is longer than anything else is. Returns
+    /// the length of a longer one as the error inside, mostly without reading it.
+    ///
+    /// # Errors
+    /// Those of [`string_with`](Self::string_with).
+    pub fn short_string_with<R>(
+        &mut self,
+        key: &[u8],
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<Result<R, u64>>, CommandError> {
+        let found = self.string_within(key, MAX_OF_OTHERS, |bytes, _| f(bytes))?;
+        // The tag is a byte.
+        Ok(found.map(|found| found.map_err(|longer| longer.len - 1)))
     }
 
     /// Puts the record of a string, made by [`string_record`](super::record::string_record), under
@@ -115,12 +179,22 @@ impl Tx<'_> {
         self.load_from(self.db, key)
     }
 
-    /// Returns the value of `key`, which must be of this kind.
+    /// Returns the value of `key` in the command's database, or the head of a long string.
+    ///
+    /// # Errors
+    /// Those of [`load_from`](Self::load_from).
+    pub fn load_collection(&mut self, key: &[u8]) -> Result<Option<Value>, CommandError> {
+        self.short_from(self.db, key, |entry| {
+            Value::decode(entry.value, entry.expires_at)
+        })
+    }
+
+    /// Returns the collection under `key`, which must be of this kind.
     ///
     /// # Errors
     /// [`CommandError::wrong_type`], and those of [`load_from`](Self::load_from).
     pub fn load_kind(&mut self, key: &[u8], kind: Kind) -> Result<Option<Value>, CommandError> {
-        match self.load(key)? {
+        match self.load_collection(key)? {
             Some(value) if value.kind != kind => Err(CommandError::wrong_type()),
             value => Ok(value),
         }
@@ -227,5 +301,107 @@ impl Tx<'_> {
             ..value
         };
         self.save(key, Some(before), &value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::data::tx::SHORT_WORK;
+    use crate::data::watch::Watch;
+    use crate::data::{Data, Reads};
+    use crate::execute::Haste;
+    use crate::fixture::{Fixture, words};
+    use crate::reply::{Out, Protocol};
+
+    /// Returns the reply to a command that takes no long time. One that reads more than
+    /// [`SHORT_WORK`] bytes gives up without a reply.
+    fn short(data: &Data, line: &str) -> Option<String> {
+        let words = words(line);
+        let args: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        let command = crate::commands::data().find(|known| known.spec.name == words[0]);
+        let command = command.unwrap();
+        let mut reply = Vec::new();
+        let mut out = Out::new(&mut reply, Protocol::Resp2);
+        let place = (0, Haste::Short);
+        let done = data.run_or_wait(command, place, &args, Reads::Applied, &mut out);
+        (!done.long).then(|| String::from_utf8(reply).unwrap())
+    }
+
+    /// They read, and copied, up to 512 MiB for it.
+    #[test]
+    fn what_needs_only_the_type_or_the_length_of_a_string_reads_no_more() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let len = SHORT_WORK + 1;
+        let make = |data: &Data| {
+            fixture.call(data, &format!("setrange long {SHORT_WORK} x"));
+            fixture.call(data, "pexpire long 5000");
+        };
+        make(&data);
+        fixture.call(&data, "set short x");
+        let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+        for (line, reply) in [
+            ("exists long none", ":1"),
+            ("touch long", ":1"),
+            ("type long", "+string"),
+            ("strlen long", &format!(":{len}")),
+            ("ttl long", ":5"),
+            ("pttl long", ":5000"),
+            ("pexpiretime long", ":5001"),
+            ("expire long 9 nx", ":0"),
+            ("object encoding long", "$3\r\nraw"),
+            ("object encoding short", "$6\r\nembstr"),
+            ("set long x nx", "$-1"),
+            ("setnx long x", ":0"),
+            ("msetnx none x long x", ":0"),
+            ("hget long n", wrong),
+            ("rpush long n", wrong),
+            ("sadd long n", wrong),
+            ("zadd long 1 n", wrong),
+            ("zunion 1 long", wrong),
+            ("smove short long n", wrong),
+            ("renamenx short long", ":0"),
+            ("copy short long", ":0"),
+            ("keys *", "*2\r\n$4\r\nlong\r\n$5\r\nshort"),
+            ("keys l*", "*1\r\n$4\r\nlong"),
+            (
+                "scan 0 type string",
+                "*2\r\n$1\r\n0\r\n*2\r\n$4\r\nlong\r\n$5\r\nshort",
+            ),
+            ("scan 0 type list", "*2\r\n$1\r\n0\r\n*0"),
+            ("bc.count - +", ":2"),
+        ] {
+            assert_eq!(short(&data, line), Some(format!("{reply}\r\n")), "{line}");
+        }
+        assert!(short(&data, "randomkey").unwrap().starts_with('$'));
+        data.watch_within(Haste::Short, &mut Watch::default(), (0, b"long"))
+            .unwrap();
+        for line in [
+            "get long",
+            "getrange long 0 0",
+            "append long x",
+            "rename long other",
+        ] {
+            assert_eq!(short(&data, line), None, "{line}");
+        }
+        for (line, reply) in [
+            ("del long", ":1"),
+            ("sunionstore long none", ":0"),
+            ("zunionstore long 1 none", ":0"),
+            ("sort none store long", ":0"),
+            ("rename short long", "+OK"),
+            ("pexpireat long 1", ":1"),
+            ("flushdb", "+OK"),
+        ] {
+            fixture.call(&data, "set short x");
+            make(&data);
+            assert_eq!(short(&data, line), Some(format!("{reply}\r\n")), "{line}");
+            let expected = if line.starts_with("rename") {
+                ":1\r\n"
+            } else {
+                ":0\r\n"
+            };
+            assert_eq!(fixture.call(&data, "exists long"), expected, "{line}");
+        }
     }
 }

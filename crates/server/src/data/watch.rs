@@ -1,7 +1,7 @@
 //! The keys that a connection watches, and whether one of them has changed since: `WATCH`.
 
 use super::Data;
-use super::tx::{SHORT_WORK, Tx};
+use super::tx::Tx;
 use super::watchers::{Listener, Watchers};
 use crate::error::CommandError;
 use crate::execute::Haste;
@@ -134,11 +134,6 @@ impl Data {
     /// Returns true if a key exists. Its lock is held.
     pub(crate) fn is_there(&self, db: usize, key: &[u8]) -> Result<bool, CommandError> {
         let mut tx = Tx::new(self, &self.deferring, db);
-        tx.short = Some(SHORT_WORK);
-        match tx.load_head(key) {
-            // A value that is too long to be read here.
-            Err(CommandError::Long) => Ok(true),
-            head => Ok(head?.is_some()),
-        }
+        Ok(tx.load_head(key)?.is_some())
     }
 }

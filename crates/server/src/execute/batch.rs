@@ -171,6 +171,7 @@ fn reply(entry: Option<Entry<'_>>, out: &mut Out<'_>) -> ControlFlow<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::watch::Watch;
     use crate::fixture::{Fixture, on_disk};
     use crate::reply::Protocol;
     use bristlecone_pmem::media::journal::fault::FaultDisk;
@@ -180,6 +181,23 @@ mod tests {
         let mut out = Out::new(&mut reply, Protocol::Resp2);
         let done = data.execute_steps(0, steps, Reads::Applied, &mut out);
         (done, String::from_utf8(reply).unwrap())
+    }
+
+    #[test]
+    fn who_watches_a_key_is_told_of_each_put() {
+        let fixture = Fixture::new();
+        let data = fixture.open();
+        let steps: [KeyStep<'_>; 3] = [
+            (b"a", Step::Put(b"v")),
+            (b"b", Step::Get),
+            (b"c", Step::Put(b"v")),
+        ];
+        for (key, is_put) in [(b"a", true), (b"b", false), (b"c", true)] {
+            let mut watch = Watch::default();
+            data.watch(&mut watch, 0, key).unwrap();
+            assert_eq!(together(&data, &steps).0, 3);
+            assert_eq!(watch.is_touched(), is_put, "{}", key.escape_ascii());
+        }
     }
 
     #[test]

@@ -207,15 +207,20 @@ mod tests {
         static HALF: Command = writes_one("half", half);
         let fixture = Fixture::new();
         let data = fixture.open();
-        let mut all = queued(&["set a before", "get a", "get a"]);
+        // What was taken back has not changed.
+        let mut other = Watch::default();
+        data.watch(&mut other, 0, b"b").unwrap();
+        let mut all = queued(&["set a before", "get a", "get a", "get b"]);
         all[1].command = &HALF;
+        all[3].command = &HALF;
         let mut reply = Vec::new();
         let mut out = Out::new(&mut reply, Protocol::Resp2);
         data.exec(&all, &mut Watch::default(), &mut out);
         assert_eq!(
             String::from_utf8(reply).unwrap(),
-            "*3\r\n+OK\r\n-ERR syntax error\r\n$6\r\nbefore\r\n"
+            "*4\r\n+OK\r\n-ERR syntax error\r\n$6\r\nbefore\r\n-ERR syntax error\r\n"
         );
+        assert_eq!(exec(&data, &["get b"], &mut other), "*1\r\n$-1\r\n");
     }
 
     /// The store's sweep takes no locks of keys: a command failed for want of a record that had

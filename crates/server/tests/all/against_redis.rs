@@ -28,7 +28,7 @@ fn command(rng: &mut SmallRng) -> Words {
 
 /// Returns true if a key may expire while the test runs: the moment of its deletion differs between
 /// the servers.
-fn expires_meanwhile(words: &Words) -> bool {
+pub fn expires_meanwhile(words: &Words) -> bool {
     let within = |word: Option<&Vec<u8>>, most: u64| {
         word.and_then(|word| std::str::from_utf8(word).ok()?.parse::<u64>().ok())
             .is_some_and(|number| (1..=most).contains(&number))
@@ -63,7 +63,7 @@ fn number(reply: &[u8]) -> Option<i64> {
 }
 
 /// Returns true if both replies to `words` are right.
-fn same(words: &Words, theirs: &[u8], ours: &[u8]) -> bool {
+pub fn same(words: &Words, theirs: &[u8], ours: &[u8]) -> bool {
     if theirs == ours {
         return true;
     }
@@ -104,14 +104,21 @@ fn same(words: &Words, theirs: &[u8], ours: &[u8]) -> bool {
 }
 
 /// Returns true if both replies to `EXEC` are right, which contain the replies to all that was
-/// `queued`.
-fn same_or_queued(queued: &mut Vec<Words>, words: &Words, theirs: &[u8], ours: &[u8]) -> bool {
+/// `queued`, or, as `same` says, those to another command.
+pub fn same_or_queued(
+    queued: &mut Vec<Words>,
+    words: &Words,
+    theirs: &[u8],
+    ours: &[u8],
+    same: impl Fn(&Words, &[u8], &[u8]) -> bool,
+) -> bool {
     if theirs == b"+QUEUED\r\n" {
         queued.push(words.clone());
         return ours == theirs;
     }
     let exec = words[0].eq_ignore_ascii_case(b"exec");
-    if !exec && !words[0].eq_ignore_ascii_case(b"discard") {
+    let ends = |name: &&[u8]| words[0].eq_ignore_ascii_case(name);
+    if ![&b"exec"[..], b"discard", b"reset"].iter().any(ends) {
         return same(words, theirs, ours);
     }
     let queued = std::mem::take(queued);
@@ -133,7 +140,7 @@ fn compare_all(resp3: bool, count: u64, seed: u64) {
         count,
         seed,
         |rng| vec![command(rng)],
-        |words, theirs, ours| same_or_queued(&mut queued, words, theirs, ours),
+        |words, theirs, ours| same_or_queued(&mut queued, words, theirs, ours, same),
     );
 }
 

@@ -9,6 +9,7 @@ mod blocking;
 mod blocking_against_redis;
 mod budget;
 mod collections_against_redis;
+mod colliding_against_redis;
 mod common;
 mod concurrent;
 mod connections;

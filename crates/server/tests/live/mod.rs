@@ -143,11 +143,15 @@ impl<S: Read + Write> Client<S> {
     }
 
     pub fn try_reply(&mut self) -> io::Result<String> {
+        let reply = self.reply_bytes()?;
+        Ok(String::from_utf8_lossy(&reply).into_owned())
+    }
+
+    pub fn reply_bytes(&mut self) -> io::Result<Vec<u8>> {
         loop {
             if let Some(length) = bristlecone_server::resp::reply_length(&self.read) {
                 let rest = self.read.split_off(length);
-                let reply = std::mem::replace(&mut self.read, rest);
-                return Ok(String::from_utf8_lossy(&reply).into_owned());
+                return Ok(std::mem::replace(&mut self.read, rest));
             }
             let mut chunk = [0; 16384];
             match self.stream.read(&mut chunk)? {

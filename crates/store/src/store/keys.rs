@@ -3,7 +3,7 @@
 use super::Store;
 use crate::catalogue::Keyspace;
 use crate::engine::At;
-use crate::entry::{Entry, Update, expiry};
+use crate::entry::{Entry, Longer, Update, expiry};
 use crate::error::{ReadError, WriteError};
 use crate::key::PREFIX;
 use crate::pinned::PinnedValue;
@@ -45,8 +45,8 @@ impl<M: Media> Store<M> {
         Ok(answer)
     }
 
-    /// As [`get_with`](Self::get_with), if the value has at most `most` bytes. Returns the length
-    /// of a longer one as the error inside, mostly without reading it.
+    /// As [`get_with`](Self::get_with), if the value has at most `most` bytes. Returns what a longer
+    /// one is as the error inside, mostly without reading it.
     ///
     /// # Errors
     /// [`ReadError`]
@@ -56,7 +56,7 @@ impl<M: Media> Store<M> {
         key: &[u8],
         most: u64,
         f: impl FnOnce(Entry<'_>) -> R,
-    ) -> Result<Option<Result<R, u64>>, ReadError> {
+    ) -> Result<Option<Result<R, Longer>>, ReadError> {
         if check_key(key).is_err() {
             return Ok(None);
         }

@@ -3,9 +3,9 @@
 use super::TreeEngine;
 use crate::archive::ArchiveStats;
 use crate::catalogue::Keyspace;
-use crate::engine::{At, KeyWrite, StorageEngine, Ticket, Visit, Wait};
+use crate::engine::{At, KeyWrite, StorageEngine, Ticket, Visit, VisitWithin, Wait};
 use crate::entries::Entries;
-use crate::entry::{Entry, Update};
+use crate::entry::{Entry, Longer, Update};
 use crate::error::{ArchiveError, DamagedRecord, ReadError, WriteError};
 use crate::feed::{Watch, WatchLimits};
 use crate::pinned::PinnedValue;
@@ -70,7 +70,7 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
         key: &[u8],
         most: u64,
         f: &mut dyn FnMut(Entry<'_>),
-    ) -> Result<Option<u64>, ReadError> {
+    ) -> Result<Option<Longer>, ReadError> {
         self.core.get_within(at, key, most, f)
     }
 
@@ -113,9 +113,7 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
         direction: Direction,
         visit: &mut Visit<'_>,
     ) -> Result<(), ReadError> {
-        self.core
-            .scan(at, range, direction, u64::MAX, visit)
-            .map(drop)
+        self.core.scan(at, range, direction, visit)
     }
 
     fn scan_within(
@@ -124,9 +122,9 @@ impl<M: Media> StorageEngine<M> for TreeEngine<M> {
         range: Range<'_>,
         direction: Direction,
         most: u64,
-        visit: &mut Visit<'_>,
-    ) -> Result<bool, ReadError> {
-        self.core.scan(at, range, direction, most, visit)
+        visit: &mut VisitWithin<'_>,
+    ) -> Result<(), ReadError> {
+        self.core.scan_within(at, range, (direction, most), visit)
     }
 
     fn read(

@@ -3,9 +3,9 @@
 use super::long::Place;
 use super::value::{Found, Head, glimpsed, plain};
 use super::{Core, damaged, read_error, time_of, when};
-use crate::engine::{At, Ticket, Wait};
+use crate::engine::{At, Ticket, Visit, VisitWithin, Wait};
 use crate::entries::Entries;
-use crate::entry::{Entry, expires_at};
+use crate::entry::{Entry, Longer, expires_at, whole};
 use crate::error::{Damage, ReadError};
 use crate::key::PREFIX;
 use crate::pinned::PinnedValue;
@@ -41,11 +41,8 @@ impl<M: Media> Drop for Reading<'_, M> {
     }
 }
 
-/// Visits keys and values until it breaks.
-type Visit<'v> = dyn FnMut(&[u8], Entry<'_>) -> ControlFlow<()> + 'v;
-
-/// A visitor of values of at most so many bytes, and whether there was no longer one.
-type Within<'v, 'w> = (&'v mut Visit<'w>, u64, &'v mut bool);
+/// A visitor, and the most bytes of a value that it takes.
+type Within<'v, 'w> = (&'v mut VisitWithin<'w>, u64);
 
 /// A value, and when it expires.
 type Whole = (Vec<u8>, Option<u64>);
@@ -91,15 +88,15 @@ impl<M: Media> Core<M> {
         moment.now.unwrap_or_else(|| self.wall.now())
     }
 
-    /// Calls `f` with the value of a key, if it has one of at most `most` bytes. Returns the length
-    /// of a longer one, which is neither unpacked nor assembled.
+    /// Calls `f` with the value of a key, if it has one of at most `most` bytes. Returns what a
+    /// longer one is, which is neither unpacked nor assembled.
     pub(super) fn get_within(
         &self,
         at: At,
         key: &[u8],
         most: u64,
         f: &mut dyn FnMut(Entry<'_>),
-    ) -> Result<Option<u64>, ReadError> {
+    ) -> Result<Option<Longer>, ReadError> {
         let moment = Moment::of(at);
         if !self.is_visible(key, moment) {
             return Ok(None);
@@ -110,7 +107,8 @@ impl<M: Media> Core<M> {
         let mut longer = None;
         let mut is_longer = |len: u64, expiry: u64| {
             let is = len > most && is_live(expiry, || self.now_of(moment));
-            longer = is.then_some(len);
+            let expires_at = expires_at(expiry);
+            longer = is.then_some(Longer { len, expires_at });
             is
         };
         let found = self.tree.get(moment.when, &place, |stored| {
@@ -261,17 +259,27 @@ impl<M: Media> Core<M> {
         read.break_value().unwrap_or(Ok(()))
     }
 
-    /// Visits a range up to the first value of more than `most` bytes, which is neither unpacked
-    /// nor assembled. Returns false if there is one.
     pub(super) fn scan(
         &self,
         at: Ticket,
         range: Range<'_>,
         direction: Direction,
-        most: u64,
         visit: &mut Visit<'_>,
-    ) -> Result<bool, ReadError> {
-        self.scan_by(at, range, (direction, most), visit)
+    ) -> Result<(), ReadError> {
+        let way = (direction, u64::MAX);
+        self.scan_by(at, range, way, &mut whole(visit))
+    }
+
+    /// Visits a range, with what a value of more than `most` bytes is in its place: it is neither
+    /// unpacked nor assembled.
+    pub(super) fn scan_within(
+        &self,
+        at: Ticket,
+        range: Range<'_>,
+        way: (Direction, u64),
+        visit: &mut VisitWithin<'_>,
+    ) -> Result<(), ReadError> {
+        self.scan_by(at, range, way, visit)
     }
 
     pub(super) fn read(
@@ -282,34 +290,34 @@ impl<M: Media> Core<M> {
         into: &mut Entries,
     ) -> Result<(), ReadError> {
         let way = (direction, u64::MAX);
-        let read = self.scan_by(at, range, way, &mut |key, entry| {
-            into.push(key.get(PREFIX..).unwrap_or(&[]), entry.value)
-        });
-        read.map(drop)
+        let visit =
+            |key: &[u8], entry: Entry<'_>| into.push(key.get(PREFIX..).unwrap_or(&[]), entry.value);
+        self.scan_by(at, range, way, &mut whole(visit))
     }
 
-    /// As [`scan`](Self::scan), for each kind of visitor by itself.
+    /// As [`scan_within`](Self::scan_within), for each kind of visitor by itself.
     #[inline]
     fn scan_by(
         &self,
         at: Ticket,
         range: Range<'_>,
         (direction, most): (Direction, u64),
-        visit: &mut (impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()> + ?Sized),
-    ) -> Result<bool, ReadError> {
-        let (mut reached, mut all): (Option<Vec<u8>>, _) = (None, true);
+        visit: &mut (impl FnMut(&[u8], Result<Entry<'_>, Longer>) -> ControlFlow<()> + ?Sized),
+    ) -> Result<(), ReadError> {
+        let mut reached: Option<Vec<u8>> = None;
         let way = (direction, Visits::Values);
         self.visit(at, range, way, |key, current| {
-            if let Some(value) = current.short_value().and_then(plain) {
+            if let Some(value) = current.short_value().and_then(plain)
+                && value.len() as u64 <= most
+            {
                 let expires_at = None;
-                return Ok(visit(key, Entry { value, expires_at }));
+                return Ok(visit(key, Ok(Entry { value, expires_at })));
             }
-            let mut visit = |key: &[u8], entry: Entry<'_>| visit(key, entry);
-            let to = (&mut visit as &mut Visit<'_>, most, &mut all);
+            let mut visit = |key: &[u8], found: Result<Entry<'_>, Longer>| visit(key, found);
+            let to = (&mut visit as &mut VisitWithin<'_>, most);
             self.scan_other(at, key, current, to, &mut reached)
         })
-        .map_err(|e| read_error(reached.as_deref(), e))?;
-        Ok(all)
+        .map_err(|e| read_error(reached.as_deref(), e))
     }
 
     /// Visits a key whose value is long, expires, or has parts. Writes down the key of one that
@@ -332,42 +340,32 @@ impl<M: Media> Core<M> {
         at: Ticket,
         key: &[u8],
         current: &clustered::Current<'_, M>,
-        (visit, most, all): Within<'_, '_>,
+        (visit, most): Within<'_, '_>,
     ) -> Result<ControlFlow<()>, clustered::ReadError> {
         let unpacked;
         let stored = current.value()?;
-        let mut is_longer = |len: u64, expiry: u64| {
-            let is = len > most && is_live(expiry, || at.now);
-            *all &= !is;
-            is
-        };
-        let (value, expiry) = match Found::of(&stored).map_err(damaged)? {
-            Found::Here(value, expiry) => {
-                if is_longer(value.len() as u64, expiry) {
-                    return Ok(ControlFlow::Break(()));
-                }
-                (value, expiry)
-            }
-            Found::Packed(packed) => {
-                if is_longer(packed.len, packed.expiry) {
-                    return Ok(ControlFlow::Break(()));
-                }
-                if !is_live(packed.expiry, || at.now) {
-                    return Ok(ControlFlow::Continue(()));
-                }
-                unpacked = packed.unpack().map_err(damaged)?;
-                (&unpacked[..], packed.expiry)
-            }
-            Found::Apart(head) if is_longer(head.len, head.expiry) => {
-                return Ok(ControlFlow::Break(()));
-            }
-            Found::Apart(head) => return self.scan_apart(at, key, &head, visit),
+        let found = Found::of(&stored).map_err(damaged)?;
+        let (len, expiry) = match &found {
+            Found::Here(value, expiry) => (value.len() as u64, *expiry),
+            Found::Packed(packed) => (packed.len, packed.expiry),
+            Found::Apart(head) => (head.len, head.expiry),
         };
         if !is_live(expiry, || at.now) {
             return Ok(ControlFlow::Continue(()));
         }
         let expires_at = expires_at(expiry);
-        Ok(visit(key, Entry { value, expires_at }))
+        if len > most {
+            return Ok(visit(key, Err(Longer { len, expires_at })));
+        }
+        let value = match found {
+            Found::Here(value, _) => value,
+            Found::Packed(packed) => {
+                unpacked = packed.unpack().map_err(damaged)?;
+                &unpacked[..]
+            }
+            Found::Apart(head) => return self.scan_apart(at, key, &head, visit),
+        };
+        Ok(visit(key, Ok(Entry { value, expires_at })))
     }
 
     /// Visits a key whose value has parts.
@@ -377,11 +375,8 @@ impl<M: Media> Core<M> {
         at: Ticket,
         key: &[u8],
         head: &Head,
-        visit: &mut Visit<'_>,
+        visit: &mut VisitWithin<'_>,
     ) -> Result<ControlFlow<()>, clustered::ReadError> {
-        if !is_live(head.expiry, || at.now) {
-            return Ok(ControlFlow::Continue(()));
-        }
         let Place::At(place) = self.place(key)? else {
             return Ok(ControlFlow::Continue(()));
         };
@@ -390,7 +385,7 @@ impl<M: Media> Core<M> {
             value: &value,
             expires_at: expires_at(head.expiry),
         };
-        Ok(visit(key, entry))
+        Ok(visit(key, Ok(entry)))
     }
 
     pub(super) fn scan_keys(

@@ -1,7 +1,9 @@
 //! Values that come from streams, and ranges of values.
 
 use crate::common::{ALL, Fixture};
-use bristlecone_store::{Entry, MAX_VALUE_BYTES, TransactionOptions, WriteError};
+use bristlecone_store::{
+    Direction, Entry, Longer, MAX_VALUE_BYTES, TransactionOptions, WriteError,
+};
 use std::io::{self, Read};
 use std::ops::ControlFlow;
 
@@ -40,17 +42,32 @@ fn streams_of_all_lengths_come_back_and_so_does_each_range() {
                 bytes: &value,
                 fails: false,
             };
-            let put = f.store.put_from(&f.k, b"key", stream, None).unwrap();
-            assert_eq!(put, len as u64, "{design}");
+            let expires_at = (len % 2 == 0).then_some(1 << 47);
+            let put = f.store.put_from(&f.k, b"key", stream, expires_at);
+            assert_eq!(put.unwrap(), len as u64, "{design}");
+            let longer = Longer {
+                len: len as u64,
+                expires_at,
+            };
             for most in [len as u64, MIB as u64, 0] {
                 let is_longer = len as u64 > most;
-                let expected = if is_longer { Err(len as u64) } else { Ok(len) };
+                let expected = if is_longer { Err(longer) } else { Ok(len) };
                 let read = |entry: Entry<'_>| entry.value.len();
                 let found = f.store.get_within(&f.k, b"key", most, read).unwrap();
                 assert_eq!(found, Some(expected), "{design}: {len}, {most}");
                 let mut tx = f.store.begin(TransactionOptions::default());
                 let found = tx.get_within(&f.k, b"key", most, read).unwrap();
                 assert_eq!(found, Some(expected), "{design}: {len}, {most}");
+                for direction in [Direction::Up, Direction::Down] {
+                    let mut scanned = Vec::new();
+                    let visit = |key: &[u8], found: Result<Entry<'_>, Longer>| {
+                        scanned.push((key.to_vec(), found.map(read)));
+                        ControlFlow::Continue(())
+                    };
+                    let way = (direction, most);
+                    tx.scan_within::<&[u8]>(&f.k, .., way, visit).unwrap();
+                    assert_eq!(scanned, [(b"key".to_vec(), expected)], "{design}");
+                }
                 let mut seen = 0;
                 let all = [&b"key"[..], b"none", b"key"];
                 let store = &f.store;

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+pub mod colliding;
 pub mod hashes;
 pub mod keys;
 pub mod lists;

@@ -104,7 +104,7 @@ fn combination(rng: &mut impl Rng, command: &str, words: &mut Words) {
 }
 
 /// Returns a command on a sorted set whose members have the same score.
-fn by_member(rng: &mut impl Rng) -> Words {
+pub fn by_member(rng: &mut impl Rng) -> Words {
     let key = format!("x{}", rng.random_range(0..3)).into_bytes();
     let command = one(
         rng,

@@ -141,8 +141,7 @@ impl Bench<'_> {
                     })
                 }),
                 1 => store.get_within(k, key, 1 << 30, value_of).map(|found| {
-                    found
-                        .map(|found| found.unwrap_or_else(|len| panic!("{len} bytes are too many")))
+                    found.map(|found| found.unwrap_or_else(|e| panic!("{e:?} is too long")))
                 }),
                 2 => store.get_with(k, key, value_of),
                 _ => {
