@@ -180,7 +180,7 @@ mod tests {
             assert!(error.contains("sum"), "{error}");
         }
         let (opened, damage) = damage::collecting_damage(|| open(&path));
-        assert_eq!(opened.unwrap().get(&7), Some(VALUE + 7 ^ 16));
+        assert_eq!(opened.unwrap().get(&7), Some((VALUE + 7) ^ 16));
         assert_eq!(damage.blocks.len(), 1, "{damage:?}");
     }
 
