@@ -529,7 +529,7 @@ mod tests {
     #[test]
     fn one_wrong_bit_of_a_record_is_found() {
         let sum = |bytes: &[u8]| crc32c::crc32c_append(77, &bytes[4..]);
-        let mut words = vec![5 << 32, 9 << SEQUENCE_SHIFT | 4 << 3 | 1, 0x1234, 0x5678];
+        let mut words = vec![5u64 << 32, 9 << SEQUENCE_SHIFT | 4 << 3 | 1, 0x1234, 0x5678];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         words[0] |= u64::from(sum(&bytes));
         // What is behind it does not matter.

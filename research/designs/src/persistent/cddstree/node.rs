@@ -425,7 +425,7 @@ mod tests {
             let (at, bit) = (bit / 64, bit % 64);
             let mut flipped = whole;
             flipped[at] ^= 1 << bit;
-            if at < 2 || bit < VERSION_BITS {
+            if at < 2 || bit < VERSION_BITS as usize {
                 assert_ne!(word(flipped) >> VERSION_BITS, word(whole) >> VERSION_BITS);
             }
         }
