@@ -8,7 +8,8 @@
 //!
 //! Numbers lie in the words of nodes, with no room for a sum beside them that a change could keep
 //! without a further flush. So what the medium does to them while nobody has the index open is
-//! found at the next opening, which reads all of it once. Byte strings have sums of their own besides.
+//! found at the next opening, which reads all of it once. Byte strings have sums of their own
+//! besides.
 //!
 //! # Crash states
 //! The word is set, by NAW, when the last change is durable, and cleared, by NAW, before the first

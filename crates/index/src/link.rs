@@ -5,9 +5,9 @@
 //! ```
 //!
 //! A word is changed by one 8-byte store, so a crash never tears it, and one that fails its check
-//! is damaged. Searches take the offset and do not look at the check. Whoever walks the structure, to
-//! recover or to check it, does. Every single flipped bit is found: one in a word of zeros too, and
-//! none leaves a word of zeros.
+//! is damaged. Searches take the offset and do not look at the check. Whoever walks the structure,
+//! to recover or to check it, does. Every single flipped bit is found: one in a word of zeros too,
+//! and none leaves a word of zeros.
 
 const SHIFT: u32 = 48;
 const OFFSET: u64 = (1 << SHIFT) - 1;

@@ -283,8 +283,8 @@ pub unsafe extern "C" fn bristlecone_memtable_get(memtable: &Memtable, key: Byte
         .unwrap_or(ptr::null())
 }
 
-/// Puts up to `most` entries into `out`, in order, upwards or downwards: from `key` on, or after it;
-/// from the end if there is none. Returns their number.
+/// Puts up to `most` entries into `out`, in order, upwards or downwards: from `key` on, or after
+/// it; from the end if there is none. Returns their number.
 ///
 /// # Safety
 /// As the module's head says.

@@ -10,8 +10,8 @@
 //! bytes ([`Bytewise`]), which the inner nodes know how to abbreviate, or in that of a function of
 //! RocksDB's ([`Called`]).
 //!
-//! The fingerprint of a key in the order of bytes is of its user key alone: a lookup reads the leaf's
-//! entries of that fingerprint, and takes the newest that its snapshot sees.
+//! The fingerprint of a key in the order of bytes is of its user key alone: a lookup reads the
+//! leaf's entries of that fingerprint, and takes the newest that its snapshot sees.
 
 use crate::record::{self, HEADER, OFFSET_MASK, TAG_SHIFT};
 use bristlecone_index::inner::Separator;

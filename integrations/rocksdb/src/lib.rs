@@ -1,7 +1,7 @@
 //! Memtables of RocksDB in persistent memory: the part in Rust, behind a C interface.
 //!
-//! The C++ part (`cpp/`) implements RocksDB's `MemTableRepFactory`, and opens databases whose writes
-//! are durable without RocksDB's log, over the functions of [`ffi`].
+//! The C++ part (`cpp/`) implements RocksDB's `MemTableRepFactory`, and opens databases whose
+//! writes are durable without RocksDB's log, over the functions of [`ffi`].
 //!
 //! | module | holds |
 //! | --- | --- |

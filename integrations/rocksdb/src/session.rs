@@ -20,9 +20,9 @@
 //! opening throws away.
 //!
 //! # Flushes
-//! A memtable that is flushed notes the file's number before a byte of it is read. RocksDB says that
-//! the flush is in its manifest (`MarkFlushed`) before any compaction can take the file, and the
-//! memtable is marked durably then. After a crash in between, the file itself is among the live
+//! A memtable that is flushed notes the file's number before a byte of it is read. RocksDB says
+//! that the flush is in its manifest (`MarkFlushed`) before any compaction can take the file, and
+//! the memtable is marked durably then. After a crash in between, the file itself is among the live
 //! ones, which is found out before compactions begin.
 //!
 //! # Batches
@@ -320,7 +320,8 @@ impl Session {
     /// Returns whether what is left of a memtable that was not flushed is kept when RocksDB lets go
     /// of it.
     pub fn keeps(&self, family: u32) -> bool {
-        // ORDERING: Relaxed; the database is being closed, or the family was dropped by this thread.
+        // ORDERING: Relaxed; the database is being closed, or the family was dropped by this
+        // thread.
         !self.scratch
             && self.published.load(Ordering::Relaxed)
             && !lock(&self.dropped).contains(&family)
@@ -427,8 +428,8 @@ impl Session {
         word.publish(self.pm(), base + 1);
     }
 
-    /// Ends the batch. Returns false if it `failed` with some entries inserted: then it stays noted,
-    /// and a replay leaves them out.
+    /// Ends the batch. Returns false if it `failed` with some entries inserted: then it stays
+    /// noted, and a replay leaves them out.
     #[must_use]
     pub fn end_batch(&self, failed: bool) -> bool {
         // ORDERING: Relaxed (all); the caller's lock orders batches.

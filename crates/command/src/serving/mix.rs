@@ -1,7 +1,7 @@
 //! What clients do: two mixes of YCSB's operations.
 //!
-//! NV-Tree (TC 2016), section 6.6, uses them: StatusUpdate reads the latest records mostly, and adds
-//! new ones; SessionStore reads and replaces records by Zipf's law.
+//! NV-Tree (TC 2016), section 6.6, uses them: StatusUpdate reads the latest records mostly, and
+//! adds new ones; SessionStore reads and replaces records by Zipf's law.
 
 use clap::ValueEnum;
 use rand::rngs::Xoshiro256PlusPlus as Random;

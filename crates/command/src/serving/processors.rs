@@ -78,7 +78,8 @@ impl Processors {
     }
 }
 
-/// Returns the seconds that the threads of a process were at work; 0 where the kernel does not tell.
+/// Returns the seconds that the threads of a process were at work; 0 where the kernel does not
+/// tell.
 #[must_use]
 pub fn worked(process: u32) -> f64 {
     let threads = fs::read_dir(format!("/proc/{process}/task"));

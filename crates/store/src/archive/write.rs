@@ -219,8 +219,8 @@ impl ArchiveWriter {
         let _ = std::fs::remove_file(&self.path);
     }
 
-    /// Gives the space of what is behind the last mark back, as far as that goes: an error has ended
-    /// the file.
+    /// Gives the space of what is behind the last mark back, as far as that goes: an error has
+    /// ended the file.
     pub(crate) fn cut_off(self) {
         if self.marked == 0 {
             self.remove();

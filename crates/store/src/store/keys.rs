@@ -45,8 +45,8 @@ impl<M: Media> Store<M> {
         Ok(answer)
     }
 
-    /// As [`get_with`](Self::get_with), if the value has at most `most` bytes. Returns what a longer
-    /// one is as the error inside, mostly without reading it.
+    /// As [`get_with`](Self::get_with), if the value has at most `most` bytes. Returns what a
+    /// longer one is as the error inside, mostly without reading it.
     ///
     /// # Errors
     /// [`ReadError`]

@@ -176,9 +176,9 @@ impl<'p, M: Media> Reader<'p, M> {
     }
 
     /// Turns back the one wrong bit of the record at `at`, the last of an unsealed segment with
-    /// this salt. Returns it, or `None` if there is no record with one wrong bit. If the bit was lost in
-    /// a crash instead, with a word that differs from what was there in that bit alone, this
-    /// completes an operation that was under way.
+    /// this salt. Returns it, or `None` if there is no record with one wrong bit. If the bit was
+    /// lost in a crash instead, with a word that differs from what was there in that bit alone,
+    /// this completes an operation that was under way.
     ///
     /// Anything else passes for such a record with a chance of 2^-21, so only short ones are tried.
     pub(super) fn mend_at(&self, segment: u64, at: u64, salt: u32) -> Option<Record> {
@@ -529,7 +529,12 @@ mod tests {
     #[test]
     fn one_wrong_bit_of_a_record_is_found() {
         let sum = |bytes: &[u8]| crc32c::crc32c_append(77, &bytes[4..]);
-        let mut words = vec![5_u64 << 32, 9 << SEQUENCE_SHIFT | 4 << 3 | 1, 0x1234, 0x5678];
+        let mut words = vec![
+            5_u64 << 32,
+            9 << SEQUENCE_SHIFT | 4 << 3 | 1,
+            0x1234,
+            0x5678,
+        ];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         words[0] |= u64::from(sum(&bytes));
         // What is behind it does not matter.
