@@ -349,7 +349,7 @@ fn damaged_words_end_in_an_error() {
     let tree = small::<u64>();
     tree.insert(&1, &1).unwrap();
     let at = leaf(&tree, 1);
-    let long = Meta::of(Form::Inline, 30, 8, (1 << 22) - 1);
+    let long = Meta::of(Form::Inline, 30, 8, (1 << 15) - 1);
     store(&tree, at.meta(0), long.0);
     let refused = tree.reshape(&1, Want::Room(30));
     assert!(refused.is_err_and(|e| is_damage(&e)));
