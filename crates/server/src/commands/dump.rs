@@ -383,7 +383,7 @@ mod tests {
     fn the_items_of_a_payload_count_as_their_client_s() {
         let fixture = Fixture::new();
         let data = fixture.open();
-        let payload = forged(3, &[&b""[..]; 200_000]);
+        let payload = forged(3, &vec![&b""[..]; 200_000]);
         let restore = COMMANDS.iter().find(|known| known.spec.name == "restore");
         for limit in [0, 1 << 20] {
             let clients = Clients::default();

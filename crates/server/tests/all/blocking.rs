@@ -144,6 +144,21 @@ fn a_list_that_comes_from_elsewhere_serves_too() {
 }
 
 #[test]
+fn a_list_of_a_swapped_database_serves_too() {
+    let live = Live::start();
+    let mut client = live.client();
+    let mut waiters = waiting(&live, &mut client, &["BLPOP k 0"]);
+    same(&client.call("SELECT 1"), "+OK\n");
+    same(&client.call("RPUSH k a b"), ":2\n");
+    until_waiting(&mut client, 1);
+    same(&client.call("SWAPDB 0 1"), "+OK\n");
+    same(&waiters[0].reply(), "*2\n$1\nk\n$1\na\n");
+    same(&client.call("LLEN k"), ":0\n");
+    same(&client.call("SELECT 0"), "+OK\n");
+    same(&client.call("LLEN k"), ":1\n");
+}
+
+#[test]
 fn what_is_moved_serves_who_waits_where_it_goes() {
     let live = Live::start();
     let mut client = live.client();
