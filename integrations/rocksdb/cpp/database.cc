@@ -9,6 +9,7 @@
 #include <rocksdb/write_batch.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <shared_mutex>
 
@@ -38,7 +39,16 @@ class Listener final : public ::rocksdb::EventListener {
  public:
   explicit Listener(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {}
   void OnFlushBegin(DB*, const ::rocksdb::FlushJobInfo& info) override {
-    SetFlush(pool_.get(), info.cf_id, info.file_number);
+    // (Its file_number is not set yet.)
+    BeginFlush(pool_.get(), info.cf_id);
+  }
+  void OnTableFileCreationStarted(const ::rocksdb::TableFileCreationBriefInfo& info) override {
+    if (info.reason != ::rocksdb::TableFileCreationReason::kFlush) {
+      return;
+    }
+    // A path ends in the number and .sst.
+    const size_t name = info.file_path.rfind('/') + 1;
+    NoteFlush(pool_.get(), std::strtoull(info.file_path.c_str() + name, nullptr, 10));
   }
 
  private:

@@ -150,14 +150,19 @@ void Close(const Store& store) {
   std::abort();  // they never end
 }
 
-// Runs `work` in a process of its own, and kills that after so many microseconds.
-template <typename Work>
-void Kill(const Work& work, uint64_t microseconds) {
+// Runs `work` in a process of its own, and kills that after so many microseconds, counted from when
+// `begun` holds.
+template <typename Work, typename Begun>
+void Kill(const Work& work, const Begun& begun, uint64_t microseconds) {
   const pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
     work();
     std::abort();  // it does not end
+  }
+  for (int waited = 0; !begun(); ++waited) {
+    CHECK(waited < 60000);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
   CHECK(kill(child, SIGKILL) == 0);
@@ -217,7 +222,9 @@ int main(int argc, char** argv) {
     for (int t = 0; t < kThreads; ++t) {
       before[t] = shared->acknowledged[t].load();
     }
-    Kill([&] { Write(folder, seed, atomic_flush, shared); }, random() % 300000);
+    const uint64_t openings = shared->opened.load();
+    Kill([&] { Write(folder, seed, atomic_flush, shared); }, [&] { return shared->opened.load() > openings; },
+         random() % 300000);
     // The next ones are killed while they replay, or soon after.
     for (uint64_t more = random() % 3; more > 0; --more) {
       const uint64_t opened = shared->opened.load();
@@ -226,7 +233,7 @@ int main(int argc, char** argv) {
         shared->opened.fetch_add(1);
         pause();
       };
-      Kill(only_open, random() % 40000);
+      Kill(only_open, [] { return true; }, random() % 60000);
       during_opening += shared->opened.load() == opened ? 1 : 0;
     }
     Store store = Open(folder, atomic_flush);
