@@ -69,7 +69,8 @@ pub struct Options {
     pub path: PathBuf,
     /// Maximum number of bytes of the pool; 0 for as many as there are.
     pub max_bytes: u64,
-    /// The pool is made for one process, which nothing survives. Its file has no name once it is open.
+    /// The pool is made for one process, which nothing survives. Its file has no name once it is
+    /// open.
     pub scratch: bool,
 }
 
