@@ -63,6 +63,7 @@ pub fn run(options: &Options) -> Outcome {
     };
     tools::run(&mut test("faults", &shm))?;
     tools::run(test("random", &shm).args(["--operations", &number(options.operations)]))?;
+    tools::run(&mut test("between", &shm))?;
     for folder in [&shm, &options.disk] {
         tools::run(test("kill", folder).args(["--kills", &number(options.kills.into())]))?;
     }
@@ -133,7 +134,7 @@ fn build(options: &Options) -> Outcome<PathBuf> {
             .arg(archive)
             .args(["-lrocksdb", "-ldl", "-lm"]),
     )?;
-    for name in ["faults", "random", "kill", "bench"] {
+    for name in ["faults", "random", "between", "kill", "bench"] {
         tools::run(
             compiler()
                 .arg("-o")

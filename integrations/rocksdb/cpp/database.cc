@@ -9,6 +9,7 @@
 #include <rocksdb/write_batch.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <shared_mutex>
 
@@ -38,7 +39,16 @@ class Listener final : public ::rocksdb::EventListener {
  public:
   explicit Listener(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {}
   void OnFlushBegin(DB*, const ::rocksdb::FlushJobInfo& info) override {
-    SetFlush(pool_.get(), info.cf_id, info.file_number);
+    // (Its file_number is not set yet.)
+    BeginFlush(pool_.get(), info.cf_id);
+  }
+  void OnTableFileCreationStarted(const ::rocksdb::TableFileCreationBriefInfo& info) override {
+    if (info.reason != ::rocksdb::TableFileCreationReason::kFlush) {
+      return;
+    }
+    // A path ends in the number and .sst.
+    const size_t name = info.file_path.rfind('/') + 1;
+    NoteFlush(pool_.get(), std::strtoull(info.file_path.c_str() + name, nullptr, 10));
   }
 
  private:
@@ -296,29 +306,21 @@ class Replay {
       db_->GetLiveFilesMetaData(&files);
     }
     for (const bristlecone_old& each : read) {
-      if (each.file != 0 && IsLive(files, read, each)) {
+      if (each.file != 0 && IsLive(files, each)) {
         bristlecone_replay_leave_out(replay_, &each);
       }
     }
     return Status::OK();
   }
 
-  // Returns whether the file of a memtable's flush is in the database. A number alone may have been
-  // given to another file since, but not with sequence numbers of these memtables.
-  bool IsLive(const std::vector<LiveFileMetaData>& files, const std::vector<bristlecone_old>& read,
-              const bristlecone_old& old) {
-    uint64_t first = old.first;
-    uint64_t last = old.last;
-    for (const bristlecone_old& each : read) {
-      if (each.family == old.family && each.file == old.file) {
-        first = std::min(first, each.first);
-        last = std::max(last, each.last);
-      }
-    }
+  // Returns whether the file of a memtable's flush is in the database. A number alone might have been
+  // given to another file since, but not with sequence numbers of this memtable. (A file may be of
+  // several memtables, of which the first ones are marked as flushed and no longer here.)
+  bool IsLive(const std::vector<LiveFileMetaData>& files, const bristlecone_old& old) {
     const std::string& name = families_[old.family]->GetName();
     return std::any_of(files.begin(), files.end(), [&](const LiveFileMetaData& file) {
-      return file.column_family_name == name && file.file_number == old.file && first <= file.smallest_seqno &&
-             file.largest_seqno <= last;
+      return file.column_family_name == name && file.file_number == old.file && file.smallest_seqno <= old.last &&
+             old.first <= file.largest_seqno;
     });
   }
 

@@ -4,6 +4,7 @@
 
 #include <rocksdb/slice.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -93,22 +94,30 @@ void Pool::Switched(bool empty) {
 
 namespace {
 
-// A flush that this thread has begun.
+// A flush that this thread has begun, and a memtable that it reads.
 struct Flush {
   const Pool* pool;
   uint32_t family;
-  uint64_t file;
+  const bristlecone_memtable* memtable;
 };
 
+// Those without a memtable have begun; the others wait for the name of their file. RocksDB says that a
+// flush begins, asks each memtable for an iterator, and says which file it makes, in one thread.
 thread_local std::vector<Flush> flushes;
 
-uint64_t FlushOf(const Pool* pool, uint32_t family) {
+bool Flushes(const Pool* pool, uint32_t family) {
   for (const Flush& flush : flushes) {
-    if (flush.pool == pool && flush.family == family) {
-      return flush.file;
+    if (flush.pool == pool && flush.family == family && flush.memtable == nullptr) {
+      return true;
     }
   }
-  return 0;
+  return false;
+}
+
+void EndFlush(const Pool* pool, uint32_t family) {
+  flushes.erase(std::remove_if(flushes.begin(), flushes.end(),
+                               [&](const Flush& f) { return f.pool == pool && f.family == family; }),
+                flushes.end());
 }
 
 // Puts a key's length in front of it.
@@ -463,13 +472,8 @@ class Rep final : public MemTableRep {
   }
 
   MemTableRep::Iterator* GetIterator(Arena*) override {
-    // A flush reads what it writes through an iterator that it gets in its own thread.
-    if (read_only_.load(std::memory_order_acquire)) {
-      uint64_t file = FlushOf(pool_.get(), family_);
-      bristlecone_fault fault;
-      if (file != 0 && !bristlecone_memtable_flushing(memtable_, file, &fault)) {
-        pool_->Fail(ToStatus(fault));
-      }
+    if (read_only_.load(std::memory_order_acquire) && Flushes(pool_.get(), family_)) {
+      flushes.push_back({pool_.get(), family_, memtable_});
     }
     return NewIterator(false);
   }
@@ -519,14 +523,27 @@ class Rep final : public MemTableRep {
 
 }  // namespace
 
-void SetFlush(const Pool* pool, uint32_t family, uint64_t file) {
-  for (Flush& flush : flushes) {
-    if (flush.pool == pool && flush.family == family) {
-      flush.file = file;
-      return;
+void BeginFlush(const Pool* pool, uint32_t family) {
+  // An earlier one may have failed before it made a file.
+  EndFlush(pool, family);
+  flushes.push_back({pool, family, nullptr});
+}
+
+void NoteFlush(Pool* pool, uint64_t file) {
+  std::vector<uint32_t> families;
+  for (const Flush& flush : flushes) {
+    if (flush.pool != pool || flush.memtable == nullptr) {
+      continue;
+    }
+    families.push_back(flush.family);
+    bristlecone_fault fault;
+    if (!bristlecone_memtable_flushing(flush.memtable, file, &fault)) {
+      pool->Fail(ToStatus(fault));
     }
   }
-  flushes.push_back({pool, family, file});
+  for (uint32_t family : families) {
+    EndFlush(pool, family);
+  }
 }
 
 MemTableRep* Factory::CreateMemTableRep(const MemTableRep::KeyComparator& comparator, Allocator* allocator,

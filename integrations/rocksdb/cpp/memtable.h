@@ -99,8 +99,12 @@ class Factory : public ::rocksdb::MemTableRepFactory {
   const bool bytewise_;
 };
 
-// Notes that this thread is about to flush memtables of a column family to a file.
-void SetFlush(const Pool* pool, uint32_t family, uint64_t file);
+// Notes that this thread is about to flush memtables of a column family, which it then asks for
+// iterators.
+void BeginFlush(const Pool* pool, uint32_t family);
+// Notes durably, in the memtables that this thread has asked since, which file it is about to make of
+// them.
+void NoteFlush(Pool* pool, uint64_t file);
 
 }  // namespace rocksdb
 }  // namespace bristlecone

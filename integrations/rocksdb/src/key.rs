@@ -381,6 +381,7 @@ impl<O: KeyOrder> Stored for EntryKey<O> {
     const KIND: DataKind = DataKind::Bytes;
     const RECORDS: bool = true;
     const ALLOCATES: bool = false;
+    const SUMMED: bool = true;
 
     fn bytes(&self) -> usize {
         self.bytes.len()
@@ -388,6 +389,10 @@ impl<O: KeyOrder> Stored for EntryKey<O> {
 
     fn byte_string(&self) -> Option<&[u8]> {
         O::BYTEWISE.then(|| self.user_key())
+    }
+
+    fn add_to_sum(&self, sum: u32) -> u32 {
+        crc32c::crc32c_append(sum, &self.bytes)
     }
 
     /// Returns the word of a key that lies in its record already, which the caller has flushed.

@@ -57,6 +57,9 @@ impl Replay {
         };
         let pool = self.session.pool();
         let table = table(pool, &table_name(old.slot), Kind::Tree, order, false)?;
+        // A word that leads nowhere would be passed over.
+        let verified = table.verify();
+        verified.map_err(|what| Fault::corrupt(pool.path(), what))?;
         let batch = self.session.old_batch().unwrap_or(u64::MAX);
         let mut found = entries(&*table, pool)?;
         found.retain(|(trailer, _)| trailer >> 8 <= batch);

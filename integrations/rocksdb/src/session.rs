@@ -69,7 +69,8 @@ pub struct Options {
     pub path: PathBuf,
     /// Maximum number of bytes of the pool; 0 for as many as there are.
     pub max_bytes: u64,
-    /// The pool is made for one process, which nothing survives, and removed at the end.
+    /// The pool is made for one process, which nothing survives. Its file has no name once it is
+    /// open.
     pub scratch: bool,
 }
 
@@ -223,6 +224,8 @@ impl Session {
         session.commit()?;
         if scratch {
             session.publish(0)?;
+            // The open file stays. Its space is free when the process ends, however it does.
+            remove_pool(session.pool.path());
         }
         Ok(session)
     }
@@ -507,14 +510,6 @@ impl Session {
             "pool {path} is full: {e}; flush memtables, or give the pool more room and open it again"
         );
         Fault::new(FaultKind::Io, what)
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        if self.scratch {
-            remove_pool(self.pool.path());
-        }
     }
 }
 

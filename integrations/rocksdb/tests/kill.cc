@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -36,6 +37,8 @@ constexpr int kKeys = 40;
 struct Shared {
   std::atomic<uint64_t> acknowledged[kThreads];
   std::atomic<uint64_t> opened;
+  // Whether the operation after the acknowledged ones was found, too.
+  bool one_more[kThreads];
 };
 
 // One change of a key.
@@ -150,14 +153,19 @@ void Close(const Store& store) {
   std::abort();  // they never end
 }
 
-// Runs `work` in a process of its own, and kills that after so many microseconds.
-template <typename Work>
-void Kill(const Work& work, uint64_t microseconds) {
+// Runs `work` in a process of its own, and kills that after so many microseconds, counted from when
+// `begun` holds.
+template <typename Work, typename Begun>
+void Kill(const Work& work, const Begun& begun, uint64_t microseconds) {
   const pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
     work();
     std::abort();  // it does not end
+  }
+  for (int waited = 0; !begun(); ++waited) {
+    CHECK(waited < 60000);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
   CHECK(kill(child, SIGKILL) == 0);
@@ -179,21 +187,20 @@ State Read(const Store& store, int thread) {
   return state;
 }
 
-// Tells the first difference.
-void Tell(const State& found, const State& wanted) {
-  for (const auto& [at, value] : wanted) {
-    auto it = found.find(at);
-    if (it == found.end() || it->second != value) {
-      std::fprintf(stderr, "family %d %s: found %.80s, wanted %.80s\n", at.first, at.second.c_str(),
-                   it == found.end() ? "nothing" : it->second.c_str(), value.c_str());
-      return;
-    }
-  }
-  for (const auto& [at, value] : found) {
-    if (wanted.count(at) == 0) {
-      std::fprintf(stderr, "family %d %s: found %.80s, wanted nothing\n", at.first, at.second.c_str(),
-                   value.c_str());
-      return;
+// Tells the differences.
+void Tell(const char* which, const State& found, const State& wanted) {
+  auto end = [](const std::string& value) {
+    return std::to_string(value.size()) + " bytes, ..." + value.substr(value.size() - std::min<size_t>(value.size(), 40));
+  };
+  State all = found;
+  all.insert(wanted.begin(), wanted.end());
+  for (const auto& [at, value] : all) {
+    auto f = found.find(at);
+    auto w = wanted.find(at);
+    if (f == found.end() || w == wanted.end() || f->second != w->second) {
+      std::fprintf(stderr, "%s: family %d %s: found %s, wanted %s\n", which, at.first, at.second.c_str(),
+                   f == found.end() ? "nothing" : end(f->second).c_str(),
+                   w == wanted.end() ? "nothing" : end(w->second).c_str());
     }
   }
 }
@@ -217,7 +224,9 @@ int main(int argc, char** argv) {
     for (int t = 0; t < kThreads; ++t) {
       before[t] = shared->acknowledged[t].load();
     }
-    Kill([&] { Write(folder, seed, atomic_flush, shared); }, random() % 300000);
+    const uint64_t openings = shared->opened.load();
+    Kill([&] { Write(folder, seed, atomic_flush, shared); }, [&] { return shared->opened.load() > openings; },
+         random() % 300000);
     // The next ones are killed while they replay, or soon after.
     for (uint64_t more = random() % 3; more > 0; --more) {
       const uint64_t opened = shared->opened.load();
@@ -226,33 +235,39 @@ int main(int argc, char** argv) {
         shared->opened.fetch_add(1);
         pause();
       };
-      Kill(only_open, random() % 40000);
+      Kill(only_open, [] { return true; }, random() % 60000);
       during_opening += shared->opened.load() == opened ? 1 : 0;
     }
-    Store store = Open(folder, atomic_flush);
     for (int t = 0; t < kThreads; ++t) {
       const uint64_t acknowledged = shared->acknowledged[t].load();
       for (uint64_t n = before[t]; n < acknowledged; ++n) {
         Apply(Operation(seed, t, n), &states[t]);
       }
       written += acknowledged - before[t];
-      const State found = Read(store, t);
-      if (found != states[t]) {
+    }
+    Apart([&] {
+      Store store = Open(folder, atomic_flush);
+      for (int t = 0; t < kThreads; ++t) {
+        const State found = Read(store, t);
         State next = states[t];
-        Apply(Operation(seed, t, acknowledged), &next);
-        if (found != next) {
+        Apply(Operation(seed, t, shared->acknowledged[t].load()), &next);
+        shared->one_more[t] = found != states[t];
+        if (found != states[t] && found != next) {
           std::fprintf(stderr, "kill %d, thread %d, after %llu operations:\n", kill_number, t,
-                       static_cast<unsigned long long>(acknowledged));
-          Tell(found, states[t]);
-          Tell(found, next);
-          return 1;
+                       static_cast<unsigned long long>(shared->acknowledged[t].load()));
+          Tell("without the next operation", found, states[t]);
+          Tell("with it", found, next);
+          std::exit(1);
         }
-        states[t] = next;
-        shared->acknowledged[t].store(acknowledged + 1);
+      }
+      Close(store);
+    });
+    for (int t = 0; t < kThreads; ++t) {
+      if (shared->one_more[t]) {
+        Apply(Operation(seed, t, shared->acknowledged[t].fetch_add(1)), &states[t]);
         ++in_flight;
       }
     }
-    Close(store);
   }
   CHECK(written > 0);
   std::filesystem::remove_all(folder);

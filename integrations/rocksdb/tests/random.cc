@@ -206,7 +206,7 @@ int main(int argc, char** argv) {
     } else if (random.Below(20) == 0) {
       CHECK_OK(two.ours->Flush(FlushOptions(), our));
       CHECK_OK(two.theirs->Flush(FlushOptions(), their));
-    } else if (random.Below(100) == 0) {
+    } else if (random.Below(10) == 0) {
       release(0);
       Close(&two);
       Open(folder, &two);

@@ -4,6 +4,8 @@
 
 #include <rocksdb/db.h>
 #include <rocksdb/merge_operator.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -56,4 +58,20 @@ inline std::string Fresh(const std::string& folder, const std::string& name) {
   std::filesystem::remove_all(path);
   std::filesystem::create_directories(path);
   return path;
+}
+
+// Does `work` in a process of its own, which must end well. A process that has opened a database has
+// threads, which one that it forks would lack: so tests that fork open databases in such processes only.
+template <typename Work>
+void Apart(const Work& work) {
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    work();
+    std::fflush(nullptr);
+    _exit(0);
+  }
+  int status;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }

@@ -59,7 +59,8 @@ enum class Index {
 
 // How memtables of a scratch pool are made.
 struct ScratchOptions {
-  // The pool's file, which must not exist, and which is removed with the factory.
+  // The pool's file, which must not exist. Its name is removed once it is open, so that its space is
+  // free when the process ends, however it does.
   std::string path;
   uint64_t max_bytes = 0;
   Index index = Index::kTree;

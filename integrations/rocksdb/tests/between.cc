@@ -1,0 +1,127 @@
+// Kills a process at each sync of its manifest: after RocksDB has recorded a flush, and before it has
+// told the memtable. Every merge must be there once after the next opening.
+//
+//   between [--folder DIR]
+
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "bristlecone/rocksdb.h"
+#include "support.h"
+
+using namespace ::rocksdb;
+
+namespace {
+
+// Syncs that are left; the process ends at the last one.
+int syncs_left = 0;
+
+class Manifest : public FSWritableFileOwnerWrapper {
+ public:
+  using FSWritableFileOwnerWrapper::FSWritableFileOwnerWrapper;
+  IOStatus Sync(const IOOptions& options, IODebugContext* context) override {
+    return Ended(FSWritableFileOwnerWrapper::Sync(options, context));
+  }
+  IOStatus Fsync(const IOOptions& options, IODebugContext* context) override {
+    return Ended(FSWritableFileOwnerWrapper::Fsync(options, context));
+  }
+
+ private:
+  IOStatus Ended(IOStatus synced) {
+    if (synced.ok() && --syncs_left == 0) {
+      raise(SIGKILL);
+    }
+    return synced;
+  }
+};
+
+class Files : public FileSystemWrapper {
+ public:
+  using FileSystemWrapper::FileSystemWrapper;
+  const char* Name() const override { return "Files"; }
+  IOStatus NewWritableFile(const std::string& path, const FileOptions& options,
+                           std::unique_ptr<FSWritableFile>* file, IODebugContext* context) override {
+    IOStatus s = FileSystemWrapper::NewWritableFile(path, options, file, context);
+    if (s.ok() && path.find("MANIFEST") != std::string::npos) {
+      file->reset(new Manifest(std::move(*file)));
+    }
+    return s;
+  }
+};
+
+Options Base(Env* env) {
+  Options options;
+  options.create_if_missing = true;
+  options.merge_operator = std::make_shared<Append>();
+  options.env = env;
+  options.level0_file_num_compaction_trigger = 2;
+  return options;
+}
+
+// Merges and flushes, again and again, until the process ends.
+void Work(const std::string& folder, int syncs) {
+  syncs_left = syncs;
+  std::unique_ptr<Env> env = NewCompositeEnv(std::make_shared<Files>(FileSystem::Default()));
+  DB* db;
+  CHECK_OK(bristlecone::rocksdb::Open(Base(env.get()), folder + "/db", {folder + "/pool"}, &db));
+  for (int i = 0; i < 20; ++i) {
+    CHECK_OK(db->Merge(WriteOptions(), "key", std::to_string(i)));
+    CHECK_OK(db->Put(WriteOptions(), "count", std::to_string(i)));
+    CHECK_OK(db->Flush(FlushOptions()));
+  }
+  delete db;
+}
+
+void Check(const std::string& folder) {
+  DB* db;
+  CHECK_OK(bristlecone::rocksdb::Open(Base(Env::Default()), folder + "/db", {folder + "/pool"}, &db));
+  std::string count, found, wanted;
+  Status s = db->Get(ReadOptions(), "key", &found);
+  if (s.ok()) {
+    // The merge comes before its count.
+    const int last = db->Get(ReadOptions(), "count", &count).ok() ? std::stoi(count) : 0;
+    for (int i = 0; i <= last; ++i) {
+      wanted += (i == 0 ? "" : ",") + std::to_string(i);
+    }
+    CHECK(found == wanted);
+  } else {
+    CHECK(s.IsNotFound());
+  }
+  delete db;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string at = Argument(argc, argv, "--folder", "/dev/shm");
+  int killed = 0;
+  for (int syncs = 1;; ++syncs) {
+    const std::string folder = Fresh(at, "bristlecone-rocksdb-between");
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      Work(folder, syncs);
+      _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    if (WIFEXITED(status)) {
+      CHECK(WEXITSTATUS(status) == 0);
+      std::filesystem::remove_all(folder);
+      break;  // there are no more syncs
+    }
+    ++killed;
+    // Opened twice: what the first opening makes of it must hold, too.
+    for (int opening = 0; opening < 2; ++opening) {
+      Apart([&] { Check(folder); });
+    }
+  }
+  CHECK(killed > 20);
+  std::printf("%d kills between manifest and memtable: every merge is there once\n", killed);
+  return 0;
+}
