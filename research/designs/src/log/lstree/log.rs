@@ -231,8 +231,8 @@ impl<M: Media> Logs<M> {
         if self.pm().planted("lstree-salt-of-the-tree") {
             return self.salt as u32;
         }
-        // Mixed, since a sum under a salt with one other bit is that of a record with one other bit,
-        // which `mend_at` would turn back.
+        // Mixed, since a sum under a salt with one other bit is that of a record with one other
+        // bit, which `mend_at` would turn back.
         let mixed = generation.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         mixed as u32 ^ self.salt as u32
     }
