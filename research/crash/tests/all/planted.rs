@@ -63,7 +63,6 @@ fn names_are_distinct_and_plants_change_the_trace() {
             "clustered-outer-undropped",
             "pool-unowned-kept",
             "pool-kill-forgotten",
-            "pool-superblock-forgotten",
             "fastfair-duplicate-kept",
             "lstree-replay-unordered",
             "lstree-sum-of-a-line",
