@@ -129,7 +129,11 @@ where
             if let Some((before, _)) = chain.last() {
                 // ORDERING: Relaxed; nothing leads to the node yet.
                 let next = &self.nodes.at(*before).next;
-                next.store(self.pm(), link::word(draft.node), std::sync::atomic::Ordering::Relaxed);
+                next.store(
+                    self.pm(),
+                    link::word(draft.node),
+                    std::sync::atomic::Ordering::Relaxed,
+                );
                 self.flush_node(*before, Some(draft.node));
             }
             chain.push((draft.node, draft.height));
