@@ -1,5 +1,5 @@
-//! What every design but the clustered tree has in its root: the version of its format, and the sum
-//! of its content, which a clean close leaves and the next opening compares.
+//! Root words of every design but the clustered tree: the version of its format, and a sum of its
+//! content, which a clean close stores and the next opening compares.
 //!
 //! ```text
 //! root word 110 | link to the version

@@ -1,4 +1,4 @@
-//! What a protocol does in the loop of a connection.
+//! The interface between the loop of a connection and the protocol that it speaks.
 
 use crate::data::tx::Waiter;
 use crate::input::Input;

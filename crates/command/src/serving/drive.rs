@@ -24,7 +24,7 @@ pub struct Clients {
     pub threads: bool,
 }
 
-/// What the clients of a slice measured.
+/// Throughput and latency of a slice.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice {
     /// Commands a second, in thousands.
@@ -203,7 +203,7 @@ pub fn drive(
     })
 }
 
-/// What a thread of clients has done.
+/// The result of one thread of clients.
 struct Done {
     latencies: Vec<Duration>,
     end: Instant,

@@ -1,4 +1,4 @@
-//! What clients do: two mixes of YCSB's operations.
+//! Two mixes of operations from YCSB.
 //!
 //! NV-Tree (TC 2016), section 6.6, uses them: StatusUpdate reads the latest records mostly, and
 //! adds new ones; SessionStore reads and replaces records by Zipf's law.

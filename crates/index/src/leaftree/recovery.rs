@@ -117,7 +117,7 @@ where
         }
     }
     if let Err(e) = content::compare::<K, V, M>(tree.root(), &tree) {
-        // What was saved is used up. The sum stays for the next opening.
+        // The snapshot has been read and is freed. The sum stays for the next opening.
         tree.root = None;
         return Err(e);
     }

@@ -373,7 +373,7 @@ pub(crate) fn random(tx: &mut Tx<'_>, prefix: &[u8]) -> Result<Option<Pair>, Com
 /// The number of consecutive random names found before, after which all are read.
 const MAX_IN_VAIN: u32 = 32;
 
-/// What goes with a name: a value, or a score.
+/// The second half of an element: the value of a field, or the score of a member.
 pub(crate) trait Bytes {
     /// Returns the bytes that it takes in memory, besides its own size.
     fn bytes(&self) -> usize;

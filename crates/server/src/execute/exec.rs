@@ -207,7 +207,7 @@ mod tests {
         static HALF: Command = writes_one("half", half);
         let fixture = Fixture::new();
         let data = fixture.open();
-        // What was taken back has not changed.
+        // Keys whose changes were rolled back have not changed.
         let mut other = Watch::default();
         data.watch(&mut other, 0, b"b").unwrap();
         let mut all = queued(&["set a before", "get a", "get a", "get b"]);

@@ -77,7 +77,7 @@ pub(crate) struct Delta {
     pub by: u64,
     /// The cas that the item has to have; 0 for any.
     pub cas: u64,
-    /// What is stored if there is no item: the number, and its expiry.
+    /// The number to store if there is no item, and its expiry.
     pub initial: Option<(u64, Option<u64>)>,
     /// The new expiry.
     pub expires_at: Option<Option<u64>>,

@@ -1,4 +1,4 @@
-//! What memcached counts, and `stats` shows.
+//! Memcached's counters, which `stats` shows.
 
 use crate::table::{add, value};
 use std::sync::atomic::{AtomicU64, Ordering};

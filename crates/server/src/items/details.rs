@@ -16,7 +16,7 @@ struct Counts {
     deletes: u64,
 }
 
-/// What is counted.
+/// The operations that `stats detail` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// A retrieval; true if the item was there.

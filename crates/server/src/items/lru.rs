@@ -8,7 +8,7 @@ use ahash::RandomState;
 use lru::LruCache;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What an item takes besides its key and its value.
+/// Bytes that an item takes besides its key and its value.
 const OVERHEAD: usize = 56;
 
 #[derive(Clone, Copy, Debug)]

@@ -60,7 +60,7 @@ enum Wire {
 enum Next {
     /// Further commands may be complete.
     More,
-    /// There are enough replies for now.
+    /// Replies are sent before more commands are executed: there are many bytes of them.
     Send,
     /// The rest is the beginning of a command.
     Incomplete,
