@@ -4,7 +4,7 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`mix`] | [`Mix`] and [`Load`]: which operation is next, over which record |
-//! | [`drive`] | [`drive`](drive::drive): clients of a server for a slice of time |
+//! | [`mod@drive`] | [`drive()`]: clients of a server for a slice of time |
 //! | [`redis`] | [`Redis`]: a redis-server |
 //! | [`processors`] | [`Processors`]: servers on one half of them, clients on the other; time at work |
 

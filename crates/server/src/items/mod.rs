@@ -19,8 +19,9 @@
 //! | `seen`, `counters`, `details` | last uses; statistics, as a whole and by prefix |
 //!
 //! # Concurrency
-//! A change reads and writes its item under the lock of the item's page ([`Store::update`]), so it
-//! needs no lock of its own. Reads take no lock.
+//! A change reads and writes its item under the lock of the item's page
+//! ([`Store::update`](bristlecone_store::Store::update)), so it needs no lock of its own. Reads take
+//! no lock.
 //!
 //! # The cas of an item
 //! It is unique for as long as the pool exists. A range of numbers is reserved, by a commit, before

@@ -28,7 +28,7 @@ pub struct Item<'a> {
     pub flags: u32,
     /// Changes with every change of the item. No other item ever has it.
     pub cas: u64,
-    /// [`STALE`], [`WON`], [`BINARY`].
+    /// Bits: 1, stale; 2, a client has been told to make it anew; 4, the key was given in base64.
     pub marks: u8,
     /// When it expires, in ms since 1970.
     pub expires_at: Option<u64>,
