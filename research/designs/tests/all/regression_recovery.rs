@@ -3,6 +3,7 @@
 use bristlecone_designs::DurableIndex;
 use bristlecone_designs::index::OrderedIndex;
 use bristlecone_designs::lbtree::{LbOptions, LbTree};
+use bristlecone_index::link;
 use bristlecone_pmem::media::Mapped;
 use bristlecone_pmem::{Pool, PoolOptions};
 use std::os::unix::fs::FileExt;
@@ -74,7 +75,7 @@ fn a_snapshot_cannot_lead_outside_the_pool() {
             file.read_exact_at(&mut eight, at).unwrap();
             u64::from_le_bytes(eight)
         };
-        let part = word(SNAPSHOT_WORD);
+        let part = link::offset(word(SNAPSHOT_WORD));
         assert_eq!(word(part), 0, "one part");
         let mut payload = vec![0; word(part + 8) as usize];
         file.read_exact_at(&mut payload, part + 16).unwrap();
