@@ -95,7 +95,8 @@ where
 ///
 /// # Errors
 /// [`TreeError::Corrupt`]. While damage is [collected](damage::collecting_damage), it is noted
-/// instead.
+/// instead. While somebody [asks](damage::reading), they are told, and the word stays until they
+/// [`forget`] it.
 pub fn compare<K, V, M: Media>(
     root: &Root<M>,
     index: &impl OrderedIndex<K, V>,
@@ -124,13 +125,24 @@ where
         }
     };
     if let Some(what) = differs {
-        damage::note(0, what).map_err(TreeError::Corrupt)?;
+        if let Err(what) = damage::note(0, what) {
+            return match damage::tell(&what) {
+                true => Ok(()),
+                false => Err(TreeError::Corrupt(what)),
+            };
+        }
     }
+    forget(root);
+    Ok(())
+}
+
+/// Takes the sum away. A caller that was told of another content has found what differs.
+pub fn forget<M: Media>(root: &Root<M>) {
+    let pm = root.pool().pm();
     if !pm.read_only() {
         // PERSIST: (in `publish`) the cleared word, before the index changes.
         root.word(WORD).publish(pm, 0);
     }
-    Ok(())
 }
 
 #[cfg(test)]

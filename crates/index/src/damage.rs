@@ -48,8 +48,8 @@ thread_local! {
     static MET: RefCell<Option<Option<String>>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`, which reads an index in this thread. Returns also the first damage that it met:
-/// what it says to be absent may then be damaged instead.
+/// Runs `work`, which reads an index, or opens one, in this thread. Returns also the first damage
+/// that it met: what it says to be absent may then be damaged instead.
 pub fn reading<R>(work: impl FnOnce() -> R) -> (R, Option<String>) {
     /// Ends the listening, even if `work` panics.
     struct End(Option<Option<String>>);
@@ -68,12 +68,23 @@ pub fn reading<R>(work: impl FnOnce() -> R) -> (R, Option<String>) {
 /// Notes damage that a read has met. Returns true if it is to be handed over in spite of it.
 #[cold]
 pub fn met(what: impl FnOnce() -> String) -> bool {
-    MET.with(|met| {
-        if let Some(met) = met.borrow_mut().as_mut() {
-            met.get_or_insert_with(what);
-        }
-    });
+    ask(what);
     collecting()
+}
+
+/// Notes damage that an opening has met. Returns true if somebody asks for it.
+pub(crate) fn tell(what: &str) -> bool {
+    ask(|| what.to_owned())
+}
+
+/// Notes `what` if it is the first that somebody who asks is told. Returns true if somebody does.
+fn ask(what: impl FnOnce() -> String) -> bool {
+    MET.with(|met| {
+        met.borrow_mut().as_mut().is_some_and(|met| {
+            met.get_or_insert_with(what);
+            true
+        })
+    })
 }
 
 /// Runs `work` and collects the damage that it finds. In it, only this thread opens and checks

@@ -4,16 +4,24 @@
 //! offset of each key's newest version record. The pool's root table names its design at the
 //! index's root.
 
-use bristlecone_index::Direction;
 use bristlecone_index::engine::{Engine, EngineInfo, EngineKind};
+use bristlecone_index::{Direction, damage};
 use bristlecone_pmem::pool::{RootError, RootKind};
 use bristlecone_pmem::{Media, Pool};
 use bristlecone_store::StoreError;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-/// An index, the name of its design, and its leaf size.
-pub(crate) type Opened = (Box<dyn Engine>, String, u32);
+/// An index that was opened.
+pub(crate) struct Opened {
+    pub index: Box<dyn Engine>,
+    /// The name of its design.
+    pub design: String,
+    /// Its leaf size.
+    pub node_bytes: u32,
+    /// Its content is not that of the last close. The walk over the records has to find why.
+    pub differs: Option<String>,
+}
 
 /// Returns the leaf size of a new index: the one `asked` for, or the engine's default.
 ///
@@ -50,8 +58,13 @@ pub(crate) fn open<M: Media>(
             there: kinds.iter().map(|kind| kind.info().name).collect(),
         });
     };
-    let index = kind.open(pool, root, node_bytes, recovery_threads)?;
-    Ok((index, design, node_bytes))
+    let (index, differs) = damage::reading(|| kind.open(pool, root, node_bytes, recovery_threads));
+    Ok(Opened {
+        index: index?,
+        design,
+        node_bytes,
+        differs,
+    })
 }
 
 /// Returns whether the index has no entry.

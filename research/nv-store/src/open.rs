@@ -6,7 +6,7 @@ use crate::commit::Committer;
 use crate::damaged::DamagedEntries;
 use crate::engine::Records;
 use crate::horizon::Snapshots;
-use crate::index;
+use crate::index::{self, Opened};
 use crate::read::Reader;
 use crate::record::MIN_BLOCK;
 use crate::recovery::Walk;
@@ -14,6 +14,7 @@ use crate::slots::Slots;
 use crate::stripes::Stripes;
 use crate::vacuum::{self, Vacuum};
 use bristlecone_index::engine::{Engine, EngineKind};
+use bristlecone_index::{TreeError, content};
 use bristlecone_pmem::pool::{Root, RootError};
 use bristlecone_pmem::{Heap, Media, POff, Pool};
 use bristlecone_store::engine::{
@@ -119,7 +120,12 @@ impl<M: Media> Records<M> {
         let StoreRoot { root, index_name } = store;
         let pm = pool.pm();
         let table = root_word(pm, root.word(WORD_OWN));
-        let (index, design, node_bytes) = index::open(
+        let Opened {
+            index,
+            design,
+            node_bytes,
+            differs,
+        } = index::open(
             pool,
             &index_name,
             &format.kinds,
@@ -133,6 +139,19 @@ impl<M: Media> Records<M> {
         let in_order = root_word(pm, root.word(WORD_OPEN)) == CLOSED_IN_ORDER;
         let closed = pool.info().was_clean && in_order;
         let mut walk = Walk::of(&*index, &heap, &slots, &stripes, (table, threads), closed)?;
+        if let Some(what) = differs {
+            if walk.report.damaged == 0 {
+                return Err(TreeError::Corrupt(what).into());
+            }
+            if !pm.read_only() {
+                // The walk has found it, and the damage stays where it is. The index is opened
+                // again without that sum.
+                drop((walk, index));
+                content::forget(&pool.open_root(&index_name, None)?);
+                let store = StoreRoot { root, index_name };
+                return Self::open(format, pool, store, options, shares);
+            }
+        }
         walk.apply_fixes(&*index, &stripes)?;
         let damaged = DamagedEntries::new(std::mem::take(&mut walk.damaged_entries));
         let (floor, largest, mut report) = (walk.floor, walk.largest, walk.report);
@@ -224,7 +243,10 @@ fn clear_remains<M: Media>(
     if !pool.roots().iter().any(|root| root.name == index_name) {
         return Ok(());
     }
-    let (index, ..) = index::open(pool, index_name, &[kind], 1)?;
+    let Opened { index, differs, .. } = index::open(pool, index_name, &[kind], 1)?;
+    if let Some(what) = differs {
+        return Err(TreeError::Corrupt(what).into());
+    }
     // Such an index is empty. This one belongs to somebody else.
     if !index::is_empty(&*index) {
         return Err(RootError::Exists(index_name.to_owned()).into());

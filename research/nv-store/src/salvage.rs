@@ -1,6 +1,6 @@
 //! Reading what a damaged store of version records still has.
 
-use crate::index;
+use crate::index::{self, Opened};
 use crate::record::{self, Meta, Stamp};
 use crate::slots::{Slots, Verdict};
 use bristlecone_index::Direction;
@@ -30,7 +30,12 @@ pub fn salvage<M: Media>(
     visit: &mut dyn FnMut(Salvaged<'_>) -> ControlFlow<()>,
 ) -> Result<SalvageReport, StoreError> {
     let table = root_word(pool.pm(), store.root.word(WORD_OWN));
-    let (index, design, node_bytes) = index::open(pool, &store.index_name, kinds, 1)?;
+    let Opened {
+        index,
+        design,
+        node_bytes,
+        ..
+    } = index::open(pool, &store.index_name, kinds, 1)?;
     let violation = index.verify().err();
     let heap = store.root.heap();
     heap.begin_recovery();
