@@ -1,7 +1,7 @@
 //! Changing items: storing, counting, touching, deleting.
 
 use super::record::{BINARY, Damaged, Record, STALE, WON, size};
-use super::{Item, ItemError, Items};
+use super::{Item, ItemError, Items, living};
 use crate::parse::c_number::unsigned;
 use crate::table::add;
 use bristlecone_store::{Batch, Update, WriteError};
@@ -128,10 +128,15 @@ impl Items {
         key: &[u8],
         mut f: impl FnMut(Option<Item<'_>>) -> (Change, R),
     ) -> Result<R, ItemError> {
-        self.reserve()?;
+        // What needs no number is done without one: deletions, in a full pool.
+        let mut reserved = self.reserve();
         let (mut gone, mut noted, mut before) = (None, Change::Keep, 0);
+        let _no_flush = self.flushes.changing();
+        let flushed = self.flushes.before_of_changes();
         let done = self.data.writer().update(&self.keyspace, key, |entry| {
-            let item = match entry.map(|entry| self.living(entry, now)) {
+            // It may be asked again, of another item.
+            gone = None;
+            let item = match entry.map(|entry| living(entry, now, flushed)) {
                 None => None,
                 Some(Ok(Ok(item))) => Some(item),
                 Some(Ok(Err(why))) => {
@@ -144,6 +149,9 @@ impl Items {
             before = old.map_or(0, |item| item.cas);
             let (change, answer) = f(item);
             noted = change;
+            if reserved.is_err() && matches!(noted, Change::Store(_) | Change::Alter(_)) {
+                return Ok((Update::Keep, None));
+            }
             let update = match &mut noted {
                 Change::Keep if gone.is_some() => Update::Delete,
                 Change::Keep => Update::Keep,
@@ -156,7 +164,10 @@ impl Items {
             Ok((update, Some(answer)))
         });
         self.data.note_write(&done);
-        let answer = done?.ok_or(ItemError::Damaged)?;
+        let Some(answer) = done? else {
+            std::mem::replace(&mut reserved, Ok(()))?;
+            return Err(ItemError::Damaged);
+        };
         self.count_gone(gone);
         match &noted {
             Change::Store(record) => {
@@ -263,6 +274,7 @@ impl Items {
     /// [`WriteError`]; nothing was stored then.
     pub(crate) fn store_all(&self, now: u64, puts: &[Put<'_>]) -> Result<Vec<u64>, WriteError> {
         self.reserve()?;
+        let _no_flush = self.flushes.changing();
         let records: Vec<Record> = puts.iter().map(|put| self.new_record(put)).collect();
         let mut batch = Batch::new();
         for (put, record) in puts.iter().zip(&records) {

@@ -5,11 +5,12 @@
 //! done before the first command after that time.
 
 use super::{Item, Items, number};
+use crate::data::Reads;
 use crate::error::CommandError;
 use bristlecone_store::{Entry, Update, WriteError};
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 /// The key of the record.
 pub(super) const FLUSH_KEY: &[u8] = b"flush";
@@ -24,6 +25,12 @@ const PATIENCE: u64 = 1000;
 pub(super) struct Flushes {
     /// Items with a lower cas are flushed.
     before: AtomicU64,
+    /// The same to whoever changes items: what a change finds is that of its own commit, and the
+    /// last flush may not be durable yet.
+    before_of_changes: AtomicU64,
+    /// Held by changes, and by a flush from taking its number to the end of its commit: an item is
+    /// flushed if its change was committed before, whatever number it has.
+    changes: RwLock<()>,
     /// When the next one is due, in ms since 1970; 0 for none.
     due: AtomicU64,
     /// Held while a flush is done or noted, and while flushed items are deleted.
@@ -48,6 +55,8 @@ impl Flushes {
         let swept = record.get(16).is_none_or(|swept| *swept != 0);
         Self {
             before: AtomicU64::new(before),
+            before_of_changes: AtomicU64::new(before),
+            changes: RwLock::default(),
             due: AtomicU64::new(number(record.get(8..).unwrap_or_default())),
             sweep: Mutex::new(Sweep {
                 done: before == 0 || swept,
@@ -61,6 +70,26 @@ impl Flushes {
     pub fn before(&self) -> u64 {
         // ORDERING: Acquire; pairs with the Release of `flush_now`: the flush is durable.
         self.before.load(Ordering::Acquire)
+    }
+
+    /// Keeps flushes off until the guard is dropped.
+    pub fn changing(&self) -> RwLockReadGuard<'_, ()> {
+        (self.changes.read()).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the cas below which items are flushed to a change.
+    pub fn before_of_changes(&self) -> u64 {
+        // ORDERING: Relaxed; it changes under the lock.
+        self.before_of_changes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the cas below which items are flushed in what is read.
+    pub fn before_of(&self, reads: Reads) -> u64 {
+        match reads {
+            Reads::Durable => self.before(),
+            // It was told what changes find.
+            Reads::Applied => self.before_of_changes(),
+        }
     }
 
     fn due(&self) -> u64 {
@@ -85,15 +114,18 @@ impl Items {
     /// # Errors
     /// [`WriteError`]
     pub(crate) fn flush(&self, at: Option<u64>) -> Result<(), WriteError> {
-        let mut sweep = self.flushes.sweep();
-        match at.filter(|at| *at > self.now()) {
-            None => self.flush_now(&mut sweep),
-            Some(at) => {
-                self.put_flush(self.flushes.before(), at, sweep.done)?;
-                self.flushes.set_due(at);
-                Ok(())
+        // Another flush may wait for a sync.
+        tokio::task::block_in_place(|| {
+            let mut sweep = self.flushes.sweep();
+            match at.filter(|at| *at > self.now()) {
+                None => self.flush_now(&mut sweep),
+                Some(at) => {
+                    self.put_flush(self.flushes.before(), at, sweep.done)?;
+                    self.flushes.set_due(at);
+                    Ok(())
+                }
             }
-        }
+        })
     }
 
     /// Does the flush that is due.
@@ -108,12 +140,14 @@ impl Items {
         if !is_due() {
             return Ok(());
         }
-        let mut sweep = self.flushes.sweep();
-        if is_due() {
-            self.flush_now(&mut sweep)
-        } else {
-            Ok(())
-        }
+        tokio::task::block_in_place(|| {
+            let mut sweep = self.flushes.sweep();
+            if is_due() {
+                self.flush_now(&mut sweep)
+            } else {
+                Ok(())
+            }
+        })
     }
 
     fn put_flush(&self, before: u64, due: u64, swept: bool) -> Result<(), WriteError> {
@@ -127,30 +161,50 @@ impl Items {
 
     fn flush_now(&self, sweep: &mut Sweep) -> Result<(), WriteError> {
         self.reserve()?;
-        let before = self.next_cas();
-        self.put_flush(before, 0, false)?;
-        // Nobody may miss an item because of a flush that a crash could take back.
-        tokio::task::block_in_place(|| self.data.settle(self.data.applied()))?;
+        let before = {
+            let changes = self.flushes.changes.write();
+            let _no_change = changes.unwrap_or_else(PoisonError::into_inner);
+            let before = self.next_cas();
+            self.put_flush(before, 0, false)?;
+            let of_changes = &self.flushes.before_of_changes;
+            // ORDERING: Relaxed; under the lock.
+            of_changes.store(before, Ordering::Relaxed);
+            before
+        };
+        // Nobody may miss an item because of a flush that a crash could take back. If that cannot
+        // be had, the flush has still been committed, and becomes durable with the next commit that
+        // does.
+        let settled = self.data.settle(self.data.applied());
         self.flushes.set_due(0);
         *sweep = Sweep {
             done: false,
-            from: self.data.store().now() + PATIENCE,
+            // A sweep that has not come to its end is not put off again.
+            from: if sweep.done {
+                self.data.store().now() + PATIENCE
+            } else {
+                sweep.from
+            },
             position: Vec::new(),
         };
         // ORDERING: Release; pairs with the Acquire of `Flushes::before`.
         self.flushes.before.store(before, Ordering::Release);
-        if let Some(lru) = &self.lru {
-            lru.flushed(before);
-        }
-        Ok(())
+        settled.map_err(WriteError::from)
     }
 
-    /// Takes one step: deletes some of the items that were flushed. Returns true if there may be
-    /// more.
+    /// Takes one step: evicts what a store has left to it, and deletes some of the items that were
+    /// flushed. Returns true if there may be more.
     ///
     /// # Errors
     /// [`CommandError`]; what was deleted stays deleted.
     pub(crate) fn sweep(&self) -> Result<bool, CommandError> {
+        let evicts = self.make_room()?;
+        if evicts {
+            self.data.settle(self.data.applied())?;
+        }
+        Ok(self.sweep_flushed()? || evicts)
+    }
+
+    fn sweep_flushed(&self) -> Result<bool, CommandError> {
         let mut sweep = self.flushes.sweep();
         if sweep.done || self.data.store().now() < sweep.from {
             return Ok(false);
@@ -179,6 +233,9 @@ impl Items {
         })?;
         drop(snapshot);
         for key in &flushed {
+            if let Some(lru) = &self.lru {
+                lru.deleted(key, before - 1);
+            }
             // It may have been stored anew meanwhile.
             self.data.writer().update(&self.keyspace, key, |entry| {
                 let change = if entry.is_some_and(is_flushed) {

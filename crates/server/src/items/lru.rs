@@ -2,7 +2,7 @@
 //!
 //! Every item's key is in memory, with its size: a lookup that bumps an item, and an eviction, take
 //! one lock for a moment and read nothing. The entry of an item that has expired goes once it is
-//! the least recently used one.
+//! the least recently used one, that of one that was flushed when its record is deleted.
 
 use ahash::RandomState;
 use lru::LruCache;
@@ -99,22 +99,6 @@ impl Lru {
         inner.bytes -= known.bytes;
         Some((key, known.cas))
     }
-
-    /// Forgets the items with a lower cas, which were flushed.
-    pub fn flushed(&self, before: u64) {
-        let mut inner = self.inner();
-        let mut items = std::mem::replace(
-            &mut inner.items,
-            LruCache::unbounded_with_hasher(RandomState::new()),
-        );
-        inner.bytes = 0;
-        while let Some((key, known)) = items.pop_lru() {
-            if known.cas >= before {
-                inner.bytes += known.bytes;
-                inner.items.put(key, known);
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -143,11 +127,8 @@ mod tests {
         assert_eq!(lru.bytes(), 3 * (OVERHEAD + 101));
         lru.deleted(b"d", 3);
         assert_eq!(lru.bytes(), 2 * (OVERHEAD + 101));
-        lru.flushed(2);
-        assert_eq!(lru.bytes(), OVERHEAD + 101);
         stored(&lru, b"e", 9);
         stored(&lru, b"f", 10);
-        stored(&lru, b"g", 11);
         assert_eq!(&*lru.pop_surplus().unwrap().0, b"c");
     }
 }

@@ -46,7 +46,8 @@ use crate::data::tx::SHORT_WORK;
 use crate::data::{Data, DataError, Reads};
 use crate::table::add;
 use bristlecone_pmem::VersionError;
-use bristlecone_store::{Entry, Keyspace, ReadError, WriteError};
+use bristlecone_pmem::media::Auto;
+use bristlecone_store::{Entry, Keyspace, ReadError, Store, WriteError};
 use flush::Flushes;
 use lru::Lru;
 use record::{Damaged, Record};
@@ -67,6 +68,8 @@ const FORMAT: u32 = 1;
 const RANGE: u64 = 1 << 20;
 /// Numbers that are left when more are reserved: threads take some before they look again.
 const MARGIN: u64 = 1 << 16;
+/// Items that are evicted in one step.
+const EVICTED_AT_ONCE: usize = 1024;
 
 /// The limits of items.
 #[derive(Clone, Copy, Debug)]
@@ -133,6 +136,32 @@ fn number(record: &[u8]) -> u64 {
     u64::from_be_bytes(record.first_chunk().copied().unwrap_or_default())
 }
 
+/// Returns the item of a record, or why it is not there. Items with a lower cas than `flushed` are
+/// flushed.
+fn living(entry: Entry<'_>, now: u64, flushed: u64) -> Result<Result<Item<'_>, Gone>, Damaged> {
+    let item = Item::decode(entry)?;
+    Ok(if item.cas < flushed {
+        Err(Gone::Flushed)
+    } else if item.expires_at.is_some_and(|at| at <= now) {
+        Err(Gone::Expired)
+    } else {
+        Ok(item)
+    })
+}
+
+/// Returns the highest cas of an item, 0 if there are none.
+fn highest_cas(store: &Store<Auto>, keyspace: &Keyspace) -> Result<u64, ReadError> {
+    let mut highest = 0;
+    let whole = (Bound::<&[u8]>::Unbounded, Bound::<&[u8]>::Unbounded);
+    store
+        .snapshot()
+        .scan::<&[u8]>(keyspace, whole, |_, entry| {
+            highest = Item::decode(entry).map_or(highest, |item| highest.max(item.cas));
+            ControlFlow::Continue(())
+        })?;
+    Ok(highest)
+}
+
 impl Items {
     /// Opens the items of a store. Creates keyspaces that are missing.
     ///
@@ -151,8 +180,13 @@ impl Items {
             }
             None => store.put(&state, FORMAT_KEY, &FORMAT.to_be_bytes())?,
         }
-        let reserved = get(CAS_KEY)?.map_or(0, |record| number(&record));
         let flushes = Flushes::decode(get(flush::FLUSH_KEY)?.as_deref());
+        let reserved = match get(CAS_KEY)? {
+            Some(record) => number(&record),
+            // There was none yet, or a repair could not save it.
+            None => highest_cas(store, &keyspace).map_err(WriteError::from)?,
+        };
+        let reserved = reserved.max(flushes.before());
         let memory = settings.memcached_memory.bytes();
         let limits = ItemLimits {
             item: settings.memcached_item_size,
@@ -241,12 +275,19 @@ impl Items {
         self.seen.last(key)
     }
 
-    /// Does what has to come before a command: a flush that is due.
+    /// Does what has to come before a command: a flush that is due. In a full pool it is done once
+    /// there is room.
     ///
     /// # Errors
     /// [`WriteError`]
     pub(crate) fn prepare(&self) -> Result<(), WriteError> {
-        self.flush_if_due()
+        match self.flush_if_due() {
+            Err(WriteError::Space(e)) => {
+                tracing::error!(error = %e, "a flush of memcached items is due, and waits for room");
+                Ok(())
+            }
+            done => done,
+        }
     }
 
     /// Reserves numbers for the changes that follow, if there are not enough.
@@ -291,14 +332,7 @@ impl Items {
 
     /// Returns the item of a record, or why it is not there.
     fn living<'a>(&self, entry: Entry<'a>, now: u64) -> Result<Result<Item<'a>, Gone>, Damaged> {
-        let item = Item::decode(entry)?;
-        Ok(if item.cas < self.flushes.before() {
-            Err(Gone::Flushed)
-        } else if item.expires_at.is_some_and(|at| at <= now) {
-            Err(Gone::Expired)
-        } else {
-            Ok(item)
-        })
+        living(entry, now, self.flushes.before())
     }
 
     fn count_gone(&self, gone: Option<Gone>) {
@@ -321,8 +355,9 @@ impl Items {
         f: impl FnOnce(&Item<'_>) -> R,
     ) -> Result<Option<R>, ItemError> {
         let store = self.data.reader(reads);
+        let flushed = self.flushes.before_of(reads);
         let mut f = Some(f);
-        let mut look = |entry: Entry<'_>| match self.living(entry, now) {
+        let mut look = |entry: Entry<'_>| match living(entry, now, flushed) {
             Ok(Ok(item)) => Ok(f.take().map(|f| f(&item))),
             Ok(Err(gone)) => {
                 self.count_gone(Some(gone));
@@ -357,8 +392,9 @@ impl Items {
         let (mut done, mut damaged) = (0, false);
         let most = SHORT_WORK as u64;
         let store = self.data.reader(reads);
+        let flushed = self.flushes.before_of(reads);
         store.multi_get_within(&self.keyspace, keys, most, |entry| {
-            let item = match entry.map(|entry| self.living(entry, now)) {
+            let item = match entry.map(|entry| living(entry, now, flushed)) {
                 None => None,
                 Some(Ok(Ok(item))) => Some(item),
                 Some(Ok(Err(gone))) => {
@@ -421,20 +457,27 @@ impl Items {
         }
     }
 
-    /// Evicts the least recently used items while all of them exceed the budget. Evictions are
-    /// applied when this returns.
+    /// Evicts the least recently used items while all of them exceed the budget, a bounded number
+    /// of them. Evictions are applied when this returns. Returns true if there may be more to evict,
+    /// which the sweeper does.
     ///
     /// # Errors
     /// [`WriteError`]; an item that could not be deleted stays, and is not evicted later.
-    pub(crate) fn make_room(&self) -> Result<(), WriteError> {
+    pub(crate) fn make_room(&self) -> Result<bool, WriteError> {
         let Some(lru) = &self.lru else {
-            return Ok(());
+            return Ok(false);
         };
-        while let Some((key, cas)) = lru.pop_surplus() {
+        let flushed = self.flushes.before();
+        for _ in 0..EVICTED_AT_ONCE {
+            let Some((key, cas)) = lru.pop_surplus() else {
+                return Ok(false);
+            };
             let is_it = Cell::new(false);
             let done = self.data.writer().update(&self.keyspace, &key, |entry| {
                 let found = entry.and_then(|entry| Item::decode(entry).ok());
-                is_it.set(found.is_some_and(|item| item.cas == cas));
+                // Of two stores of a pipeline and another connection the one with the lower number
+                // may be the last.
+                is_it.set(found.is_some_and(|item| item.cas <= cas));
                 let change = if is_it.get() {
                     bristlecone_store::Update::Delete
                 } else {
@@ -444,12 +487,12 @@ impl Items {
             });
             self.data.note_write(&done);
             done?;
-            if is_it.get() {
+            if is_it.get() && cas >= flushed {
                 add(&self.counters.evictions, 1);
                 let unread = u64::from(!self.seen.last(&key).read);
                 add(&self.counters.evicted_unfetched, unread);
             }
         }
-        Ok(())
+        Ok(true)
     }
 }

@@ -38,6 +38,7 @@ use bristlecone_store::WriteError;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
+use text::LongGet;
 
 /// The version of memcached whose commands and replies these are.
 pub(crate) const MEMCACHED_VERSION: &str = "1.6.18";
@@ -99,6 +100,8 @@ pub(crate) struct Memcached {
     discards: usize,
     /// Keys of the first command that were answered already.
     answered: usize,
+    /// The first command, if it is a retrieval of very many keys of which some were answered.
+    long: Option<LongGet>,
     /// Bytes of the first line that were searched for its end.
     searched: usize,
     /// The end of the last command.
@@ -148,6 +151,7 @@ impl Memcached {
             needed: 0,
             discards: 0,
             answered: 0,
+            long: None,
             searched: 0,
             clock: Instant::now(),
             last: "",

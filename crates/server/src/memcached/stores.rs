@@ -36,7 +36,9 @@ impl Memcached {
             }
         };
         let no_reply = words.no_reply();
-        let refused = if size(put.key.len(), put.flags, length) > self.items.limits.item {
+        let refused = if let Err(text) = self.permit(server, "set", Some(put.key)) {
+            Some(format!("CLIENT_ERROR {text}"))
+        } else if size(put.key.len(), put.flags, length) > self.items.limits.item {
             add(&self.items.counters.store_too_large, 1);
             if mode == Mode::Set {
                 // No older value may be taken for the new one.
@@ -49,8 +51,7 @@ impl Memcached {
             }
             Some(TOO_LARGE.to_owned())
         } else {
-            let denied = self.permit(server, "set", Some(put.key)).err();
-            denied.map(|text| format!("CLIENT_ERROR {text}"))
+            None
         };
         if let Some(text) = refused {
             add(&server.stats.errors, 1);

@@ -1,7 +1,7 @@
 //! The text protocol: the classic commands.
 
 use super::stores::mode_of;
-use super::words::{Words, first_line, flags, time};
+use super::words::{Words, first_line, flags, next_word, time};
 use super::{AT_ONCE, Memcached, Next, Wanted, expiry, server_error};
 use crate::budget::Part;
 use crate::conversation::{ENOUGH_OUTPUT, Flow};
@@ -32,6 +32,16 @@ fn is_get(words: &Words<'_>) -> Option<bool> {
     }
 }
 
+/// A retrieval of more than [`AT_ONCE`] keys, which is answered in parts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LongGet {
+    with_cas: bool,
+    /// Where the keys begin that are not answered, in the line.
+    from: usize,
+    /// The length of the line with its end.
+    end: usize,
+}
+
 impl Memcached {
     /// Executes the first command of `bytes`, with those like it that follow. Returns the length of
     /// what is done.
@@ -41,6 +51,9 @@ impl Memcached {
         bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> (usize, Next) {
+        if let Some(long) = self.long.take() {
+            return self.answer_long(server, bytes, long, out);
+        }
         let Some((line, end)) = first_line(bytes, self.searched.min(bytes.len())) else {
             return self.without_line(bytes);
         };
@@ -78,7 +91,11 @@ impl Memcached {
             b"decr" => self.incr_or_decr(server, (&words, false), now, out),
             b"delete" => self.delete(server, &words, now, out),
             b"touch" => self.touch(server, &words, now, out),
-            b"stats" => self.stats_text(server, &words, out),
+            b"stats" => {
+                self.stats_text(server, &words, out);
+                // Some take long: the client may have gone, or be told to go.
+                return (end, Next::Send);
+            }
             b"flush_all" => self.flush_all(server, &words, now, out),
             b"version" => {
                 self.note(server, "version", b"", 1);
@@ -218,36 +235,40 @@ impl Memcached {
             with_cas: bool,
             is_last: bool,
         }
+        let answered = std::mem::take(&mut self.answered);
         let mut wanted: Vec<Wanted<'_, Tag>> = Vec::new();
         // The number of keys up to the end of each command, and where it ends.
         let mut ends: Vec<(usize, usize)> = Vec::new();
         let (mut words, mut with_cas, mut end) = (words, with_cas, end);
         loop {
             let before = wanted.len();
-            let mut refused = None;
+            let (mut refused, mut is_long) = (None, false);
             for key in words.all_from(1) {
-                if self.is_too_long(key) {
-                    refused = Some(BAD_FORMAT.to_owned());
-                } else if let Err(text) = self.permit(server, "get", Some(key)) {
-                    refused = Some(format!("CLIENT_ERROR {text}"));
-                } else {
-                    let is_last = false;
-                    wanted.push(Wanted {
-                        key,
-                        tag: Tag { with_cas, is_last },
-                    });
-                    continue;
+                if let Err(text) = self.may_get(server, key) {
+                    refused = Some(text);
+                    break;
                 }
-                break;
+                is_long = wanted.len() - before == AT_ONCE;
+                if is_long {
+                    break;
+                }
+                let is_last = false;
+                wanted.push(Wanted {
+                    key,
+                    tag: Tag { with_cas, is_last },
+                });
             }
-            if let Some(text) = refused {
+            if refused.is_some() || is_long {
                 wanted.truncate(before);
-                if ends.is_empty() {
+                if !ends.is_empty() {
+                    break;
+                }
+                if let Some(text) = refused {
                     add(&server.stats.errors, 1);
                     self.say(out, false, &text);
                     return (end, Next::More);
                 }
-                break;
+                return self.begin_long(server, bytes, (&words, with_cas, end), out);
             }
             if let Some(last) = wanted.last_mut() {
                 last.tag.is_last = true;
@@ -268,7 +289,7 @@ impl Memcached {
             end += length;
         }
         let now = self.items.now();
-        let answered = std::mem::take(&mut self.answered).min(wanted.len());
+        let answered = answered.min(wanted.len());
         let rest = &wanted[answered..];
         let items = std::sync::Arc::clone(&self.items);
         let mut head = Vec::new();
@@ -303,6 +324,94 @@ impl Memcached {
         (executed, next)
     }
 
+    /// Refuses a retrieval for one of its keys.
+    fn may_get(&self, server: &Server, key: &[u8]) -> Result<(), String> {
+        if self.is_too_long(key) {
+            return Err(BAD_FORMAT.to_owned());
+        }
+        self.permit(server, "get", Some(key))
+            .map_err(|text| format!("CLIENT_ERROR {text}"))
+    }
+
+    /// Begins to answer a retrieval of very many keys, of which one that may not be got refuses the
+    /// whole.
+    fn begin_long(
+        &mut self,
+        server: &Server,
+        bytes: &[u8],
+        (words, with_cas, end): (&Words<'_>, bool, usize),
+        out: &mut Vec<u8>,
+    ) -> (usize, Next) {
+        let all = || {
+            words
+                .all_from(1)
+                .try_for_each(|key| self.may_get(server, key))
+        };
+        if let Err(text) = Self::perhaps_long(end, all) {
+            add(&server.stats.errors, 1);
+            self.say(out, false, &text);
+            return (end, Next::More);
+        }
+        // A word is a part of the line.
+        let name = words.get(0);
+        let from = name.as_ptr().addr() - bytes.as_ptr().addr() + name.len();
+        let long = LongGet {
+            with_cas,
+            from,
+            end,
+        };
+        self.answer_long(server, bytes, long, out)
+    }
+
+    /// Answers the next keys of a retrieval of very many.
+    fn answer_long(
+        &mut self,
+        server: &Server,
+        bytes: &[u8],
+        mut long: LongGet,
+        out: &mut Vec<u8>,
+    ) -> (usize, Next) {
+        let line = first_line(&bytes[..long.end], long.end - 1).map_or(&b""[..], |(line, _)| line);
+        let mut wanted: Vec<Wanted<'_, usize>> = Vec::new();
+        let mut at = long.from;
+        while wanted.len() < AT_ONCE
+            && let Some((key, end)) = next_word(line, at)
+        {
+            // The rights may have changed since.
+            if let Err(text) = self.may_get(server, key) {
+                add(&server.stats.errors, 1);
+                self.say(out, false, &text);
+                return (long.end, Next::More);
+            }
+            wanted.push(Wanted { key, tag: end });
+            at = end;
+        }
+        let (items, now) = (std::sync::Arc::clone(&self.items), self.items.now());
+        let mut head = Vec::new();
+        let (done, failed) = self.get(now, &wanted, out, |out, _, key, item| {
+            items.details.note(key, DetailUse::Get(item.is_some()));
+            if let Some(item) = item {
+                value(&mut head, out, key, item, long.with_cas);
+            }
+        });
+        if let Some(e) = failed {
+            self.say_failed(server, out, false, &e);
+            return (long.end, Next::More);
+        }
+        if let Some(last) = done.checked_sub(1) {
+            long.from = wanted[last].tag;
+        }
+        if next_word(line, long.from).is_some() {
+            self.long = Some(long);
+            return (0, Next::Send);
+        }
+        let name = if long.with_cas { "gets" } else { "get" };
+        let first = wanted.first().map_or(&b""[..], |wanted| wanted.key);
+        self.note(server, name, first, 1);
+        self.say(out, false, "END");
+        (long.end, Next::More)
+    }
+
     /// Answers `gat` and `gats`, as far as there is room for replies.
     fn gat(
         &mut self,
@@ -312,6 +421,7 @@ impl Memcached {
         out: &mut Vec<u8>,
     ) -> (usize, Next) {
         let with_cas = words.get(0) == b"gats";
+        let mut answered = std::mem::take(&mut self.answered);
         let refused = if words.len() < 3 {
             Some("ERROR".to_owned())
         } else if signed(words.get(1)).is_none() {
@@ -331,7 +441,6 @@ impl Memcached {
         let now = self.items.now();
         let expires_at = expiry(time(words.get(1)).unwrap_or(0), now);
         let mut head = Vec::new();
-        let mut answered = std::mem::take(&mut self.answered);
         for key in words.all_from(2).skip(answered) {
             self.wrote();
             let mut found = Vec::new();
@@ -513,6 +622,9 @@ impl Memcached {
     }
 
     fn debugtime(&mut self, server: &Server, words: &Words<'_>, out: &mut Vec<u8>) {
+        if let Err(text) = self.permit(server, "debug", None) {
+            return self.say(out, false, &format!("CLIENT_ERROR {text}"));
+        }
         self.note(server, "debugtime", b"", 1);
         match (words.get(1), signed(words.get(1))) {
             // The clock is not stopped for a test: that would change too little.

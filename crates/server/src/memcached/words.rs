@@ -70,6 +70,16 @@ pub(super) fn first_line(bytes: &[u8], searched: usize) -> Option<(&[u8], usize)
     Some((line, end + 1))
 }
 
+/// Returns the first word of a line from an offset on, and where it ends.
+pub(super) fn next_word(line: &[u8], from: usize) -> Option<(&[u8], usize)> {
+    // To memcached a line is a C string.
+    let rest = line.get(from..)?;
+    let start = from + rest.iter().position(|byte| *byte != b' ')?;
+    let rest = &line[start..];
+    let end = start + memchr::memchr2(b' ', 0, rest).unwrap_or(rest.len());
+    (end > start).then(|| (&line[start..end], end))
+}
+
 /// Returns flags: the low 32 bits, as memcached takes them.
 pub(super) fn flags(text: &[u8]) -> Option<u32> {
     Some(unsigned(text)? as u32)

@@ -197,6 +197,70 @@ fn replies_that_are_long_together_come_in_pieces() {
 }
 
 #[test]
+fn a_retrieval_of_very_many_keys_is_answered_in_parts() {
+    let settings = Settings {
+        users: vec!["default on nopass ~* -@all +@string".into()],
+        ..with_memcached()
+    };
+    let live = Live::with(settings, MediumKind::Mapped);
+    let mut client = Client::of(&live);
+    client.says("set a 1 0 1|x|set b 2 0 2|yy", "STORED|STORED");
+    for (command, rest) in [("get", ""), ("gets", "\0 a"), ("get", "  ")] {
+        // A short one goes with it, and one comes after it.
+        let keys = " a none b".repeat(50_000);
+        client.send(format!("get a\r\n{command}{keys}{rest}\r\nmn\r\n").as_bytes());
+        let cas = match command {
+            "gets" => ["a", "b"].map(|key| format!(" {}", Client::of(&live).cas(key))),
+            _ => [String::new(), String::new()],
+        };
+        let pair = format!(
+            "VALUE a 1 1{}\r\nx\r\nVALUE b 2 2{}\r\nyy\r\n",
+            cas[0], cas[1]
+        );
+        let first = "VALUE a 1 1\r\nx\r\nEND\r\n";
+        let whole = format!("{first}{}END\r\nMN\r\n", pair.repeat(50_000));
+        assert!(client.read(whole.len()) == whole.as_bytes(), "{command}");
+    }
+    // One key that may not be got refuses all of them.
+    let (keys, long) = (" a".repeat(100_000), "k".repeat(251));
+    client.says(
+        &format!("get{keys} {long}|get b"),
+        "CLIENT_ERROR bad command line format|VALUE b 2 2|yy|END",
+    );
+}
+
+/// A change that was made of an item before a flush, and committed after it, brought it back.
+#[test]
+fn no_change_carries_an_item_over_a_flush() {
+    let live = Live::with(with_memcached(), MediumKind::Journal);
+    let mut client = Client::of(&live);
+    for _ in 0..30 {
+        client.says("set n 0 0 1|1|set t 0 0 1|x", "STORED|STORED");
+        let other = Client::of(&live);
+        let changes = std::thread::spawn(move || {
+            let mut other = other;
+            let mut counted = 0;
+            loop {
+                other.send(b"incr n 1\r\nappend t 0 0 1\r\nx\r\nmn\r\n");
+                let mut reply = Vec::new();
+                while !reply.ends_with(b"MN\r\n") {
+                    reply.extend(other.read(1));
+                }
+                if reply == b"NOT_FOUND\r\nNOT_STORED\r\nMN\r\n" {
+                    return counted;
+                }
+                counted += 1;
+                assert!(counted < 100_000, "the flush is never seen");
+            }
+        });
+        std::thread::sleep(Duration::from_millis(2));
+        client.says("flush_all|get n t", "OK|END");
+        changes.join().unwrap();
+        client.says("get n t", "END");
+    }
+}
+
+#[test]
 fn the_least_recently_used_are_evicted_beyond_the_budget() {
     let settings = Settings {
         memcached_memory: Share::Bytes(200_000),
@@ -221,11 +285,33 @@ fn the_least_recently_used_are_evicted_beyond_the_budget() {
         "{evicted}"
     );
     // After a restart what was stored first goes first.
-    live.reopen(settings);
+    live.reopen(settings.clone());
     let mut client = Client::of(&live);
     assert_eq!(client.stat("curr_items"), 300 - evicted);
     store(&mut client, 300);
     client.says("mg k299 s|mg k0 s", "HD s1000|EN");
+    // What was flushed makes room, and is no eviction.
+    let evicted = client.stat("evictions");
+    client.says("flush_all", "OK");
+    let until = Instant::now() + Duration::from_secs(30);
+    while client.stat("bytes") > 0 {
+        assert!(Instant::now() < until, "what was flushed stays");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(client.stat("evictions"), evicted);
+    // A smaller budget holds after a restart, whoever stores.
+    store(&mut client, 0);
+    live.reopen(Settings {
+        memcached_memory: Share::Bytes(20_000),
+        ..settings
+    });
+    let mut client = Client::of(&live);
+    let until = Instant::now() + Duration::from_secs(30);
+    while client.stat("bytes") > 20_000 {
+        assert!(Instant::now() < until, "items stay beyond the budget");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(client.stat("curr_items") > 0);
 }
 
 #[test]
@@ -257,6 +343,16 @@ fn users_log_in_and_have_their_rights() {
         &format!("{denied} access one of the keys used as arguments"),
     );
     client.says("delete app:1", &format!("{denied} run the 'del' command"));
+    // Nor does a value that is too large take away what it may not replace.
+    let mut other = Client::of(&live);
+    other.says("set x 0 0 14|default secret", "STORED");
+    other.says("set b 0 0 3|old", "STORED");
+    let large = "v".repeat(2_000_000);
+    client.says(
+        &format!("set b 0 0 2000000|{large}"),
+        &format!("{denied} access one of the keys used as arguments"),
+    );
+    other.says("get b", "VALUE b 0 3|old|END");
     client.says("flush_all", &format!("{denied} run the 'flushdb' command"));
     client.says("stats", &format!("{denied} run the 'info' command"));
     // SASL, PLAIN.
