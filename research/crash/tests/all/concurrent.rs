@@ -167,7 +167,7 @@ fn passes(i: usize, subject: &dyn Subject) {
         let options = ConcurrentOptions {
             model,
             threads: 2 + usize::from(!(i + j).is_multiple_of(3)),
-            schedules: 120,
+            schedules: 60,
             seed: (10 * i + j) as u64,
             ..ConcurrentOptions::default()
         };
@@ -180,10 +180,10 @@ fn passes(i: usize, subject: &dyn Subject) {
             subject.name(),
             first_of(&report)
         );
-        assert_eq!(report.schedules, 120);
-        let operations = 120 * 4 * options.threads as u64;
+        assert_eq!(report.schedules, 60);
+        let operations = 60 * 4 * options.threads as u64;
         assert_eq!(report.operations, operations, "all operations return");
-        assert!(report.crash_points >= 360 && report.images >= report.crash_points);
+        assert!(report.crash_points >= 180 && report.images >= report.crash_points);
     }
 }
 
@@ -325,11 +325,11 @@ fn what_does_not_return_is_reported() {
     ] {
         let subject = Faulty::new(wrong);
         let options = ConcurrentOptions {
-            schedules: 40,
+            schedules: 12,
             ..ConcurrentOptions::default()
         };
         let report = explore(&subject, &options, &mut |_| {});
-        assert_eq!(report.schedules, 40);
+        assert_eq!(report.schedules, 12);
         let found = (report.violations.iter())
             .find(|v| v.fault.kind == kind && v.fault.what.contains(what))
             .unwrap_or_else(|| panic!("{wrong:?}: {}", first_of(&report)));
