@@ -20,8 +20,8 @@
 //!
 //! # Concurrency
 //! A change reads and writes its item under the lock of the item's page
-//! ([`Store::update`](bristlecone_store::Store::update)), so it needs no lock of its own. Reads take
-//! no lock.
+//! ([`Store::update`](bristlecone_store::Store::update)). Changes keep flushes off meanwhile. Reads
+//! take no lock.
 //!
 //! # The cas of an item
 //! It is unique for as long as the pool exists. A range of numbers is reserved, by a commit, before
@@ -458,8 +458,8 @@ impl Items {
     }
 
     /// Evicts the least recently used items while all of them exceed the budget, a bounded number
-    /// of them. Evictions are applied when this returns. Returns true if there may be more to evict,
-    /// which the sweeper does.
+    /// of them. Evictions are applied when this returns. Returns true if there may be more to
+    /// evict, which the sweeper does.
     ///
     /// # Errors
     /// [`WriteError`]; an item that could not be deleted stays, and is not evicted later.
