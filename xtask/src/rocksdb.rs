@@ -13,7 +13,7 @@ use std::process::Command;
 /// Header of RocksDB, and the packages that have it and what else is needed.
 const HEADER: &str = "/usr/include/rocksdb/memtablerep.h";
 const PACKAGES: [&str; 3] = ["librocksdb-dev", "rocksdb-tools", "g++"];
-const SOURCES: [&str; 3] = ["memtable", "database", "registry"];
+const SOURCES: [&str; 4] = ["memtable", "database", "recover", "registry"];
 
 /// What to run.
 #[derive(Args)]
@@ -64,6 +64,7 @@ pub fn run(options: &Options) -> Outcome {
     tools::run(&mut test("faults", &shm))?;
     tools::run(test("random", &shm).args(["--operations", &number(options.operations)]))?;
     tools::run(&mut test("between", &shm))?;
+    tools::run(&mut test("reopen", &shm))?;
     for folder in [&shm, &options.disk] {
         tools::run(test("kill", folder).args(["--kills", &number(options.kills.into())]))?;
     }
@@ -134,7 +135,7 @@ fn build(options: &Options) -> Outcome<PathBuf> {
             .arg(archive)
             .args(["-lrocksdb", "-ldl", "-lm"]),
     )?;
-    for name in ["faults", "random", "between", "kill", "bench"] {
+    for name in ["faults", "random", "between", "reopen", "kill", "bench"] {
         tools::run(
             compiler()
                 .arg("-o")

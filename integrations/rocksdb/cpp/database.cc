@@ -1,7 +1,7 @@
 // Databases without a log: see bristlecone/rocksdb.h.
 //
-// Open replays what the last process left (session.rs says how that is made atomic), and returns a
-// wrapper that writes without RocksDB's log and commits the pool before it acknowledges.
+// Open has what the last process left replayed (recover.h), and returns a wrapper that writes without
+// RocksDB's log and commits the pool before it acknowledges.
 
 #include <rocksdb/comparator.h>
 #include <rocksdb/listener.h>
@@ -10,10 +10,12 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
+#include <set>
 #include <shared_mutex>
+#include <utility>
 
 #include "memtable.h"
+#include "recover.h"
 
 namespace bristlecone {
 namespace rocksdb {
@@ -21,10 +23,8 @@ namespace rocksdb {
 using ::rocksdb::ColumnFamilyDescriptor;
 using ::rocksdb::ColumnFamilyHandle;
 using ::rocksdb::ColumnFamilyOptions;
-using ::rocksdb::Comparator;
 using ::rocksdb::DB;
 using ::rocksdb::DBOptions;
-using ::rocksdb::LiveFileMetaData;
 using ::rocksdb::Options;
 using ::rocksdb::Slice;
 using ::rocksdb::StackableDB;
@@ -40,7 +40,7 @@ class Listener final : public ::rocksdb::EventListener {
   explicit Listener(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {}
   void OnFlushBegin(DB*, const ::rocksdb::FlushJobInfo& info) override {
     // (Its file_number is not set yet.)
-    BeginFlush(pool_.get(), info.cf_id);
+    BeginFlush(pool_.get(), info.cf_id, info.cf_name);
   }
   void OnTableFileCreationStarted(const ::rocksdb::TableFileCreationBriefInfo& info) override {
     if (info.reason != ::rocksdb::TableFileCreationReason::kFlush) {
@@ -48,12 +48,17 @@ class Listener final : public ::rocksdb::EventListener {
     }
     // A path ends in the number and .sst.
     const size_t name = info.file_path.rfind('/') + 1;
-    NoteFlush(pool_.get(), std::strtoull(info.file_path.c_str() + name, nullptr, 10));
+    NoteFlush(pool_.get(), info.cf_name, std::strtoull(info.file_path.c_str() + name, nullptr, 10));
   }
 
  private:
   const std::shared_ptr<Pool> pool_;
 };
+
+Status NoPurges() {
+  return Status::InvalidArgument(
+      "experimental_mempurge_threshold writes entries from memtables to memtables, which is not durable; set it to 0");
+}
 
 // Checks and completes the options of a column family.
 Status Prepare(const std::shared_ptr<Pool>& pool, const std::string& name, ColumnFamilyOptions* options) {
@@ -65,20 +70,66 @@ Status Prepare(const std::shared_ptr<Pool>& pool, const std::string& name, Colum
     return Status::InvalidArgument("column family " + name,
                                    "inplace_update_support would change what is durable; set it to false");
   }
+  if (options->experimental_mempurge_threshold > 0) {
+    return NoPurges();
+  }
   const bool bytewise = options->comparator == ::rocksdb::BytewiseComparator();
   options->memtable_factory = std::make_shared<Factory>(pool, Index::kTree, bytewise);
   return Status::OK();
 }
 
+// Makes RocksDB refuse all writes and flushes from here on, with a write that it cannot do.
+void Stop(DB* db) {
+  // Sequence number, count, the type of a value of a column family, which there is none of, key, value.
+  std::string rep(8, '\0');
+  rep.append("\x01\0\0\0\x05\xFF\xFF\xFF\xFF\x0F\x01k\0", 13);
+  WriteBatch batch(rep);
+  WriteOptions options;
+  options.disableWAL = true;
+  db->Write(options, &batch).PermitUncheckedError();
+}
+
+// What a batch has entries of: column families, each with the place of its last entry, from 1.
+class Entries final : public WriteBatch::Handler {
+ public:
+  std::vector<std::pair<uint32_t, uint64_t>> families;
+
+  Status PutCF(uint32_t family, const Slice&, const Slice&) override { return Add(family); }
+  Status MergeCF(uint32_t family, const Slice&, const Slice&) override { return Add(family); }
+  Status DeleteCF(uint32_t family, const Slice&) override { return Add(family); }
+  Status SingleDeleteCF(uint32_t family, const Slice&) override { return Add(family); }
+  Status MarkNoop(bool) override { return Status::OK(); }
+  void LogData(const Slice&) override {}
+
+ private:
+  Status Add(uint32_t family) {
+    ++count_;
+    for (auto& each : families) {
+      if (each.first == family) {
+        each.second = count_;
+        return Status::OK();
+      }
+    }
+    families.emplace_back(family, count_);
+    return Status::OK();
+  }
+
+  uint64_t count_ = 0;
+};
+
 // A database without a log.
 class Database final : public StackableDB {
  public:
-  Database(DB* db, std::shared_ptr<Pool> pool) : StackableDB(db), pool_(std::move(pool)) {}
+  Database(DB* db, std::shared_ptr<Pool> pool, const std::vector<ColumnFamilyHandle*>& handles)
+      : StackableDB(db), pool_(std::move(pool)) {
+    Created(handles);
+  }
 
   using StackableDB::Delete;
   using StackableDB::DeleteRange;
   using StackableDB::Merge;
   using StackableDB::Put;
+  using StackableDB::SetOptions;
   using StackableDB::SingleDelete;
 
   Status Put(const WriteOptions& options, ColumnFamilyHandle* family, const Slice& key,
@@ -133,21 +184,15 @@ class Database final : public StackableDB {
     if (batch->HasBeginPrepare() || batch->HasEndPrepare() || batch->HasCommit() || batch->HasRollback()) {
       return Status::NotSupported("a prepared transaction needs RocksDB's log; commit it in one step");
     }
-    Status s = pool_->Failed();
-    if (s.ok()) {
-      s = pool_->Spills();
-    }
-    if (s.ok()) {
-      // A record's head and its share of a leaf come to less.
-      s = pool_->MakeRoom(batch->GetDataSize() + 64 * static_cast<uint64_t>(batch->Count()));
-    }
+    Entries entries;
+    Status s = batch->Iterate(&entries);
     if (!s.ok()) {
       return s;
     }
     WriteOptions unlogged = options;
     unlogged.disableWAL = true;
     unlogged.sync = false;
-    s = batch->Count() > 1 ? WriteAlone(unlogged, batch) : WriteOne(unlogged, batch);
+    s = batch->Count() > 1 ? WriteAlone(unlogged, batch, entries) : WriteOne(unlogged, batch, entries);
     if (!s.ok()) {
       return s;
     }
@@ -155,17 +200,48 @@ class Database final : public StackableDB {
     return s.ok() ? pool_->Spills() : s;
   }
 
+  // A log has nothing, so memtables are flushed instead of it.
+  Status GetLiveFilesStorageInfo(const ::rocksdb::LiveFilesStorageInfoOptions& options,
+                                 std::vector<::rocksdb::LiveFileStorageInfo>* files) override {
+    ::rocksdb::LiveFilesStorageInfoOptions flushing = options;
+    flushing.wal_size_for_flush = 0;
+    return StackableDB::GetLiveFilesStorageInfo(flushing, files);
+  }
+  Status GetLiveFiles(std::vector<std::string>& files, uint64_t* manifest, bool) override {
+    return StackableDB::GetLiveFiles(files, manifest, true);
+  }
+
+  Status SetOptions(ColumnFamilyHandle* family,
+                    const std::unordered_map<std::string, std::string>& options) override {
+    auto purges = options.find("experimental_mempurge_threshold");
+    if (purges != options.end() && std::strtod(purges->second.c_str(), nullptr) > 0) {
+      return NoPurges();
+    }
+    return StackableDB::SetOptions(family, options);
+  }
+
   Status CreateColumnFamily(const ColumnFamilyOptions& options, const std::string& name,
                             ColumnFamilyHandle** handle) override {
     ColumnFamilyOptions prepared = options;
     Status s = Prepare(pool_, name, &prepared);
-    return s.ok() ? StackableDB::CreateColumnFamily(prepared, name, handle) : s;
+    if (!s.ok()) {
+      return s;
+    }
+    *handle = nullptr;
+    s = StackableDB::CreateColumnFamily(prepared, name, handle);
+    Created({*handle});
+    return s;
   }
   Status CreateColumnFamilies(const ColumnFamilyOptions& options, const std::vector<std::string>& names,
                               std::vector<ColumnFamilyHandle*>* handles) override {
     ColumnFamilyOptions prepared = options;
     Status s = Prepare(pool_, names.empty() ? "" : names[0], &prepared);
-    return s.ok() ? StackableDB::CreateColumnFamilies(prepared, names, handles) : s;
+    if (!s.ok()) {
+      return s;
+    }
+    s = StackableDB::CreateColumnFamilies(prepared, names, handles);
+    Created(*handles);
+    return s;
   }
   Status CreateColumnFamilies(const std::vector<ColumnFamilyDescriptor>& families,
                               std::vector<ColumnFamilyHandle*>* handles) override {
@@ -176,7 +252,9 @@ class Database final : public StackableDB {
         return s;
       }
     }
-    return StackableDB::CreateColumnFamilies(prepared, handles);
+    Status s = StackableDB::CreateColumnFamilies(prepared, handles);
+    Created(*handles);
+    return s;
   }
   Status CreateColumnFamilyWithImport(const ColumnFamilyOptions& options, const std::string& name,
                                       const ::rocksdb::ImportColumnFamilyOptions& import,
@@ -184,18 +262,29 @@ class Database final : public StackableDB {
                                       ColumnFamilyHandle** handle) override {
     ColumnFamilyOptions prepared = options;
     Status s = Prepare(pool_, name, &prepared);
-    return s.ok() ? StackableDB::CreateColumnFamilyWithImport(prepared, name, import, metadata, handle) : s;
+    if (!s.ok()) {
+      return s;
+    }
+    *handle = nullptr;
+    s = StackableDB::CreateColumnFamilyWithImport(prepared, name, import, metadata, handle);
+    Created({*handle});
+    return s;
   }
   Status DropColumnFamily(ColumnFamilyHandle* family) override {
+    // No write to it is under way.
+    std::unique_lock<std::shared_mutex> lock(batches_);
     Status s = StackableDB::DropColumnFamily(family);
     return s.ok() ? Dropped(family) : s;
   }
   Status DropColumnFamilies(const std::vector<ColumnFamilyHandle*>& families) override {
-    Status s = StackableDB::DropColumnFamilies(families);
-    for (size_t i = 0; s.ok() && i < families.size(); ++i) {
-      s = Dropped(families[i]);
+    // One by one, so that it is known which were.
+    for (ColumnFamilyHandle* family : families) {
+      Status s = DropColumnFamily(family);
+      if (!s.ok()) {
+        return s;
+      }
     }
-    return s;
+    return Status::OK();
   }
 
  private:
@@ -210,26 +299,83 @@ class Database final : public StackableDB {
     return Status::NotSupported("timestamps: memtables in a pool do not replay them");
   }
 
+  void Created(const std::vector<ColumnFamilyHandle*>& handles) {
+    std::unique_lock<std::shared_mutex> lock(batches_);
+    for (ColumnFamilyHandle* handle : handles) {
+      if (handle != nullptr) {
+        live_.insert(handle->GetID());
+      }
+    }
+  }
+
   Status Dropped(ColumnFamilyHandle* family) {
+    live_.erase(family->GetID());
     bristlecone_fault fault;
     return bristlecone_session_drop_family(pool_->session(), family->GetID(), &fault) ? Status::OK()
                                                                                      : ToStatus(fault);
   }
 
-  Status WriteOne(const WriteOptions& options, WriteBatch* batch) {
-    std::shared_lock<std::shared_mutex> lock(batches_);
-    return StackableDB::Write(options, batch);
+  // Returns OK if nothing is in the way of a batch, and the place of the last entry that RocksDB will
+  // insert. The caller holds batches_. A batch that RocksDB refuses half-way would end the whole
+  // database, and let it acknowledge writes of others that it did not do.
+  Status Check(const WriteOptions& options, const WriteBatch& batch, const Entries& entries, uint64_t* last) {
+    Status s = pool_->Failed();
+    if (s.ok()) {
+      s = pool_->Spills();
+    }
+    if (!s.ok()) {
+      return s;
+    }
+    std::vector<uint32_t> families;
+    *last = 0;
+    for (const auto& [family, place] : entries.families) {
+      if (live_.count(family) > 0) {
+        families.push_back(family);
+        *last = std::max(*last, place);
+      } else if (!options.ignore_missing_column_families) {
+        return Status::InvalidArgument("column family " + std::to_string(family) + " was dropped, or is none");
+      }
+    }
+    if (batch.Count() == 1) {
+      families.clear();  // Its memtable is most likely there. If not, it spills and says so.
+    }
+    // A record's head and its share of a leaf come to less.
+    return pool_->MakeRoom(batch.GetDataSize() + 64 * static_cast<uint64_t>(batch.Count()), families);
   }
 
-  Status WriteAlone(const WriteOptions& options, WriteBatch* batch) {
+  Status Insert(const WriteOptions& options, WriteBatch* batch) {
+    pool_->BeginWrite();
+    Status s = StackableDB::Write(options, batch);
+    pool_->EndWrite();
+    return s;
+  }
+
+  Status WriteOne(const WriteOptions& options, WriteBatch* batch, const Entries& entries) {
+    std::shared_lock<std::shared_mutex> lock(batches_);
+    uint64_t last;
+    Status s = Check(options, *batch, entries, &last);
+    return s.ok() ? Insert(options, batch) : s;
+  }
+
+  Status WriteAlone(const WriteOptions& options, WriteBatch* batch, const Entries& entries) {
     std::unique_lock<std::shared_mutex> lock(batches_);
+    uint64_t last;
+    Status s = Check(options, *batch, entries, &last);
+    if (!s.ok() || last == 0) {
+      return s;
+    }
+    const uint64_t base = GetLatestSequenceNumber();
     bristlecone_fault fault;
-    if (!bristlecone_session_begin_batch(pool_->session(), GetLatestSequenceNumber(), &fault)) {
+    if (!bristlecone_session_begin_batch(pool_->session(), base, base + last, &fault)) {
       return ToStatus(fault);
     }
-    Status s = StackableDB::Write(options, batch);
+    s = Insert(options, batch);
     if (!bristlecone_session_end_batch(pool_->session(), !s.ok())) {
-      pool_->Fail(Status::IOError("a batch failed half-way; open the database again", s.ToString()));
+      const Status reason = s.ok() ? pool_->Spills() : s;
+      pool_->Fail(Status::IOError("a batch failed half-way; open the database again", reason.ToString()));
+      // Nor may a flush make a part of it durable.
+      Stop(db_);
+      s = pool_->Failed();
     }
     return s;
   }
@@ -237,183 +383,9 @@ class Database final : public StackableDB {
   const std::shared_ptr<Pool> pool_;
   // A batch of several entries is written while no other write is.
   std::shared_mutex batches_;
+  // The column families that there are. Under batches_.
+  std::set<uint32_t> live_;
 };
-
-// Compares keys with their lengths in front as RocksDB's internal comparator does.
-int32_t CompareInternal(const void* context, const uint8_t* a, const uint8_t* b) {
-  const auto* comparator = static_cast<const Comparator*>(context);
-  Slice keys[2];
-  uint64_t trailers[2];
-  const uint8_t* both[2] = {a, b};
-  for (int i = 0; i < 2; ++i) {
-    Slice key = ::rocksdb::GetLengthPrefixedSlice(reinterpret_cast<const char*>(both[i]));
-    keys[i] = Slice(key.data(), key.size() - 8);
-    trailers[i] = 0;
-    for (int byte = 7; byte >= 0; --byte) {
-      trailers[i] = trailers[i] << 8 | static_cast<uint8_t>(key.data()[key.size() - 8 + byte]);
-    }
-  }
-  int order = comparator->Compare(keys[0], keys[1]);
-  if (order != 0) {
-    return order < 0 ? -1 : 1;
-  }
-  return trailers[0] == trailers[1] ? 0 : (trailers[0] > trailers[1] ? -1 : 1);
-}
-
-// Types of entries, as RocksDB numbers them in its files.
-enum EntryType : uint32_t { kDeletion = 0, kValue = 1, kMerge = 2, kSingleDeletion = 7 };
-
-// Writes what the last process left to the database, in the order in which it was written.
-class Replay {
- public:
-  Replay(DB* db, const std::shared_ptr<Pool>& pool, const std::vector<ColumnFamilyHandle*>& handles)
-      : db_(db), replay_(bristlecone_replay_new(pool->session())) {
-    for (ColumnFamilyHandle* handle : handles) {
-      families_[handle->GetID()] = handle;
-    }
-  }
-  ~Replay() { bristlecone_replay_close(replay_); }
-  Replay(const Replay&) = delete;
-  Replay& operator=(const Replay&) = delete;
-
-  Status Run() {
-    Status s = Read();
-    return s.ok() ? WriteAll() : s;
-  }
-
- private:
-  // Reads all memtables, but leaves out those whose flush ended just before the process did.
-  Status Read() {
-    std::vector<bristlecone_old> read;
-    bristlecone_old old{};
-    for (size_t i = 0; bristlecone_replay_old(replay_, i, &old); ++i) {
-      auto family = families_.find(old.family);
-      if (family == families_.end()) {
-        continue;  // it was dropped
-      }
-      const Comparator* comparator = family->second->GetComparator();
-      const bool bytewise = comparator == ::rocksdb::BytewiseComparator();
-      bristlecone_fault fault;
-      if (!bristlecone_replay_read(replay_, i, bytewise ? nullptr : &CompareInternal, comparator, &old, &fault)) {
-        return ToStatus(fault);
-      }
-      if (old.entries > 0) {
-        read.push_back(old);
-      }
-    }
-    std::vector<LiveFileMetaData> files;
-    if (!read.empty()) {
-      db_->GetLiveFilesMetaData(&files);
-    }
-    for (const bristlecone_old& each : read) {
-      if (each.file != 0 && IsLive(files, each)) {
-        bristlecone_replay_leave_out(replay_, &each);
-      }
-    }
-    return Status::OK();
-  }
-
-  // Returns whether the file of a memtable's flush is in the database. A number alone might have been
-  // given to another file since, but not with sequence numbers of this memtable. (A file may be of
-  // several memtables, of which the first ones are marked as flushed and no longer here.)
-  bool IsLive(const std::vector<LiveFileMetaData>& files, const bristlecone_old& old) {
-    const std::string& name = families_[old.family]->GetName();
-    return std::any_of(files.begin(), files.end(), [&](const LiveFileMetaData& file) {
-      return file.column_family_name == name && file.file_number == old.file && file.smallest_seqno <= old.last &&
-             old.first <= file.largest_seqno;
-    });
-  }
-
-  Status WriteAll() {
-    bristlecone_replay_sort(replay_);
-    WriteOptions options;
-    options.disableWAL = true;
-    WriteBatch batch;
-    bristlecone_entry entry;
-    while (bristlecone_replay_next(replay_, &entry)) {
-      Status s = Add(entry, &batch);
-      if (s.ok() && batch.GetDataSize() > kBatchBytes) {
-        s = db_->Write(options, &batch);
-        batch.Clear();
-      }
-      if (!s.ok()) {
-        return s;
-      }
-    }
-    return batch.Count() == 0 ? Status::OK() : db_->Write(options, &batch);
-  }
-
-  Status Add(const bristlecone_entry& entry, WriteBatch* batch) {
-    ColumnFamilyHandle* family = families_[entry.family];
-    const Slice key(reinterpret_cast<const char*>(entry.key.data), entry.key.len);
-    const Slice value(reinterpret_cast<const char*>(entry.value.data), entry.value.len);
-    switch (entry.kind) {
-      case kDeletion:
-        return batch->Delete(family, key);
-      case kValue:
-        return batch->Put(family, key, value);
-      case kMerge:
-        return batch->Merge(family, key, value);
-      case kSingleDeletion:
-        return batch->SingleDelete(family, key);
-      default:
-        return Status::Corruption("the pool has an entry of type " + std::to_string(entry.kind) +
-                                  ", which no write makes");
-    }
-  }
-
-  static constexpr size_t kBatchBytes = 1 << 20;
-
-  DB* const db_;
-  bristlecone_replay* const replay_;
-  std::map<uint32_t, ColumnFamilyHandle*> families_;
-};
-
-// Returns a number that tells databases apart (FNV-1a of the identity), not 0.
-uint64_t OwnerOf(const std::string& identity) {
-  uint64_t hash = 0xCBF29CE484222325;
-  for (char c : identity) {
-    hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3;
-  }
-  return hash == 0 ? 1 : hash;
-}
-
-// Replays, makes the new memtables count, and lets compactions go on.
-Status Recover(DB* db, const std::shared_ptr<Pool>& pool, const std::vector<ColumnFamilyHandle*>& handles,
-               const std::vector<bool>& compacts) {
-  std::string identity;
-  Status s = db->GetDbIdentity(identity);
-  if (!s.ok()) {
-    return s;
-  }
-  const uint64_t owner = OwnerOf(identity);
-  bristlecone_fault fault;
-  if (!bristlecone_session_check_owner(pool->session(), owner, &fault)) {
-    return ToStatus(fault);
-  }
-  s = Replay(db, pool, handles).Run();
-  if (s.ok()) {
-    s = pool->Spills();
-  }
-  if (s.ok() && pool->switched_early()) {
-    s = Status::IOError("RocksDB switched a memtable while the writes of the last process were replayed; "
-                        "open the database again");
-  }
-  if (!s.ok()) {
-    return s;
-  }
-  if (!bristlecone_session_publish(pool->session(), owner, &fault)) {
-    return ToStatus(fault);
-  }
-  pool->SetReplaying(false);
-  std::vector<ColumnFamilyHandle*> enabled;
-  for (size_t i = 0; i < handles.size(); ++i) {
-    if (compacts[i]) {
-      enabled.push_back(handles[i]);
-    }
-  }
-  return enabled.empty() ? s : db->EnableAutoCompaction(enabled);
-}
 
 }  // namespace
 
@@ -424,8 +396,13 @@ Status Open(const DBOptions& options, const std::string& name, const PoolOptions
   if (options.unordered_write) {
     return Status::InvalidArgument("unordered_write acknowledges writes before memtables have them; set it to false");
   }
+  LastPool last(options.env, name);
+  Status s = last.Read();
   std::shared_ptr<Pool> pool;
-  Status s = Pool::Open(pool_options.path, pool_options.max_bytes, false, &pool);
+  if (s.ok()) {
+    const bool must_exist = !pool_options.new_pool && last.IsOfFolder();
+    s = Pool::Open(pool_options.path, pool_options.max_bytes, false, must_exist, &pool);
+  }
   if (!s.ok()) {
     return s;
   }
@@ -450,8 +427,10 @@ Status Open(const DBOptions& options, const std::string& name, const PoolOptions
     return s;
   }
   pool->SetReplaying(true);
-  s = Recover(inner, pool, *handles, compacts);
+  s = Recover(inner, pool, pool_options, last, *handles, compacts);
   if (!s.ok()) {
+    // (Its end would flush what was replayed.)
+    inner->SetDBOptions({{"avoid_flush_during_shutdown", "true"}}).PermitUncheckedError();
     for (ColumnFamilyHandle* handle : *handles) {
       inner->DestroyColumnFamilyHandle(handle);
     }
@@ -459,7 +438,7 @@ Status Open(const DBOptions& options, const std::string& name, const PoolOptions
     delete inner;
     return s;
   }
-  *db = new Database(inner, pool);
+  *db = new Database(inner, pool, *handles);
   return s;
 }
 

@@ -36,9 +36,10 @@ Status ToStatus(const bristlecone_fault& fault) {
   }
 }
 
-Status Pool::Open(const std::string& path, uint64_t max_bytes, bool scratch, std::shared_ptr<Pool>* pool) {
+Status Pool::Open(const std::string& path, uint64_t max_bytes, bool scratch, bool must_exist,
+                  std::shared_ptr<Pool>* pool) {
   bristlecone_fault fault;
-  bristlecone_session* session = bristlecone_session_open(ToBytes(path), max_bytes, scratch, &fault);
+  bristlecone_session* session = bristlecone_session_open(ToBytes(path), max_bytes, scratch, must_exist, &fault);
   if (session == nullptr) {
     return ToStatus(fault);
   }
@@ -51,9 +52,25 @@ Status Pool::Commit() const {
   return bristlecone_session_commit(session_, &fault) ? Status::OK() : ToStatus(fault);
 }
 
-Status Pool::MakeRoom(uint64_t bytes) const {
+Status Pool::MakeRoom(uint64_t bytes, const std::vector<uint32_t>& families) const {
   bristlecone_fault fault;
-  return bristlecone_session_make_room(session_, bytes, &fault) ? Status::OK() : ToStatus(fault);
+  return bristlecone_session_make_room(session_, bytes, families.data(), families.size(), &fault)
+             ? Status::OK()
+             : ToStatus(fault);
+}
+
+std::string Pool::Id() const {
+  uint8_t bytes[16];
+  bristlecone_session_uuid(session_, bytes);
+  return Slice(reinterpret_cast<const char*>(bytes), sizeof(bytes)).ToString(true);
+}
+
+void Pool::Allocating() {
+  if (guarded_.load(std::memory_order_acquire) && writers_.load(std::memory_order_relaxed) == 0) {
+    Fail(Status::NotSupported("a TransactionDB, or another writer behind the database's back, wrote to it, "
+                              "so that its log and its pool disagree",
+                              "write to the database itself"));
+  }
 }
 
 void Pool::Fail(const Status& status) {
@@ -73,6 +90,7 @@ Status Pool::Failed() const {
 }
 
 void Pool::Spilled(const Status& reason) {
+  bristlecone_session_spilled(session_);
   std::lock_guard<std::mutex> lock(mutex_);
   spill_reason_ = reason;
   spills_.fetch_add(1);
@@ -98,6 +116,7 @@ namespace {
 struct Flush {
   const Pool* pool;
   uint32_t family;
+  std::string name;
   const bristlecone_memtable* memtable;
 };
 
@@ -105,13 +124,16 @@ struct Flush {
 // flush begins, asks each memtable for an iterator, and says which file it makes, in one thread.
 thread_local std::vector<Flush> flushes;
 
-bool Flushes(const Pool* pool, uint32_t family) {
+// Notes that this thread reads a memtable, if it flushes that.
+void Reads(const Pool* pool, uint32_t family, const bristlecone_memtable* memtable) {
   for (const Flush& flush : flushes) {
     if (flush.pool == pool && flush.family == family && flush.memtable == nullptr) {
-      return true;
+      Flush reads = flush;
+      reads.memtable = memtable;
+      flushes.push_back(std::move(reads));
+      return;
     }
   }
-  return false;
 }
 
 void EndFlush(const Pool* pool, uint32_t family) {
@@ -393,6 +415,7 @@ class Rep final : public MemTableRep {
   }
 
   KeyHandle Allocate(const size_t len, char** buf) override {
+    pool_->Allocating();
     bristlecone_fault fault;
     uint8_t* at = bristlecone_memtable_allocate(memtable_, len, &fault);
     if (at == nullptr) {
@@ -472,8 +495,8 @@ class Rep final : public MemTableRep {
   }
 
   MemTableRep::Iterator* GetIterator(Arena*) override {
-    if (read_only_.load(std::memory_order_acquire) && Flushes(pool_.get(), family_)) {
-      flushes.push_back({pool_.get(), family_, memtable_});
+    if (read_only_.load(std::memory_order_acquire)) {
+      Reads(pool_.get(), family_, memtable_);
     }
     return NewIterator(false);
   }
@@ -523,16 +546,16 @@ class Rep final : public MemTableRep {
 
 }  // namespace
 
-void BeginFlush(const Pool* pool, uint32_t family) {
+void BeginFlush(const Pool* pool, uint32_t family, const std::string& name) {
   // An earlier one may have failed before it made a file.
   EndFlush(pool, family);
-  flushes.push_back({pool, family, nullptr});
+  flushes.push_back({pool, family, name, nullptr});
 }
 
-void NoteFlush(Pool* pool, uint64_t file) {
+void NoteFlush(Pool* pool, const std::string& name, uint64_t file) {
   std::vector<uint32_t> families;
   for (const Flush& flush : flushes) {
-    if (flush.pool != pool || flush.memtable == nullptr) {
+    if (flush.pool != pool || flush.name != name || flush.memtable == nullptr) {
       continue;
     }
     families.push_back(flush.family);
@@ -554,7 +577,7 @@ MemTableRep* Factory::CreateMemTableRep(const MemTableRep::KeyComparator& compar
 Status NewScratchFactory(const ScratchOptions& options,
                          std::shared_ptr<::rocksdb::MemTableRepFactory>* factory) {
   std::shared_ptr<Pool> pool;
-  Status s = Pool::Open(options.path, options.max_bytes, true, &pool);
+  Status s = Pool::Open(options.path, options.max_bytes, true, false, &pool);
   if (s.ok()) {
     factory->reset(new Factory(pool, options.index, options.bytewise));
   }

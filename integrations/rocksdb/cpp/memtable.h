@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "bristlecone/rocksdb.h"
 #include "bristlecone_rocksdb.h"
@@ -27,7 +28,7 @@ inline bristlecone_bytes ToBytes(const ::rocksdb::Slice& slice) {
 // A pool with the memtables of one database. Thread-safe.
 class Pool {
  public:
-  static ::rocksdb::Status Open(const std::string& path, uint64_t max_bytes, bool scratch,
+  static ::rocksdb::Status Open(const std::string& path, uint64_t max_bytes, bool scratch, bool must_exist,
                                 std::shared_ptr<Pool>* pool);
   ~Pool() { bristlecone_session_close(session_); }
   Pool(const Pool&) = delete;
@@ -37,8 +38,11 @@ class Pool {
 
   // Makes all that was inserted durable.
   ::rocksdb::Status Commit() const;
-  // Makes sure that there is room for a write of so many bytes.
-  ::rocksdb::Status MakeRoom(uint64_t bytes) const;
+  // Makes sure that there is room for a write of so many bytes, and for a new memtable of each of these
+  // column families.
+  ::rocksdb::Status MakeRoom(uint64_t bytes, const std::vector<uint32_t>& families) const;
+  // Returns what tells the pool from others, in hexadecimal digits.
+  std::string Id() const;
 
   // Notes a fault after which no write can be durable any more.
   void Fail(const ::rocksdb::Status& status);
@@ -60,12 +64,21 @@ class Pool {
   void Switched(bool empty);
   bool switched_early() const { return switched_early_.load(); }
 
+  // From here on, all writes are between BeginWrite and EndWrite.
+  void SetGuarded() { guarded_.store(true, std::memory_order_release); }
+  void BeginWrite() { writers_.fetch_add(1, std::memory_order_relaxed); }
+  void EndWrite() { writers_.fetch_sub(1, std::memory_order_relaxed); }
+  // Notes an entry that is to be written.
+  void Allocating();
+
  private:
   explicit Pool(bristlecone_session* session) : session_(session) {}
 
   bristlecone_session* const session_;
   std::atomic<bool> replaying_{false};
   std::atomic<bool> switched_early_{false};
+  std::atomic<bool> guarded_{false};
+  std::atomic<int> writers_{0};
   std::atomic<int> spills_{0};
   std::atomic<bool> has_failed_{false};
   mutable std::mutex mutex_;
@@ -101,10 +114,10 @@ class Factory : public ::rocksdb::MemTableRepFactory {
 
 // Notes that this thread is about to flush memtables of a column family, which it then asks for
 // iterators.
-void BeginFlush(const Pool* pool, uint32_t family);
-// Notes durably, in the memtables that this thread has asked since, which file it is about to make of
-// them.
-void NoteFlush(Pool* pool, uint64_t file);
+void BeginFlush(const Pool* pool, uint32_t family, const std::string& name);
+// Notes durably, in the memtables of the column family of this name that this thread has asked since,
+// which file it is about to make of them.
+void NoteFlush(Pool* pool, const std::string& name, uint64_t file);
 
 }  // namespace rocksdb
 }  // namespace bristlecone

@@ -46,15 +46,19 @@ typedef struct {
 typedef int32_t (*bristlecone_compare)(const void* context, const uint8_t* a, const uint8_t* b);
 
 bristlecone_session* bristlecone_session_open(bristlecone_bytes path, uint64_t max_bytes, bool scratch,
-                                              bristlecone_fault*);
+                                              bool must_exist, bristlecone_fault*);
 void bristlecone_session_close(bristlecone_session*);
 bool bristlecone_session_commit(const bristlecone_session*, bristlecone_fault*);
-bool bristlecone_session_make_room(const bristlecone_session*, uint64_t bytes, bristlecone_fault*);
+bool bristlecone_session_make_room(const bristlecone_session*, uint64_t bytes, const uint32_t* families,
+                                   size_t count, bristlecone_fault*);
 bool bristlecone_session_check_owner(const bristlecone_session*, uint64_t owner, bristlecone_fault*);
 bool bristlecone_session_publish(const bristlecone_session*, uint64_t owner, bristlecone_fault*);
 bool bristlecone_session_drop_family(const bristlecone_session*, uint32_t family, bristlecone_fault*);
-bool bristlecone_session_begin_batch(const bristlecone_session*, uint64_t base, bristlecone_fault*);
+bool bristlecone_session_begin_batch(const bristlecone_session*, uint64_t base, uint64_t last,
+                                     bristlecone_fault*);
 bool bristlecone_session_end_batch(const bristlecone_session*, bool failed);
+void bristlecone_session_spilled(const bristlecone_session*);
+void bristlecone_session_uuid(const bristlecone_session*, uint8_t* out);
 bool bristlecone_session_holds(const bristlecone_session*, const uint8_t* at);
 
 bristlecone_memtable* bristlecone_memtable_new(const bristlecone_session*, uint32_t family, bool skip_list,

@@ -121,6 +121,7 @@ pub unsafe extern "C" fn bristlecone_session_open(
     path: Bytes,
     max_bytes: u64,
     scratch: bool,
+    must_exist: bool,
     fault: Option<&mut CFault>,
 ) -> *mut CSession {
     // SAFETY: as the module's head says.
@@ -130,6 +131,7 @@ pub unsafe extern "C" fn bristlecone_session_open(
             path: OsStr::from_bytes(path).into(),
             max_bytes,
             scratch,
+            must_exist,
         };
         Ok(Box::into_raw(Box::new(CSession(Session::open(&options)?))))
     };
@@ -173,9 +175,17 @@ session_call!(
     |session| session.commit()
 );
 session_call!(
-    /// Makes sure that there is room for a write of so many bytes.
-    bristlecone_session_make_room(bytes: u64),
-    |session| session.make_room(bytes)
+    /// Makes sure that there is room for a write of so many bytes, and for a new memtable of each
+    /// of these column families.
+    bristlecone_session_make_room(bytes: u64, families: *const u32, count: usize),
+    |session| {
+        let families = match count {
+            0 => &[],
+            // SAFETY: as the module's head says.
+            _ => unsafe { std::slice::from_raw_parts(families, count) },
+        };
+        session.make_room(bytes, families)
+    }
 );
 session_call!(
     /// Checks that memtables of the last session are of the database with this identity.
@@ -193,9 +203,9 @@ session_call!(
     |session| { session.drop_family(family); Ok(()) }
 );
 session_call!(
-    /// Begins a batch of several entries after a sequence number.
-    bristlecone_session_begin_batch(base: u64),
-    |session| { session.begin_batch(base); Ok(()) }
+    /// Begins a batch of several entries, with sequence numbers after one up to another.
+    bristlecone_session_begin_batch(base: u64, last: u64),
+    |session| session.begin_batch(base, last)
 );
 
 /// Ends a batch. Returns false if it failed with some entries inserted.
@@ -206,6 +216,29 @@ session_call!(
 pub unsafe extern "C" fn bristlecone_session_end_batch(session: &CSession, failed: bool) -> bool {
     let CSession(session) = session;
     caught(|| Ok(session.end_batch(failed))).unwrap_or(false)
+}
+
+/// Notes that an entry could not be inserted.
+///
+/// # Safety
+/// As the module's head says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bristlecone_session_spilled(session: &CSession) {
+    let CSession(session) = session;
+    let _ = caught(|| {
+        session.spilled();
+        Ok(())
+    });
+}
+
+/// Returns the number that tells the session's pool from others.
+///
+/// # Safety
+/// As the module's head says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bristlecone_session_uuid(session: &CSession, out: &mut [u8; 16]) {
+    let CSession(session) = session;
+    *out = *session.pool().uuid().as_bytes();
 }
 
 /// Makes an empty memtable of a column family. Without a function its keys are in the order of

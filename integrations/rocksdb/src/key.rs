@@ -99,12 +99,20 @@ impl KeyOrder for Called {
     }
 }
 
-/// Calls `f`, in which this thread compares keys of [`Called`] by `comparator`.
+/// Sets this thread's comparator back to what it was.
+struct Restored(Option<Comparator>);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        COMPARATOR.set(self.0);
+    }
+}
+
+/// Calls `f`, in which this thread compares keys of [`Called`] by `comparator`. After it, none that
+/// may be gone by then is called.
 #[inline]
 pub fn with_comparator<R>(comparator: Option<Comparator>, f: impl FnOnce() -> R) -> R {
-    if comparator.is_some() {
-        COMPARATOR.set(comparator);
-    }
+    let _restored = comparator.map(|_| Restored(COMPARATOR.replace(comparator)));
     f()
 }
 

@@ -9,6 +9,7 @@
 //! | [`record`] | RocksDB's entries, as records of a pool |
 //! | [`table`] | a memtable's index: LB+-Tree or divided skip list |
 //! | [`session`] | a pool with the memtables of one database: generations, flushes, batches |
+//! | [`word`] | words of its directory, with checks |
 //! | [`memtable`] | one memtable |
 //! | [`replay`] | what the last session wrote and no file has |
 //! | [`error`] | faults, as RocksDB tells them |
@@ -22,3 +23,4 @@ pub mod record;
 pub mod replay;
 pub mod session;
 pub mod table;
+pub mod word;

@@ -1,6 +1,7 @@
 //! A memtable: records, and an index over them that is made with the first entry.
 
 use crate::error::{Fault, FaultKind};
+use crate::key::with_comparator;
 use crate::record::Records;
 use crate::session::{Session, table_name};
 use crate::table::{Kind, Order, Start, Table, table};
@@ -61,7 +62,7 @@ impl Memtable {
         if let Some(index) = self.index.get() {
             return Ok(index);
         }
-        let slot = self.session.take_slot()?;
+        let slot = self.session.take_slot(self.family)?;
         let pool = self.session.pool();
         let make = || table(pool, &table_name(slot), self.kind, self.order, true);
         let table = make().or_else(|fault| match self.session.use_spare() {
@@ -186,11 +187,16 @@ impl Drop for Memtable {
         let Some(Indexed { table, slot }) = self.index.take() else {
             return;
         };
-        if flushed || !self.session.keeps(self.family) {
-            self.session.forget(slot);
-            table.destroy();
-            self.records.free();
-            self.session.return_slot(slot);
-        }
+        // An index that is closed may read its keys in order.
+        with_comparator(self.order, || {
+            if flushed || !self.session.keeps(self.family) {
+                self.session.forget(slot);
+                table.destroy();
+                self.records.free();
+                self.session.return_slot(slot);
+            } else {
+                drop(table);
+            }
+        });
     }
 }

@@ -2,7 +2,7 @@
 //! written.
 
 use crate::error::Fault;
-use crate::key::Entry;
+use crate::key::{Entry, with_comparator};
 use crate::record;
 use crate::session::{Old, Session, table_name};
 use crate::table::{Kind, Order, entries, table};
@@ -52,6 +52,11 @@ impl Replay {
     /// # Errors
     /// [`Fault`]: it is damaged.
     pub fn read(&mut self, i: usize, order: Order) -> Result<Sequences, Fault> {
+        // The table is closed here, too.
+        with_comparator(order, || self.read_in(i, order))
+    }
+
+    fn read_in(&mut self, i: usize, order: Order) -> Result<Sequences, Fault> {
         let Some(old) = self.old.get(i) else {
             return Ok(Sequences::default());
         };

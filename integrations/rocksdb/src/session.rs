@@ -1,12 +1,13 @@
 //! A pool with the memtables of one database: from its opening to its closing.
 //!
 //! ```text
-//! root "rocksdb"    words 0: generation that is valid
+//! root "rocksdb"    words, each with a check (`word.rs`)
+//!                         0: generation that is valid
 //!                         1, 2: 1 + last sequence number before a batch that is being written,
 //!                            of even and odd generations; 0 if there is none
 //!                         3: hash of the database's identity, 0 for none yet
 //!                         8 + 2 i: memtable in slot i, 0 if there is none:
-//!                            | column family (32) | generation (30) | flushed (1) | 1 |
+//!                            | column family (32) | generation's low bits (22) | flushed | 1 |
 //!                         9 + 2 i: number of the file that its flush writes, 0 if none has begun
 //! root "records-P"  the records of the memtables of even (P = 0) or odd generations
 //! root "table-I"    the index of the memtable in slot I
@@ -19,6 +20,9 @@
 //! killed before it leaves the old ones, which are replayed again, and new ones that the next
 //! opening throws away.
 //!
+//! The new ones take slots while the old ones have theirs, one for each column family. So a
+//! memtable is made only if slots for that would be left: whatever a kill leaves can be opened.
+//!
 //! # Flushes
 //! A memtable that is flushed notes the file's number before a byte of it is read. RocksDB says
 //! that the flush is in its manifest (`MarkFlushed`) before any compaction can take the file, and
@@ -27,7 +31,8 @@
 //!
 //! # Batches
 //! A batch of several entries is written alone: its base is noted before, and cleared after it.
-//! What a crash leaves of such a batch is left out at replay.
+//! What a crash leaves of such a batch is left out at replay. A batch that fails half-way stays
+//! noted, and none can begin after it.
 //!
 //! # Crash states
 //! 1. *New memtable*: a root without a slot's word. Opening removes it.
@@ -36,31 +41,39 @@
 
 use crate::error::{Fault, FaultKind};
 use crate::table::remove_root;
+use crate::word::{self, VALUE};
 use bristlecone_pmem::media::journal::journal_path;
 use bristlecone_pmem::media::{Auto, MediaOptions};
 use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::pool::{DataKind, Root, RootError, RootKind};
 use bristlecone_pmem::sync::lock;
-use bristlecone_pmem::{Heap, Media, OpenError, POff, PWord, Pool, PoolOptions};
+use bristlecone_pmem::{Heap, Media, OpenError, POff, Pool, PoolOptions};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Maximum number of memtables with entries, of all column families.
+/// Maximum number of memtables with entries and of their column families, together.
 pub const SLOTS: usize = 45;
 
 const DIRECTORY: &str = "rocksdb";
 /// Version of what this crate keeps in a pool, as the node size of its directory.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const VALID: usize = 0;
 const BATCH: usize = 1;
 const OWNER: usize = 3;
 const TABLES: usize = 8;
+const PRESENT: u64 = 1;
 const FLUSHED: u64 = 2;
-const GENERATIONS: u64 = (1 << 30) - 1;
+const GENERATION_SHIFT: u32 = 2;
+/// The bits of a generation that a slot's word has.
+const GENERATION: u64 = (1 << 22) - 1;
+const FAMILY_SHIFT: u32 = 24;
 
 /// Bytes that are kept free for entries of writes that had begun when the pool became full.
 const SPARE: u64 = 4 << 20;
+/// The spare room is in so many runs, because a large record needs one.
+const RUNS: u64 = 8;
 
 /// How a pool is opened.
 #[derive(Clone, Debug)]
@@ -72,6 +85,8 @@ pub struct Options {
     /// The pool is made for one process, which nothing survives. Its file has no name once it is
     /// open.
     pub scratch: bool,
+    /// No pool is made if there is none.
+    pub must_exist: bool,
 }
 
 /// A memtable of an earlier generation.
@@ -93,19 +108,28 @@ pub struct Session {
     /// The valid generation is this one.
     published: AtomicBool,
     scratch: bool,
-    taken: Mutex<[bool; SLOTS]>,
-    /// Chunks that are kept free.
+    /// The column families of the memtables in the slots.
+    taken: Mutex<[Option<u32>; SLOTS]>,
+    /// Runs of chunks that are kept free.
     spare: Mutex<Vec<POff<u8>>>,
     has_spare: AtomicBool,
     /// Highest sequence number inserted.
     highest: AtomicU64,
-    /// Last sequence number before the batch that is being written.
-    batch: AtomicU64,
+    batch: Mutex<Batch>,
     dropped: Mutex<Vec<u32>>,
     pool: Arc<Pool<Auto>>,
 }
 
-const NO_BATCH: u64 = u64::MAX;
+/// A batch of several entries.
+#[derive(Default)]
+struct Batch {
+    /// The last sequence number before the batch that is being written, or that failed half-way.
+    base: Option<u64>,
+    /// The sequence number of its last entry.
+    last: u64,
+    /// It failed half-way, and stays noted.
+    failed: bool,
+}
 
 fn records_name(generation: u64) -> String {
     format!("records-{}", generation & 1)
@@ -141,6 +165,12 @@ impl Session {
             Pool::<Auto>::create(path, &pool_options)?
         } else {
             match Pool::<Auto>::open(path, &pool_options) {
+                Err(e @ OpenError::NotFound(_)) if options.must_exist => {
+                    let what = format!(
+                        "{e}; the database has a pool, whose writes it lacks otherwise: name that one"
+                    );
+                    return Err(Fault::new(FaultKind::Invalid, what));
+                }
                 Err(OpenError::NotFound(_)) => {
                     make_pool(path, &pool_options)?;
                     Pool::open(path, &pool_options)?
@@ -163,6 +193,14 @@ impl Session {
                 );
                 return Err(Fault::new(FaultKind::Invalid, what));
             }
+            Err(e @ RootError::WrongKind { .. }) => {
+                let path = options.path.display();
+                let what = format!(
+                    "pool {path} is of another version: {e}; flush its database with that version, \
+                     and name a new pool"
+                );
+                return Err(Fault::new(FaultKind::Invalid, what));
+            }
             Err(e) => return Err(e.into()),
         };
         Self::begin(pool, directory, options.scratch)
@@ -174,27 +212,39 @@ impl Session {
         scratch: bool,
     ) -> Result<Arc<Self>, Fault> {
         let pm = pool.pm();
-        // ORDERING: Relaxed; this thread is alone.
-        let valid = directory.word(VALID).load(pm, Ordering::Relaxed);
-        if valid > GENERATIONS {
-            let what = format!("its generation is {valid}, the most is {GENERATIONS}");
-            return Err(Fault::corrupt(pool.path(), what));
+        // Nothing is removed before all words are known to be whole.
+        let valid = read(&pool, &directory, VALID, "its valid generation")?;
+        for (at, what) in [
+            (BATCH, "a batch"),
+            (BATCH + 1, "a batch"),
+            (OWNER, "its owner"),
+        ] {
+            read(&pool, &directory, at, what)?;
         }
-        let generation = valid + 1;
-        let mut kept = [false; SLOTS];
+        let mut kept = [None; SLOTS];
         for (slot, kept) in kept.iter_mut().enumerate() {
-            let word = directory.word(TABLES + 2 * slot);
-            let state = word.load(pm, Ordering::Relaxed);
-            if state != 0 && state & 1 == 0 {
-                let what = format!("slot {slot} of its memtables is {state:#x}");
+            let state = read(&pool, &directory, TABLES + 2 * slot, "a memtable")?;
+            read(
+                &pool,
+                &directory,
+                TABLES + 2 * slot + 1,
+                "a memtable's file",
+            )?;
+            if state == 0 {
+                continue;
+            }
+            let age = valid.wrapping_sub(state >> GENERATION_SHIFT) & GENERATION;
+            if state & PRESENT == 0 || !matches!(age, 0 | 1 | GENERATION) {
+                let what = format!("slot {slot} of its memtables is {state:#x} at {valid}");
                 return Err(Fault::corrupt(pool.path(), what));
             }
-            *kept = state & FLUSHED == 0 && state != 0 && state >> 2 & GENERATIONS == valid;
-            if !*kept {
-                // PERSIST: (in `publish`) the memtable is gone, before its space serves another.
-                word.publish(pm, 0);
-                remove_root(&pool, &table_name(slot));
-            }
+            *kept = (age == 0 && state & FLUSHED == 0).then_some((state >> FAMILY_SHIFT) as u32);
+        }
+        let generation = valid + 1;
+        for slot in (0..SLOTS).filter(|slot| kept[*slot].is_none()) {
+            // PERSIST: (in `publish`) the memtable is gone, before its space serves another.
+            directory.word(TABLES + 2 * slot).publish(pm, 0);
+            remove_root(&pool, &table_name(slot));
         }
         remove_root(&pool, &records_name(generation));
         let records = pool.create_root(&records_name(generation), &kind("records"))?;
@@ -216,11 +266,11 @@ impl Session {
             spare: Mutex::default(),
             has_spare: AtomicBool::new(false),
             highest: AtomicU64::new(0),
-            batch: AtomicU64::new(NO_BATCH),
+            batch: Mutex::default(),
             dropped: Mutex::default(),
             pool,
         });
-        session.make_room(0)?;
+        session.make_room(0, &[])?;
         session.commit()?;
         if scratch {
             session.publish(0)?;
@@ -244,12 +294,18 @@ impl Session {
         self.records.heap()
     }
 
-    fn state(&self, slot: usize) -> &PWord {
-        self.directory.word(TABLES + 2 * slot)
+    /// Returns what a word says, whose check `begin` has looked at.
+    fn value(&self, at: usize) -> u64 {
+        // ORDERING: Relaxed; the callers say who else writes to it.
+        self.directory.word(at).load(self.pm(), Ordering::Relaxed) & VALUE
     }
 
-    fn file(&self, slot: usize) -> &PWord {
-        self.directory.word(TABLES + 2 * slot + 1)
+    /// Publishes a word: durable once the medium is committed. The caller says why in this order.
+    fn put(&self, at: usize, value: u64) {
+        // PERSIST: (in `publish`) as the caller says.
+        self.directory
+            .word(at)
+            .publish(self.pm(), word::seal(value));
     }
 
     /// Makes all that was inserted durable.
@@ -260,36 +316,54 @@ impl Session {
         Ok(self.pm().commit_all()?)
     }
 
+    /// Returns whether slots are enough for `more` memtables, of these column families, and then
+    /// for the replay after a kill.
+    fn has_slots(&self, taken: &[Option<u32>; SLOTS], more: &[u32]) -> bool {
+        let held = taken.iter().flatten();
+        let memtables = held.clone().count() + more.len();
+        let families: BTreeSet<&u32> = held.chain(more).collect();
+        // ORDERING: Relaxed; as for `keeps`.
+        match self.published.load(Ordering::Relaxed) && !self.scratch {
+            true => memtables + families.len() <= SLOTS,
+            false => memtables <= SLOTS,
+        }
+    }
+
+    fn no_slot(&self) -> Fault {
+        let path = self.pool.path().display();
+        let what = format!(
+            "pool {path} has places for {SLOTS} memtables with entries and their column families, \
+             and no more; flush some, or lower max_write_buffer_number"
+        );
+        Fault::new(FaultKind::Io, what)
+    }
+
     /// Takes a slot for a memtable whose index is to be made.
     ///
     /// # Errors
     /// [`Fault`]: all are taken.
-    pub fn take_slot(&self) -> Result<usize, Fault> {
+    pub fn take_slot(&self, family: u32) -> Result<usize, Fault> {
         let mut taken = lock(&self.taken);
-        let slot = taken.iter().position(|taken| !taken).ok_or_else(|| {
-            let path = self.pool.path().display();
-            let what = format!(
-                "pool {path} holds {SLOTS} memtables with entries, which is the most; flush some, \
-                 or lower max_write_buffer_number"
-            );
-            Fault::new(FaultKind::Io, what)
-        })?;
-        taken[slot] = true;
+        let free = taken.iter().position(Option::is_none);
+        let slot = free.filter(|_| self.has_slots(&taken, &[family]));
+        let slot = slot.ok_or_else(|| self.no_slot())?;
+        taken[slot] = Some(family);
         Ok(slot)
     }
 
     /// Gives back a slot whose index was not made.
     pub fn return_slot(&self, slot: usize) {
-        lock(&self.taken)[slot] = false;
+        lock(&self.taken)[slot] = None;
     }
 
     /// Makes the memtable in `slot` one of the session's: it survives a crash from here on.
     pub fn keep(&self, slot: usize, family: u32) {
-        // PERSIST: (in `publish`) no flush has begun.
-        self.file(slot).publish(self.pm(), 0);
-        let state = u64::from(family) << 32 | self.generation << 2 | 1;
-        // PERSIST: (in `publish`) the memtable, before any of its entries.
-        self.state(slot).publish(self.pm(), state);
+        // PERSIST: no flush has begun.
+        self.put(TABLES + 2 * slot + 1, 0);
+        let generation = self.generation & GENERATION;
+        let state = u64::from(family) << FAMILY_SHIFT | generation << GENERATION_SHIFT | PRESENT;
+        // PERSIST: the memtable, before any of its entries.
+        self.put(TABLES + 2 * slot, state);
     }
 
     /// Notes that a flush writes the memtable in `slot` to a file.
@@ -297,8 +371,8 @@ impl Session {
     /// # Errors
     /// [`Fault`]: the disk refused.
     pub fn flushing(&self, slot: usize, file: u64) -> Result<(), Fault> {
-        // PERSIST: (in `publish`) the file's number, before the file is made.
-        self.file(slot).publish(self.pm(), file);
+        // PERSIST: the file's number, before the file is made.
+        self.put(TABLES + 2 * slot + 1, file);
         self.commit()
     }
 
@@ -307,17 +381,17 @@ impl Session {
     /// # Errors
     /// [`Fault`]: the disk refused.
     pub fn flushed(&self, slot: usize) -> Result<(), Fault> {
-        // ORDERING: Relaxed; only this memtable's flush changes the word.
-        let state = self.state(slot).load(self.pm(), Ordering::Relaxed);
-        // PERSIST: (in `publish`) the mark, before a compaction can take the file.
-        self.state(slot).publish(self.pm(), state | FLUSHED);
+        // Only this memtable's flush changes the word.
+        let state = self.value(TABLES + 2 * slot);
+        // PERSIST: the mark, before a compaction can take the file.
+        self.put(TABLES + 2 * slot, state | FLUSHED);
         self.commit()
     }
 
     /// Forgets the memtable in `slot`. Its index and records may be freed after this.
     pub fn forget(&self, slot: usize) {
-        // PERSIST: (in `publish`) the memtable is gone, before its space serves another.
-        self.state(slot).publish(self.pm(), 0);
+        // PERSIST: the memtable is gone, before its space serves another.
+        self.put(TABLES + 2 * slot, 0);
     }
 
     /// Returns whether what is left of a memtable that was not flushed is kept when RocksDB lets go
@@ -337,17 +411,18 @@ impl Session {
 
     /// Returns the memtables of the valid generation, which the session found.
     pub fn old(&self) -> Vec<Old> {
-        let pm = self.pm();
         let old = |slot| {
-            // ORDERING: Relaxed; before the session is published only this thread changes these.
-            let state = self.state(slot).load(pm, Ordering::Relaxed);
-            let is_old = state != 0 && state >> 2 & GENERATIONS == self.generation - 1;
+            // Before the session is published only this thread changes these.
+            let state = self.value(TABLES + 2 * slot);
+            let valid = self.generation - 1;
+            let is_old = state != 0 && (valid ^ state >> GENERATION_SHIFT) & GENERATION == 0;
             is_old.then(|| Old {
                 slot,
-                family: (state >> 32) as u32,
-                file: self.file(slot).load(pm, Ordering::Relaxed),
+                family: (state >> FAMILY_SHIFT) as u32,
+                file: self.value(TABLES + 2 * slot + 1),
             })
         };
+        // ORDERING: Relaxed; as for `keeps`.
         match self.published.load(Ordering::Relaxed) {
             true => Vec::new(),
             false => (0..SLOTS).filter_map(old).collect(),
@@ -356,11 +431,9 @@ impl Session {
 
     /// Returns the last sequence number before the batch that the last session was writing.
     pub fn old_batch(&self) -> Option<u64> {
-        let word = self
-            .directory
-            .word(BATCH + (self.generation as usize + 1) % 2);
-        // ORDERING: Relaxed; nothing writes to it.
-        word.load(self.pm(), Ordering::Relaxed).checked_sub(1)
+        // Nothing writes to it.
+        self.value(BATCH + (self.generation as usize + 1) % 2)
+            .checked_sub(1)
     }
 
     /// Checks that memtables of the last session, if there are any, are of the database with this
@@ -369,12 +442,9 @@ impl Session {
     /// # Errors
     /// [`Fault`]: they are of another.
     pub fn check_owner(&self, owner: u64) -> Result<(), Fault> {
-        // ORDERING: Relaxed; nothing writes to it meanwhile.
-        let found = self
-            .directory
-            .word(OWNER)
-            .load(self.pm(), Ordering::Relaxed);
-        if found == owner || found == 0 || self.old().is_empty() {
+        // Nothing writes to it meanwhile.
+        let found = self.value(OWNER);
+        if found == owner & VALUE || found == 0 || self.old().is_empty() {
             return Ok(());
         }
         let path = self.pool.path().display();
@@ -393,13 +463,13 @@ impl Session {
     pub fn publish(&self, owner: u64) -> Result<(), Fault> {
         let old = self.old();
         let pm = self.pm();
-        // PERSIST: (in `publish`) the owner, before memtables of its count. It is the same one if
-        // there are any before.
-        self.directory.word(OWNER).publish(pm, owner);
+        // PERSIST: the owner, before memtables of its count. It is the same one if there are any
+        // before.
+        self.put(OWNER, owner);
         // PERSIST: the new memtables, before they count.
         pm.fence();
-        // PERSIST: (in `publish`) the new memtables count, and the old ones no longer do.
-        self.directory.word(VALID).publish(pm, self.generation);
+        // PERSIST: the new memtables count, and the old ones no longer do.
+        self.put(VALID, self.generation);
         self.commit()?;
         // ORDERING: Relaxed; the database is used once its opening has returned.
         self.published.store(true, Ordering::Relaxed);
@@ -421,74 +491,98 @@ impl Session {
         }
     }
 
-    /// Begins a batch of several entries after sequence number `base`. No other write is under way
-    /// until it ends.
-    pub fn begin_batch(&self, base: u64) {
-        // ORDERING: Relaxed; the caller's lock orders batches.
-        self.batch.store(base, Ordering::Relaxed);
-        let word = self.directory.word(BATCH + (self.generation & 1) as usize);
-        // PERSIST: (in `publish`) the batch has begun, before its first entry.
-        word.publish(self.pm(), base + 1);
+    /// Begins a batch of several entries, with sequence numbers after `base` up to `last`. No other
+    /// write is under way until it ends.
+    ///
+    /// # Errors
+    /// [`Fault`]: an earlier one failed half-way, which stays noted.
+    pub fn begin_batch(&self, base: u64, last: u64) -> Result<(), Fault> {
+        let mut batch = lock(&self.batch);
+        if batch.failed {
+            let what = "a batch failed half-way; open the database again";
+            return Err(Fault::new(FaultKind::Io, what));
+        }
+        (batch.base, batch.last) = (Some(base), last);
+        // PERSIST: the batch has begun, before its first entry.
+        self.put(self.batch_word(), base + 1);
+        Ok(())
+    }
+
+    fn batch_word(&self) -> usize {
+        BATCH + (self.generation & 1) as usize
+    }
+
+    fn whole(&self, batch: &mut Batch) {
+        batch.base = None;
+        // PERSIST: what the batch inserted is fenced; it is whole.
+        self.put(self.batch_word(), 0);
     }
 
     /// Ends the batch. Returns false if it `failed` with some entries inserted: then it stays
     /// noted, and a replay leaves them out.
     #[must_use]
     pub fn end_batch(&self, failed: bool) -> bool {
-        // ORDERING: Relaxed (all); the caller's lock orders batches.
-        let base = self.batch.load(Ordering::Relaxed);
-        if base == NO_BATCH {
+        let mut batch = lock(&self.batch);
+        let Some(base) = batch.base else {
             return true; // a switch has ended it
+        };
+        // ORDERING: Relaxed; the batch's entries were inserted before its writer came here.
+        batch.failed |= failed && self.highest.load(Ordering::Relaxed) > base;
+        if !batch.failed {
+            self.whole(&mut batch);
         }
-        if failed && self.highest.load(Ordering::Relaxed) > base {
-            return false;
-        }
-        self.batch.store(NO_BATCH, Ordering::Relaxed);
-        let word = self.directory.word(BATCH + (self.generation & 1) as usize);
-        // PERSIST: what the batch inserted is fenced; (in `publish`) it is whole.
-        word.publish(self.pm(), 0);
-        true
+        !batch.failed
     }
 
-    /// Ends a batch whose entries are inserted, because a memtable with them may be flushed before
-    /// its writer goes on. RocksDB switches memtables between writes only.
+    /// Notes that an entry could not be inserted. If it is of a batch, that stays noted.
+    pub fn spilled(&self) {
+        let mut batch = lock(&self.batch);
+        batch.failed |= batch.base.is_some();
+    }
+
+    /// Ends a batch whose entries are all inserted, because a memtable with them may be flushed
+    /// before its writer goes on. RocksDB switches memtables between writes only.
     pub fn switching(&self) {
-        // ORDERING: Relaxed (both); RocksDB orders insertions and switches.
-        if self.highest.load(Ordering::Relaxed) > self.batch.load(Ordering::Relaxed) {
-            let _ = self.end_batch(false);
+        let mut batch = lock(&self.batch);
+        // ORDERING: Relaxed; RocksDB orders insertions and switches.
+        let inserted = self.highest.load(Ordering::Relaxed) >= batch.last;
+        if batch.base.is_some() && inserted && !batch.failed {
+            self.whole(&mut batch);
         }
     }
 
-    /// Makes sure that there is room for a write of `bytes`.
+    /// Makes sure that there is room for a write of `bytes`, and slots for a new memtable of each
+    /// of `families`, because RocksDB may switch any of them before the write.
     ///
     /// # Errors
     /// [`Fault`]: the pool is full.
-    pub fn make_room(&self, bytes: u64) -> Result<(), Fault> {
+    pub fn make_room(&self, bytes: u64, families: &[u32]) -> Result<(), Fault> {
+        if !families.is_empty() && !self.has_slots(&lock(&self.taken), families) {
+            return Err(self.no_slot());
+        }
         // ORDERING: Relaxed; a thread that sees it late writes into the spare room.
-        if bytes <= SPARE / 8 && self.has_spare.load(Ordering::Relaxed) {
+        if bytes <= SPARE / RUNS && self.has_spare.load(Ordering::Relaxed) {
             return Ok(());
         }
         let mut spare = lock(&self.spare);
         let heap = self.records();
         let mut asked = Vec::new();
-        let wanted = (SPARE / CHUNK) as usize;
         let mut result = Ok(());
-        while result.is_ok() && spare.len() < wanted {
-            result = heap.alloc(CHUNK).map(|chunk| spare.push(chunk));
+        while result.is_ok() && spare.len() < RUNS as usize {
+            result = heap.alloc(SPARE / RUNS).map(|run| spare.push(run));
         }
-        let more = if bytes > SPARE / 8 {
-            2 * bytes / CHUNK + 1
-        } else {
-            0
-        };
-        for _ in 0..more {
-            result = result.and_then(|()| heap.alloc(CHUNK).map(|chunk| asked.push(chunk)));
+        if bytes > SPARE / RUNS {
+            // One record may need all of it in one run; if there are many, they need more.
+            let chunks = (0..=bytes / CHUNK).map(|_| CHUNK);
+            for wanted in [bytes].into_iter().chain(chunks) {
+                result = result.and_then(|()| heap.alloc(wanted).map(|run| asked.push(run)));
+            }
         }
-        for chunk in asked {
-            heap.free(chunk);
+        for run in asked {
+            heap.free(run);
         }
         self.has_spare
-            .store(spare.len() == wanted, Ordering::Relaxed);
+            .store(spare.len() == RUNS as usize, Ordering::Relaxed);
         result.map_err(|e| self.full(&e))
     }
 
@@ -511,6 +605,16 @@ impl Session {
         );
         Fault::new(FaultKind::Io, what)
     }
+}
+
+/// Returns what a word of the directory says.
+fn read(pool: &Pool<Auto>, directory: &Root<Auto>, at: usize, what: &str) -> Result<u64, Fault> {
+    // ORDERING: Relaxed; this thread is alone.
+    let found = directory.word(at).load(pool.pm(), Ordering::Relaxed);
+    word::open(found).ok_or_else(|| {
+        let what = format!("word {at} of its directory ({what}) is {found:#x}: its check is wrong");
+        Fault::corrupt(pool.path(), what)
+    })
 }
 
 /// Makes an empty pool, which is at `path` once it is whole: a kill leaves none there.

@@ -4,6 +4,7 @@
 
 #include <rocksdb/db.h>
 #include <rocksdb/merge_operator.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -74,4 +75,19 @@ void Apart(const Work& work) {
   int status;
   CHECK(waitpid(child, &status, 0) == child);
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+// Does `work` in a process of its own, which is killed when that is done.
+template <typename Work>
+void Killed(const Work& work) {
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    work();
+    std::fflush(nullptr);
+    raise(SIGKILL);
+  }
+  int status;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }

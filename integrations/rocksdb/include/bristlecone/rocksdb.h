@@ -29,6 +29,9 @@ struct PoolOptions {
   // Maximum number of bytes of the pool; 0 for as many as there is room for. Have at least twice the
   // bytes of all memtables: what an end of the process left is copied at the next opening.
   uint64_t max_bytes = 0;
+  // The database goes on with another pool than its last one, and lacks what it has not flushed from that.
+  // Otherwise such a pool, or none at the path, is refused. The pool must be new or hold no writes.
+  bool new_pool = false;
 };
 
 // Opens a database whose memtables are in a pool, and replays what its last process wrote and did
@@ -37,10 +40,14 @@ struct PoolOptions {
 // all.
 //
 // Refused with NotSupported: DeleteRange, entities (PutEntity), user-defined timestamps, prepared
-// transactions; with InvalidArgument: unordered_write and inplace_update_support.
+// transactions; with InvalidArgument: unordered_write, inplace_update_support,
+// experimental_mempurge_threshold, and writes to column families that were dropped. TransactionDB does
+// not write through the database that it wraps: do not use it. If one writes while no other write is
+// under way, that is found out, and the database fails.
 //
 // When the pool is full, or the disk refuses, writes fail with IOError and change nothing; if they
-// had begun, the message says what became of them. A damaged pool is Corruption.
+// had begun, the message says what became of them. Nothing flushes by itself then: call Flush. A
+// damaged pool is Corruption.
 ::rocksdb::Status Open(const ::rocksdb::DBOptions& options, const std::string& name, const PoolOptions& pool,
                        const std::vector<::rocksdb::ColumnFamilyDescriptor>& families,
                        std::vector<::rocksdb::ColumnFamilyHandle*>* handles, ::rocksdb::DB** db);
