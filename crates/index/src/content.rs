@@ -124,13 +124,13 @@ where
             Err(_) => None,
         }
     };
-    if let Some(what) = differs {
-        if let Err(what) = damage::note(0, what) {
-            return match damage::tell(&what) {
-                true => Ok(()),
-                false => Err(TreeError::Corrupt(what)),
-            };
-        }
+    if let Some(what) = differs
+        && let Err(what) = damage::note(0, what)
+    {
+        return match damage::tell(&what) {
+            true => Ok(()),
+            false => Err(TreeError::Corrupt(what)),
+        };
     }
     forget(root);
     Ok(())

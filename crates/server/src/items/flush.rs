@@ -188,7 +188,7 @@ impl Items {
         };
         // ORDERING: Release; pairs with the Acquire of `Flushes::before`.
         self.flushes.before.store(before, Ordering::Release);
-        settled.map_err(WriteError::from)
+        settled
     }
 
     /// Takes one step: evicts what a store has left to it, and deletes some of the items that were

@@ -189,7 +189,8 @@ fn a_crash_in_recovery_is_replayed() {
     // A power cut after a kill finds the fault, too. Which is first differs from run to run.
     let token = (1..=20)
         .map(|seed| {
-            let seeded = [&planted[..], &["--seed", &seed.to_string()]].concat();
+            let seed = seed.to_string();
+            let seeded = [&planted[..], &["--seed", &seed]].concat();
             found(&b, &seeded, &["operation torn"])
         })
         .find(|token| !token.contains("~kill~"))
