@@ -330,14 +330,13 @@ class Database final : public StackableDB {
     *last = 0;
     for (const auto& [family, place] : entries.families) {
       if (live_.count(family) > 0) {
-        families.push_back(family);
+        if (batch.Count() > 1) {
+          families.push_back(family);  // (One entry's memtable is most likely there. If not, it spills.)
+        }
         *last = std::max(*last, place);
       } else if (!options.ignore_missing_column_families) {
         return Status::InvalidArgument("column family " + std::to_string(family) + " was dropped, or is none");
       }
-    }
-    if (batch.Count() == 1) {
-      families.clear();  // Its memtable is most likely there. If not, it spills and says so.
     }
     // A record's head and its share of a leaf come to less.
     return pool_->MakeRoom(batch.GetDataSize() + 64 * static_cast<uint64_t>(batch.Count()), families);

@@ -167,7 +167,8 @@ impl Session {
             match Pool::<Auto>::open(path, &pool_options) {
                 Err(e @ OpenError::NotFound(_)) if options.must_exist => {
                     let what = format!(
-                        "{e}; the database has a pool, whose writes it lacks otherwise: name that one"
+                        "{e}; the database has a pool: name that one, or set new_pool to go on \
+                         without what it holds"
                     );
                     return Err(Fault::new(FaultKind::Invalid, what));
                 }

@@ -137,6 +137,59 @@ void FailedOpening(const std::string& folder) {
   });
 }
 
+// Threads fill a pool with large batches over two families: each is there wholly or not at all, and the
+// ones that are refused leave the database as it was.
+void Crowded(const std::string& folder) {
+  constexpr int kThreads = 11;
+  auto open = [&] {
+    Store store;
+    Options options = Base();
+    options.write_buffer_size = 256 << 20;
+    std::vector<ColumnFamilyDescriptor> families{{kDefaultColumnFamilyName, options}, {"family1", options}};
+    CHECK_OK(bristlecone::rocksdb::Open(options, folder + "/db", {folder + "/pool", 48 << 20}, families,
+                                        &store.families, &store.db));
+    return store;
+  };
+  Killed([&] {
+    Store store = open();
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        Status s;
+        for (int i = 0; s.ok(); ++i) {
+          WriteBatch batch;
+          const std::string key = "t" + std::to_string(t) + "i" + std::to_string(i);
+          for (int part = 0; part < 4; ++part) {
+            CHECK_OK(batch.Put(store.families[part % 2], key + "p" + std::to_string(part), std::string(100 << 10, 'v')));
+          }
+          s = store.db->Write(WriteOptions(), &batch);
+        }
+        CHECK(s.IsIOError() && s.ToString().find("is full") != std::string::npos);
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    CHECK_OK(store.db->Flush(FlushOptions(), store.families));
+    CHECK_OK(store.db->Put(WriteOptions(), "flushed", "v"));
+  });
+  Apart([&] {
+    Store store = open();
+    CHECK(Found(store, 0, "flushed") == "v");
+    int seen = 0;
+    std::unique_ptr<Iterator> it(store.db->NewIterator(ReadOptions(), store.families[0]));
+    for (it->Seek("t"); it->Valid(); it->Next(), ++seen) {
+      const std::string key = it->key().ToString();
+      for (int part = 0; part < 4; ++part) {
+        CHECK(Found(store, part % 2, key.substr(0, key.size() - 1) + std::to_string(part)).size() == 100 << 10);
+      }
+    }
+    CHECK(seen > 50);
+    it.reset();
+    Close(store);
+  });
+}
+
 // A write to a column family that was dropped is refused, and does no harm to others.
 void Dropped(const std::string& folder) {
   Apart([&] {
@@ -347,9 +400,9 @@ int main(int argc, char** argv) {
   const std::string folder = Fresh(Argument(argc, argv, "--folder", "/dev/shm"), "bristlecone-rocksdb-reopen");
   const std::string only = Argument(argc, argv, "--only", "");
   const std::vector<std::pair<std::string, void (*)(const std::string&)>> tests{
-      {"families", &ManyFamilies}, {"failed", &FailedOpening}, {"dropped", &Dropped},
-      {"meanwhile", &DroppedMeanwhile}, {"reversed", &Reversed}, {"backups", &Backups},
-      {"pools", &WrongPool}, {"behind", &Behind}, {"purges", &Purges}};
+      {"families", &ManyFamilies}, {"failed", &FailedOpening}, {"crowded", &Crowded},
+      {"dropped", &Dropped}, {"meanwhile", &DroppedMeanwhile}, {"reversed", &Reversed},
+      {"backups", &Backups}, {"pools", &WrongPool}, {"behind", &Behind}, {"purges", &Purges}};
   for (const auto& [name, test] : tests) {
     if (only.empty() || only == name) {
       test(Fresh(folder, name));
