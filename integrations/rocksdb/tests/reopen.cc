@@ -407,6 +407,7 @@ int main(int argc, char** argv) {
     if (only.empty() || only == name) {
       test(Fresh(folder, name));
       std::printf("%s: as it was\n", name.c_str());
+      std::fflush(stdout);  // A process that is forked would tell it again.
     }
   }
   std::filesystem::remove_all(folder);
