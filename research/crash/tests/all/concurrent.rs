@@ -325,11 +325,11 @@ fn what_does_not_return_is_reported() {
     ] {
         let subject = Faulty::new(wrong);
         let options = ConcurrentOptions {
-            schedules: 12,
+            schedules: 40,
             ..ConcurrentOptions::default()
         };
         let report = explore(&subject, &options, &mut |_| {});
-        assert_eq!(report.schedules, 12);
+        assert_eq!(report.schedules, 40);
         let found = (report.violations.iter())
             .find(|v| v.fault.kind == kind && v.fault.what.contains(what))
             .unwrap_or_else(|| panic!("{wrong:?}: {}", first_of(&report)));
