@@ -433,7 +433,9 @@ where
     /// [`RemoveError`] as the enum says.
     fn remove(&self, key: &K) -> Result<bool, RemoveError>;
 
-    /// Calls `f` with the value of `key`, if there is one, without copying it out.
+    /// Calls `f` with the value of `key`, if there is one, without copying it out. A byte string
+    /// that fails its checksum reads as absent, and [`reading`](crate::damage::reading) tells of
+    /// it; so for every read.
     fn get_with<R>(&self, key: &K, f: impl FnOnce(&V) -> R) -> Option<R>;
 
     /// Returns the value of `key`.

@@ -31,8 +31,8 @@
 //!
 //! # Batches
 //! A batch of several entries is written alone: its base is noted before, and cleared after it.
-//! What a crash leaves of such a batch is left out at replay. A batch that fails half-way stays
-//! noted, and none can begin after it.
+//! Replay skips the entries after a noted base, so a batch that a crash interrupted has no effect.
+//! The note of a batch that fails half-way stays, and no batch can begin after it.
 //!
 //! # Crash states
 //! 1. *New memtable*: a root without a slot's word. Opening removes it.
@@ -322,6 +322,10 @@ impl Session {
     fn has_slots(&self, taken: &[Option<u32>; SLOTS], more: &[u32]) -> bool {
         let held = taken.iter().flatten();
         let memtables = held.clone().count() + more.len();
+        // There are no more families than memtables.
+        if 2 * memtables <= SLOTS {
+            return true;
+        }
         let families: BTreeSet<&u32> = held.chain(more).collect();
         // ORDERING: Relaxed; as for `keeps`.
         match self.published.load(Ordering::Relaxed) && !self.scratch {

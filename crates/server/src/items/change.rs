@@ -128,8 +128,8 @@ impl Items {
         key: &[u8],
         mut f: impl FnMut(Option<Item<'_>>) -> (Change, R),
     ) -> Result<R, ItemError> {
-        // What needs no number is done without one: deletions, in a full pool.
-        let mut reserved = self.reserve();
+        // Deletions take no number, so they go on when a full pool gives none.
+        let reserved = self.reserve();
         let (mut gone, mut noted, mut before) = (None, Change::Keep, 0);
         let _no_flush = self.flushes.changing();
         let flushed = self.flushes.before_of_changes();
@@ -165,7 +165,7 @@ impl Items {
         });
         self.data.note_write(&done);
         let Some(answer) = done? else {
-            std::mem::replace(&mut reserved, Ok(()))?;
+            reserved?;
             return Err(ItemError::Damaged);
         };
         self.count_gone(gone);

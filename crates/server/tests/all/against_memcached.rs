@@ -9,6 +9,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -182,9 +183,22 @@ fn ours() -> Live {
     Live::with(settings, MediumKind::Mapped)
 }
 
+/// Compares with fresh servers, and again if they differ. What memcached replies depends now and
+/// then on when it reads and sends: its clock ticks once a second, and a number whose reply is still
+/// being sent is not changed in its place. A fault of ours comes again.
+fn compared(compare: impl Fn()) {
+    for left in (0..8).rev() {
+        match catch_unwind(AssertUnwindSafe(&compare)) {
+            Ok(()) => return,
+            Err(differs) if left == 0 => resume_unwind(differs),
+            Err(_) => eprintln!("they differ; {left} more times"),
+        }
+    }
+}
+
 /// Compares the replies to `count` commands. `COMMANDS` and `SEED` in the environment override
 /// `count` and `seed`.
-fn compare_text(count: u64, seed: u64, mut next: impl FnMut(&mut SmallRng, &[u64]) -> Vec<u8>) {
+fn compare_text(count: u64, seed: u64, next: impl Fn(&mut SmallRng, &[u64]) -> Vec<u8>) {
     let (count, seed) = (setting("COMMANDS", count), setting("SEED", seed));
     let Some(real) = Memcached::start() else {
         return;
@@ -255,18 +269,19 @@ fn compare_text(count: u64, seed: u64, mut next: impl FnMut(&mut SmallRng, &[u64
 
 #[test]
 fn replies_to_classic_commands_are_those_of_memcached() {
-    compare_text(100_000, 1, classic);
+    compared(|| compare_text(100_000, 1, classic));
 }
 
 #[test]
 fn replies_to_meta_commands_are_those_of_memcached() {
-    compare_text(100_000, 2, |rng, seen| {
+    let next = |rng: &mut SmallRng, seen: &[u64]| {
         if rng.random_range(0..5) == 0 {
             classic(rng, seen)
         } else {
             meta(rng, seen)
         }
-    });
+    };
+    compared(|| compare_text(100_000, 2, next));
 }
 
 /// Splits replies; the last one may be incomplete.
@@ -285,8 +300,12 @@ fn packets(mut replies: &[u8]) -> Vec<&[u8]> {
 
 #[test]
 fn replies_in_binary_are_those_of_memcached() {
+    compared(|| compare_binary(100_000, 3));
+}
+
+fn compare_binary(count: u64, seed: u64) {
     const LAST: u32 = 0xfeed_beef;
-    let (count, seed) = (setting("COMMANDS", 100_000), setting("SEED", 3));
+    let (count, seed) = (setting("COMMANDS", count), setting("SEED", seed));
     let Some(real) = Memcached::start() else {
         return;
     };

@@ -290,7 +290,7 @@ fn the_least_recently_used_are_evicted_beyond_the_budget() {
     assert_eq!(client.stat("curr_items"), 300 - evicted);
     store(&mut client, 300);
     client.says("mg k299 s|mg k0 s", "HD s1000|EN");
-    // What was flushed makes room, and is no eviction.
+    // The records of flushed items are deleted, which does not count as eviction.
     let evicted = client.stat("evictions");
     client.says("flush_all", "OK");
     let until = Instant::now() + Duration::from_secs(30);

@@ -167,7 +167,7 @@ fn passes(i: usize, subject: &dyn Subject) {
         let options = ConcurrentOptions {
             model,
             threads: 2 + usize::from(!(i + j).is_multiple_of(3)),
-            schedules: 60,
+            schedules: 120,
             seed: (10 * i + j) as u64,
             ..ConcurrentOptions::default()
         };
@@ -180,10 +180,10 @@ fn passes(i: usize, subject: &dyn Subject) {
             subject.name(),
             first_of(&report)
         );
-        assert_eq!(report.schedules, 60);
-        let operations = 60 * 4 * options.threads as u64;
+        assert_eq!(report.schedules, 120);
+        let operations = 120 * 4 * options.threads as u64;
         assert_eq!(report.operations, operations, "all operations return");
-        assert!(report.crash_points >= 180 && report.images >= report.crash_points);
+        assert!(report.crash_points >= 360 && report.images >= report.crash_points);
     }
 }
 
