@@ -12,11 +12,13 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// that measure time or address space say nothing here; the sanitizer changes both. Of the changed
 /// bytes, those in the image of a crash that is then worked on: they reach most code, and take
 /// minutes as it is.)
-const DEFAULT: [&str; 13] = [
+const DEFAULT: [&str; 15] = [
     "--package",
     "bristlecone-pmem",
     "--package",
     "bristlecone-designs",
+    "--features",
+    "bristlecone-designs/thorough",
     "--test",
     "hostile",
     "--test",

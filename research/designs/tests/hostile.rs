@@ -10,10 +10,10 @@ use bristlecone_designs::crabtree::Strategy;
 use bristlecone_designs::designs::{
     Bz, Cdds, Crab, Fair, Fp, Lb, Lcb, Nv, NvtA, Unsorted, Wal, Wb,
 };
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 use bristlecone_designs::designs::{DividedSkip, FairSp, Ls};
 use bristlecone_designs::{BTreeOptions, BzOptions, CrabOptions, FastFairOptions};
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 use common::WideOf;
 use common::{Chosen, File, Of, scenario_suite};
 
@@ -111,36 +111,36 @@ impl Chosen for Small<Bz> {
 
 type Numbers<D> = Of<D, u64, u64, File>;
 
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(lbtree, Numbers<Lb<1>>: [hostile]);
 scenario_suite!(lbtree_strings, Of<Lb<2>, [u8], [u8], File>: [hostile]);
 scenario_suite!(fptree, Numbers<Fp<1>>: [hostile]);
 scenario_suite!(wbtree, Numbers<Wb<1>>: [hostile]);
 scenario_suite!(nvtree, Numbers<Nv>: [hostile]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(lstree_strings, Of<Ls, [u8], [u8], File>: [hostile]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(nvta, Numbers<Small<NvtA>>: [hostile]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(cddstree, Numbers<Small<Cdds>>: [hostile]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(fastfair, Numbers<Small<Fair>>: [hostile]);
 scenario_suite!(fastfair_strings, Of<Small<Fair>, [u8], [u8], File>: [hostile]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(fastfair_wide, Of<WideOf<Small<Fair>>, u128, u128, File>: [hostile]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(fastfair_sp, Numbers<FairSp<1>>: [hostile]);
 scenario_suite!(crabtree, Numbers<Small<Crab>>: [hostile]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(bztree, Numbers<Small<Bz>>: [hostile]);
 scenario_suite!(bztree_strings, Of<Small<Bz>, [u8], [u8], File>: [hostile]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(lcbtree, Numbers<Small<Lcb>>: [hostile]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(btree_wal, Numbers<Small<Wal>>: [hostile]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(btree_wal_wide, Of<WideOf<Small<Wal>>, u128, u128, File>: [hostile]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(unsorted, Numbers<Small<Unsorted>>: [hostile]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(skiplist, Numbers<DividedSkip>: [hostile]);

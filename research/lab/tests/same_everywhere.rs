@@ -143,6 +143,9 @@ fn a_figure_is_the_same_in_two_processes() {
             made[0],
             made[1]
         );
+        let figure: Value = serde_json::from_str(&made[0]).unwrap();
+        assert_eq!(figure["scale"], "glance", "{name}");
+        assert_ne!(figure["notes"], Value::Array(vec![]), "{name} on the {on}");
     }
 }
 

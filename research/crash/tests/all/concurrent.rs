@@ -1,5 +1,6 @@
 //! Concurrent exploration: right trees pass, planted faults are found and repeated.
 
+use crate::common::SHARE;
 use bristlecone_crash::concurrent::{ConcurrentOptions, ConcurrentReport, explore, replay};
 use bristlecone_crash::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_crash::subjects;
@@ -12,6 +13,9 @@ use std::sync::Mutex;
 /// Held by each exploration, since explorations repeat exactly only if they do not run at the same
 /// time.
 static ALONE: Mutex<()> = Mutex::new(());
+
+/// Schedules of each right structure, model and number of threads.
+const SCHEDULES: u64 = 120 / SHARE;
 
 fn lbtree() -> Box<dyn Subject> {
     let all = subjects::matching("lbtree");
@@ -167,7 +171,7 @@ fn passes(i: usize, subject: &dyn Subject) {
         let options = ConcurrentOptions {
             model,
             threads: 2 + usize::from(!(i + j).is_multiple_of(3)),
-            schedules: 120,
+            schedules: SCHEDULES,
             seed: (10 * i + j) as u64,
             ..ConcurrentOptions::default()
         };
@@ -180,10 +184,10 @@ fn passes(i: usize, subject: &dyn Subject) {
             subject.name(),
             first_of(&report)
         );
-        assert_eq!(report.schedules, 120);
-        let operations = 120 * 4 * options.threads as u64;
+        assert_eq!(report.schedules, SCHEDULES);
+        let operations = SCHEDULES * 4 * options.threads as u64;
         assert_eq!(report.operations, operations, "all operations return");
-        assert!(report.crash_points >= 360 && report.images >= report.crash_points);
+        assert!(report.crash_points >= 3 * SCHEDULES && report.images >= report.crash_points);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Kills: the process dies, the next one goes on from what it left in the caches, and only then the
 //! power is cut.
 
+use crate::common::SHARE;
 use bristlecone_crash::explore::{Options, Totals, explore, replay};
 use bristlecone_crash::record::{Mutation, record};
 use bristlecone_crash::subject::Subject;
@@ -75,8 +76,8 @@ fn what_an_opening_after_a_kill_shows_outlives_the_next_power_cut() {
     let kinds = [Kind::Mixed, Kind::Split, Kind::Upkeep];
     for (name, one_in) in [
         ("lbtree-256-u64", 2),
-        ("clustered-1024-u64", 16),
-        ("clustered-1024-bytes", 16),
+        ("clustered-1024-u64", 16 * SHARE),
+        ("clustered-1024-bytes", 16 * SHARE),
     ] {
         let tried = nothing_is_lost(name, &kinds, one_in);
         assert!(tried > 50, "{name}: {tried} kills");

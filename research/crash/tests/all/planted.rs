@@ -12,7 +12,11 @@ use bristlecone_pmem::media::sim::EventKind;
 use std::collections::BTreeMap;
 
 /// Images of a workload: each fault has shown by then.
-const MAX_IMAGES: u64 = 30_000;
+const MAX_IMAGES: u64 = if cfg!(feature = "thorough") {
+    30_000
+} else {
+    10_000
+};
 
 fn mutation(plant: &Planted) -> Mutation {
     Mutation {

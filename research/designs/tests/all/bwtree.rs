@@ -24,17 +24,17 @@ impl<const BYTES: u32, const MOST: usize, const CHAIN: u8> Chosen for Sized<BYTE
 const ALL: usize = usize::MAX;
 
 scenario_suite!(numbers_1024, Of<Bw, u64, u64, Memory>: [base, reverse, bulk]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(numbers_256, Of<Sized<256, ALL, 3>, u64, u64, Memory>: [base, reverse, bulk]);
 scenario_suite!(high_numbers, Of<Sized<128, 3, 1>, u64, u64, Memory>: [base, reverse, bulk]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(long_chains, Of<Sized<512, ALL, 60>, u64, u64, Memory>: [base, reverse, bulk]);
 scenario_suite!(strings_1024, Of<Bw, [u8], [u8], File>: [base, reverse, bulk, pooled_bulk]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(high_strings, Of<Sized<128, 3, 2>, [u8], [u8], File>: [base, reverse, bulk]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(numbers_to_strings, Of<Sized<256, ALL, 4>, u64, [u8], File>: [base]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(strings_to_numbers, Of<Sized<256, ALL, 4>, [u8], u64, File>: [base]);
 
 /// The scenarios of pools that do not open the index again.

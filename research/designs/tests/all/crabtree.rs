@@ -54,9 +54,11 @@ type Strings<const WHICH: u32, const THREADS: usize> =
 
 // The design's own tests cover other leaf sizes, and each optimization by itself.
 scenario_suite!(numbers, Numbers<0, 3>: [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, power_cuts, compact]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(numbers_opt, Numbers<7, 1>: [base, pooled, durable]);
-scenario_suite!(strings_opt, Strings<7, 2>: [base, reverse, bulk, pooled, durable, power_cuts]);
+scenario_suite!(strings_opt, Strings<7, 2>: [base, reverse, bulk, pooled, durable]);
+#[cfg(feature = "thorough")]
+scenario_suite!(strings_opt_cuts, Strings<7, 2>: [power_cuts]);
 scenario_suite!(numbers_copying, Of<Only<true>, u64, u64, File>: [base, pooled, durable]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(numbers_shifting, Of<Only<false>, u64, u64, File>: [base, pooled]);

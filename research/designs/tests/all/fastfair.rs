@@ -36,12 +36,12 @@ impl<const B: usize, const THREADS: usize> Chosen for Tuned<B, THREADS> {
 scenario_suite!(numbers_256, Of<Sized<256, { usize::MAX }>, u64, u64, File>: [base, reverse, bulk, pooled, durable]);
 scenario_suite!(strings_512, Of<Fair, [u8], [u8], File>: [base, reverse, durable]);
 scenario_suite!(high_numbers, Of<Sized<256, 4>, u64, u64, File>: [base, reverse]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(high_strings, Of<Sized<256, 4>, [u8], [u8], File>: [base]);
 scenario_suite!(numbers_8192, Of<Sized<8192, { usize::MAX }>, u64, u64, File>: [base, bulk]);
 scenario_suite!(sp_256, Of<Tuned<1, 1>, u64, u64, File>: [base, reverse, bulk, pooled, durable]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(sp_strings_1024, Of<Tuned<4, 2>, [u8], [u8], File>: [base, durable]);
 scenario_suite!(wide_512, Of<WideOf<Sized<512, { usize::MAX }>>, u128, u128, File>: [base, reverse, bulk, pooled, durable]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(sp_wide_512, Of<WideOf<Tuned<2, 2>>, u128, u128, File>: [base, reverse, durable]);

@@ -21,19 +21,19 @@ impl<const B: usize, const MOVING: bool, const THREADS: usize> Chosen
 }
 
 type Numbers<M, const B: usize, const THREADS: usize> = Of<Tuned<B, true, THREADS>, u64, u64, M>;
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 type Strings<M, const B: usize, const THREADS: usize> = Of<Tuned<B, true, THREADS>, [u8], [u8], M>;
 
 scenario_suite!(numbers_256, Of<Lb<1>, u64, u64, File>:
     [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, power_cuts]);
 scenario_suite!(strings_256, Of<Lb<1>, [u8], [u8], File>:
     [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact, power_cuts]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(numbers_1024, Numbers<File, 4, 2>: [base, reverse, bulk, durable, power_cuts]);
 scenario_suite!(numbers_to_strings_1024, Of<Tuned<4, true, 2>, u64, [u8], File>: [pooled, durable]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(numbers_traditional, Of<Tuned<1, false, 1>, u64, u64, File>: [base, reverse, durable]);
 scenario_suite!(numbers_dram, Numbers<Memory, 1, 1>: [base, reverse, pooled, compact_memory]);
 scenario_suite!(numbers_journal, Numbers<Journal, 1, 1>: [base, pooled, durable, durable_bulk, compact]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(strings_journal, Strings<Journal, 2, 2>: [pooled, durable, compact]);

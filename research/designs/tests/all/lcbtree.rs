@@ -36,5 +36,5 @@ scenario_suite!(numbers_256, Of<Sized<256, { usize::MAX }>, u64, u64, File>: [ba
 scenario_suite!(strings_1024, Of<Lcb, [u8], [u8], File>: [base, durable]);
 scenario_suite!(high_numbers, Of<Sized<256, 3>, u64, u64, File>: [base]);
 scenario_suite!(appended_256, Of<Appended<256, { usize::MAX }>, u64, u64, File>: [base, reverse, bulk, pooled, durable]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(appended_strings, Of<Appended<512, { usize::MAX }>, [u8], [u8], File>: [base, durable]);

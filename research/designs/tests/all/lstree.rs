@@ -44,5 +44,5 @@ impl Chosen for ByThread {
 
 scenario_suite!(numbers_512, Of<Ls, u64, u64, File>: [base, reverse, bulk, pooled, durable]);
 scenario_suite!(strings_256, Of<Tuned<256, 1, 3>, [u8], [u8], File>: [base, reverse, bulk, pooled, pooled_bulk, durable, durable_bulk, compact]);
-#[cfg(feature = "every-layout")]
+#[cfg(feature = "thorough")]
 scenario_suite!(numbers_by_thread, Of<ByThread, u64, u64, File>: [base, pooled, durable]);

@@ -195,7 +195,7 @@ fn every_design_is_measured_and_modelled() {
     }
 }
 
-/// Each design is found by its name, and a few of its images are recovered.
+/// Each design is found by its name, and images of each layout are recovered.
 #[test]
 fn every_design_is_explored() {
     for design in DESIGNS {
@@ -208,6 +208,8 @@ fn every_design_is_explored() {
             "mixed",
             "--ops",
             "12",
+            "--budget",
+            "4",
             "--json",
         ];
         let reports = b.run(&args).ok().json();

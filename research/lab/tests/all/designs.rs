@@ -23,7 +23,7 @@ fn every_leaf_size_runs_every_operation() {
                 index: index.into(),
                 node_bytes: Some(node_bytes),
                 medium,
-                ..params(20_000)
+                ..params(5_000)
             };
             let report = run(&params, &mut |_| ()).unwrap();
             assert_eq!(

@@ -19,7 +19,7 @@
 use super::buffer::Written;
 use super::persistency::{Pending, PendingStore, line_of};
 use crate::sync::lock;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -94,7 +94,7 @@ pub struct Mark {
 pub(super) struct Images {
     /// Per line: bits of its open words.
     mask: Vec<u8>,
-    index: HashMap<u32, u32>,
+    index: FxHashMap<u32, u32>,
     open: Vec<Open>,
     versions: Vec<Version>,
     domains: Vec<Domain>,
@@ -123,7 +123,7 @@ impl Images {
     pub(super) fn new(words: usize) -> Self {
         Self {
             mask: vec![0; words.div_ceil(8)],
-            index: HashMap::new(),
+            index: FxHashMap::default(),
             open: Vec::new(),
             versions: Vec::new(),
             domains: Vec::new(),

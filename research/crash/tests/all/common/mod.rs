@@ -2,6 +2,9 @@
 
 use bristlecone_crash::subject::{Fault, Live, Opened, Subject};
 
+/// One in so many schedules, kills or images is tried.
+pub const SHARE: u64 = if cfg!(feature = "thorough") { 1 } else { 2 };
+
 /// A subject on a medium with a failure-atomic unit of 8 bytes.
 pub struct Narrow(pub Box<dyn Subject>);
 

@@ -166,12 +166,14 @@ pub fn within_patience(choose: fn(), scenario: fn()) {
     }
 }
 
-/// Returns how long a timed scenario works: 1 s, or `BRISTLECONE_STRESS_SECONDS`.
+/// Returns how long a timed scenario works: 1 s if thorough, else 0.3 s; or
+/// `BRISTLECONE_STRESS_SECONDS`.
 pub fn stress_time() -> Duration {
+    let usual = if cfg!(feature = "thorough") { 1.0 } else { 0.3 };
     let seconds = std::env::var("BRISTLECONE_STRESS_SECONDS")
         .ok()
         .and_then(|s| s.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(1))
+    Duration::from_secs_f64(seconds.unwrap_or(usual))
 }
 
 /// Makes one `#[test]` per scenario for one design; see the module's head.

@@ -55,6 +55,8 @@ pub fn leaves_are_given_back<H: Harness>() {
 /// delay frees, and what is not free yet makes the pool grow.
 const BETWEEN: usize = 500;
 
+const CYCLES: u64 = if cfg!(feature = "thorough") { 10 } else { 5 };
+
 /// Repeated filling and emptying takes no more space than the second time.
 pub fn space_is_reused<H: Pooled>() {
     let home = H::home();
@@ -64,7 +66,7 @@ pub fn space_is_reused<H: Pooled>() {
     let mut model = Model::<H>::new();
     let (mut full_most, mut empty_most, mut pool_most) = (0, 0, 0);
     let at_first = home.pool.info().used_bytes;
-    for cycle in 0..10 {
+    for cycle in 0..CYCLES {
         rng.shuffle(&mut numbers);
         for some in numbers.chunks(BETWEEN) {
             for n in some {
@@ -108,6 +110,6 @@ pub fn space_is_reused<H: Pooled>() {
             );
         }
     }
-    assert_holds::<H>(&index, &model, "after ten cycles");
+    assert_holds::<H>(&index, &model, "after all cycles");
     must("close", H::close(index));
 }
