@@ -20,7 +20,7 @@ use bristlecone_command::text::{program, quoted, shell_path};
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::pool::Pool;
 use bristlecone_pmem::{Access, MediumKind, OpenError};
-use bristlecone_server::data::record::{Kind, Value};
+use bristlecone_server::data::record::{Value, string_of};
 use bristlecone_server::data::spaces::{
     DATABASES, FORMAT_KEY, ORDER_KEY, ORDER_KEYSPACE, check_format, keyspace_of,
 };
@@ -317,11 +317,9 @@ impl Place {
         if head.expires_at.is_some_and(|at| at <= now) {
             return Ok(None);
         }
-        let is_string = head.kind == Kind::String;
         Ok(Some(Shown {
             kind: Some(head.kind.name()),
-            // Behind the tag.
-            value: is_string.then(|| entry.value.get(1..).unwrap_or_default()),
+            value: string_of(entry.value),
             expires_at: head.expires_at,
         }))
     }

@@ -146,6 +146,7 @@ pub(crate) fn put_large(
         id: Some(id),
         expires_at,
         body: b"head".to_vec(),
+        item: None,
     };
     tx.save(key, before.as_ref(), &value).unwrap();
     tx.commit().unwrap();

@@ -65,7 +65,11 @@ impl StartError {
         match self {
             Self::Listen { .. }
             | Self::Tls(_)
-            | Self::Prepare(PrepareError::User { .. } | PrepareError::Users { .. }) => true,
+            | Self::Prepare(
+                PrepareError::User { .. }
+                | PrepareError::Users { .. }
+                | PrepareError::Eviction { .. },
+            ) => true,
             Self::Runtime(_) | Self::Prepare(_) => false,
         }
     }

@@ -132,6 +132,16 @@ pub enum PrepareError {
         /// The cause.
         reason: String,
     },
+    /// Settings contradict each other.
+    #[error(
+        "memcached-memory {memory}: items in a database are not evicted; leave out memcached-memory or memcached-database {database}"
+    )]
+    Eviction {
+        /// The setting `memcached-memory`.
+        memory: String,
+        /// The setting `memcached-database`.
+        database: usize,
+    },
     /// The file of users is not usable.
     #[error("aclfile {}: {reason}", .file.display())]
     Users {
@@ -207,7 +217,14 @@ impl Server {
 
     /// Opens the items of memcached clients.
     pub(crate) fn open_items(&mut self) -> Result<(), PrepareError> {
-        let items = Items::open(Arc::clone(&self.data), &self.settings())?;
+        let settings = self.settings();
+        if let Some(database) = settings.memcached_database
+            && settings.memcached_memory.bytes() > 0
+        {
+            let memory = settings.memcached_memory.to_string();
+            return Err(PrepareError::Eviction { memory, database });
+        }
+        let items = Items::open(Arc::clone(&self.data), &settings)?;
         self.items = Some(Arc::new(items));
         Ok(())
     }

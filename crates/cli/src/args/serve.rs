@@ -18,8 +18,8 @@ redis-cli -p 6379.
 
 Settings come from flags, else from the environment (BRISTLECONE_SERVE_MAXCLIENTS=500), else from the
 file (maxclients = 500): listen, tls-listen, tls-cert, tls-key, tls-ca-cert, tls-auth-clients,
-tls-auth-clients-user, memcached, memcached-memory, memcached-item-size, memcached-max-key,
-memcached-shutdown, metrics, status-page, requirepass, users (file only), aclfile,
+tls-auth-clients-user, memcached, memcached-database, memcached-memory, memcached-item-size,
+memcached-max-key, memcached-shutdown, metrics, status-page, requirepass, users (file only), aclfile,
 protected-mode, maxclients, timeout, tcp-keepalive, proto-max-bulk-len, client-query-buffer-limit,
 client-output-buffer-limit, memory, scrub, maxmemory-clients, slowlog-log-slower-than, slowlog-max-len, backup-file,
 archive, archive-every, archive-full-every, archive-keep, archive-queue, exit-on-io-error, enable-debug-command, log-level, log-format, logfile, threads. A wrong one ends it with status 2.
@@ -30,7 +30,7 @@ larger: what was not used for a while is read from the file again. Other pools a
 
 memcached listens for memcached clients: classic text, meta commands and the binary protocol. Their items are
 a keyspace of their own, durable as all others; memcached-memory evicts the least recently used ones
-beyond so many bytes.
+beyond so many bytes. With memcached-database (0 to 15) they are strings of that database instead.
 
 maxmemory-clients limits what all clients together hold in memory, as requests and replies: bytes (500mb),
 a share of the memory (25%, the default), or 0 for no limit. Beyond it the largest client is disconnected.

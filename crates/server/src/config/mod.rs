@@ -69,6 +69,8 @@ pub struct Settings {
     pub tls_user_of_certificate: bool,
     /// The address to listen on for memcached clients.
     pub memcached: Option<String>,
+    /// The database that memcached's items are in; `None`: in a keyspace of their own.
+    pub memcached_database: Option<usize>,
     /// The most bytes of memcached's items, beyond which the least recently used ones are evicted;
     /// 0 for no limit.
     pub memcached_memory: Share,
@@ -155,6 +157,7 @@ impl Default for Settings {
             tls_auth_clients: ClientCertificates::Required,
             tls_user_of_certificate: false,
             memcached: None,
+            memcached_database: None,
             memcached_memory: Share::Bytes(0),
             memcached_item_size: 1 << 20,
             memcached_max_key: 250,

@@ -1,6 +1,7 @@
 //! The table of settings: how the value of each is read and shown.
 
 use super::{Allowed, ClientCertificates, LogFormat, Settings};
+use crate::data::spaces::DATABASES;
 use crate::memory::{Share, parse_bytes};
 use bristlecone_store::{Compression, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use std::path::PathBuf;
@@ -162,6 +163,18 @@ pub(super) const SETTINGS: &[Setting] = &[
         memcached,
         |text| Ok::<_, String>(some(text)),
         |at: &Option<String>| at.clone().unwrap_or_default()
+    ),
+    setting!(
+        "memcached-database",
+        false,
+        memcached_database,
+        |text: &str| match text {
+            "" => Ok(None),
+            text => (text.parse().ok().filter(|db| *db < DATABASES))
+                .map(Some)
+                .ok_or_else(|| format!("argument must be between 0 and {}", DATABASES - 1)),
+        },
+        |at: &Option<usize>| at.map_or_else(String::new, |db| db.to_string())
     ),
     setting!(
         "memcached-memory",

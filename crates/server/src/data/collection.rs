@@ -171,6 +171,7 @@ impl Content {
             id,
             expires_at,
             body,
+            item: None,
         })
     }
 }

@@ -418,6 +418,7 @@ impl List {
             id,
             expires_at: self.expires_at,
             body,
+            item: None,
         };
         collection::save(tx, name, self.before.as_ref(), (!empty).then_some(&value))
     }

@@ -76,6 +76,8 @@ pub struct Data {
     orphans: Mutex<Option<Orphans>>,
     /// The order of the databases.
     order: AtomicU64,
+    /// There may be strings that memcached clients have stored.
+    items: AtomicBool,
     swaps: AtomicU64,
     /// The store refused the last change.
     refused: AtomicBool,
@@ -161,6 +163,8 @@ impl Data {
                 .map(|name| store.keyspace(name));
         let (elements, garbage, orders) = (elements?, garbage?, orders?);
         let order = Order::load(&store, &orders).map_err(WriteError::from)?;
+        let items = store.get(&orders, spaces::ITEMS_KEY);
+        let items = items.map_err(WriteError::from)?.is_some();
         let snapshot = store.snapshot();
         let last = |space| last_id(&snapshot, space).map_err(WriteError::from);
         let last = last(&elements)?.max(last(&garbage)?);
@@ -182,6 +186,7 @@ impl Data {
             io_error: OnceLock::new(),
             lookups: Lookups::default(),
             order: AtomicU64::new(order.bits()),
+            items: AtomicBool::new(items),
             swaps: AtomicU64::new(0),
             locks: Locks::new(),
             watchers: Arc::default(),
@@ -194,6 +199,26 @@ impl Data {
         // ORDERING: Relaxed; no other thread has a reference yet.
         data.unswept.store(unswept, Ordering::Relaxed);
         Ok(data)
+    }
+
+    /// Returns false only if no string has an item's head.
+    pub(crate) fn any_items(&self) -> bool {
+        // ORDERING: Relaxed; it is set before there are any.
+        self.items.load(Ordering::Relaxed)
+    }
+
+    /// Notes that memcached clients are going to store strings.
+    ///
+    /// # Errors
+    /// [`WriteError`]
+    pub(crate) fn expect_items(&self) -> Result<(), WriteError> {
+        if !self.any_items() {
+            self.store
+                .put(&self.spaces().orders, spaces::ITEMS_KEY, b"")?;
+            // ORDERING: Relaxed; as in `any_items`.
+            self.items.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     pub(crate) fn spaces(&self) -> &Keyspaces {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! tag (1) | body                                               the record itself expires
+//! tag | ITEM (1) | flags (4) | cas (8) | marks (1) | body      a string that a memcached client has stored (`items::record`)
 //! tag | LARGE (1) | id (8) | expiry (8, 0: none) | body        big-endian; keys in Space::Elements begin with the id
 //! ```
 //!
@@ -15,6 +16,10 @@ use sha2::{Digest, Sha256};
 
 /// The bit in the tag of a large collection.
 const LARGE: u8 = 0x80;
+/// The tag of a string that a memcached client has stored, as an item.
+pub(crate) const ITEM: u8 = 0x40 | STRING;
+/// What such a record has between its tag and the string.
+pub(crate) type ItemHead = [u8; 13];
 /// The longest small collection in a record, in bytes, without the tag.
 pub(crate) const MAX_BODY: usize = 4 << 10;
 /// The longest record in bytes of anything but a string.
@@ -78,6 +83,8 @@ pub struct Value {
     /// The data of its kind in the record: the whole value of a small one, or the head of a large
     /// one.
     pub body: Vec<u8>,
+    /// What a memcached client has stored with it.
+    pub(crate) item: Option<ItemHead>,
 }
 
 impl Value {
@@ -89,6 +96,7 @@ impl Value {
             id: None,
             expires_at,
             body,
+            item: None,
         }
     }
 
@@ -106,6 +114,14 @@ impl Value {
         let (tag, rest) = record
             .split_first()
             .ok_or_else(|| CommandError::damaged("empty value"))?;
+        if *tag == ITEM {
+            let (item, body) = rest
+                .split_first_chunk()
+                .ok_or_else(|| CommandError::damaged("head of an item"))?;
+            let mut head = Self::small(Kind::String, Vec::new(), expires_at);
+            head.item = Some(*item);
+            return Ok((head, body));
+        }
         let kind = Kind::of(*tag)?;
         if tag & LARGE == 0 {
             return Ok((Self::small(kind, Vec::new(), expires_at), rest));
@@ -122,6 +138,7 @@ impl Value {
             id: Some(u64::from_be_bytes(*id)),
             expires_at: (expiry != 0).then_some(expiry),
             body: Vec::new(),
+            item: None,
         };
         Ok((head, body))
     }
@@ -146,9 +163,13 @@ impl Value {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut record = Vec::with_capacity(17 + self.body.len());
-        match self.id {
-            None => record.push(self.kind as u8),
-            Some(id) => {
+        match (self.id, self.item) {
+            (None, None) => record.push(self.kind as u8),
+            (None, Some(item)) => {
+                record.push(ITEM);
+                record.extend_from_slice(&item);
+            }
+            (Some(id), _) => {
                 record.push(self.kind as u8 | LARGE);
                 record.extend_from_slice(&id.to_be_bytes());
                 record.extend_from_slice(&self.expires_at.unwrap_or(0).to_be_bytes());
@@ -162,6 +183,16 @@ impl Value {
 /// Returns true if a record is the head of a large collection, which has elements in other records.
 pub(crate) fn is_large(record: &[u8]) -> bool {
     record.first().is_some_and(|tag| tag & LARGE != 0)
+}
+
+/// Returns the bytes of a string's record; `None` if it is another value's.
+#[must_use]
+pub fn string_of(record: &[u8]) -> Option<&[u8]> {
+    match record.split_first()? {
+        (&STRING, bytes) => Some(bytes),
+        (&ITEM, rest) => rest.get(size_of::<ItemHead>()..),
+        _ => None,
+    }
 }
 
 /// Returns the record of the string that these parts make together.

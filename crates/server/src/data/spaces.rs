@@ -9,6 +9,7 @@
 //! keyspace "garbage"     id --> ""                      ids whose elements the sweeper deletes
 //! keyspace "databases"   "order" --> 4 bits for each database: its keyspace (8 bytes, big-endian)
 //!                        "swept" --> see `clear.rs`
+//!                        "items" --> ""; there may be strings that memcached clients have stored
 //!                        "format" --> version of all this (4 bytes, big-endian); version 1 has no such record
 //! ```
 
@@ -81,6 +82,8 @@ pub(crate) struct Orphans {
 
 /// The keyspace of the order's record.
 pub const ORDER_KEYSPACE: &str = "databases";
+/// The key of the record that there is once memcached clients were served from a database.
+pub(super) const ITEMS_KEY: &[u8] = b"items";
 /// The key of the order's record.
 pub const ORDER_KEY: &[u8] = b"order";
 

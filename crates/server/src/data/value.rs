@@ -2,7 +2,7 @@
 //! them. A large collection that is replaced or deleted leaves its id as garbage and its expiry is
 //! removed, in the same commit.
 
-use super::record::{Kind, MAX_OF_OTHERS, STRING, Value, expiry_key, expiry_value};
+use super::record::{Kind, MAX_OF_OTHERS, Value, expiry_key, expiry_value, string_of};
 use super::spaces::Space;
 use super::tx::{Range, Tx};
 use crate::error::{CommandError, Outcome};
@@ -125,9 +125,9 @@ impl Tx<'_> {
     ) -> Result<Option<Result<R, Longer>>, CommandError> {
         let db = self.db;
         let found = self.get_within(Space::Keys(db), key, most, |entry| {
-            match entry.value.split_first() {
-                Some((&STRING, bytes)) => Ok(f(bytes, entry.expires_at)),
-                _ => Err(Value::head(&entry)),
+            match string_of(entry.value) {
+                Some(bytes) => Ok(f(bytes, entry.expires_at)),
+                None => Err(Value::head(&entry)),
             }
         })?;
         match found {
@@ -151,9 +151,17 @@ impl Tx<'_> {
         key: &[u8],
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<Result<R, u64>>, CommandError> {
-        let found = self.string_within(key, MAX_OF_OTHERS, |bytes, _| f(bytes))?;
-        // The tag is a byte.
-        Ok(found.map(|found| found.map_err(|longer| longer.len - 1)))
+        match self.string_within(key, MAX_OF_OTHERS, |bytes, _| f(bytes))? {
+            None => Ok(None),
+            Some(Ok(answer)) => Ok(Some(Ok(answer))),
+            // Its tag, which is not read, may be that of an item.
+            Some(Err(_)) if self.data().any_items() => {
+                let len = self.string_with(key, |bytes, _| bytes.len() as u64)?;
+                Ok(len.map(Err))
+            }
+            // The tag is a byte.
+            Some(Err(longer)) => Ok(Some(Err(longer.len - 1))),
+        }
     }
 
     /// Puts the record of a string, made by [`string_record`](super::record::string_record), under

@@ -6,7 +6,7 @@
 
 use crate::command::Step;
 use crate::data::locks::Patience;
-use crate::data::record::{self, STRING};
+use crate::data::record::{self, STRING, string_of};
 use crate::data::spaces::Space;
 use crate::data::tx::SHORT_WORK;
 use crate::data::{Data, Reads};
@@ -160,9 +160,9 @@ impl Data {
 
 /// Replies to a `GET` if the key holds a string, or nothing.
 fn reply(entry: Option<Entry<'_>>, out: &mut Out<'_>) -> ControlFlow<()> {
-    match entry.map(|entry| entry.value.split_first()) {
+    match entry.map(|entry| string_of(entry.value)) {
         None => out.null(),
-        Some(Some((&STRING, bytes))) => out.bulk(bytes),
+        Some(Some(bytes)) => out.bulk(bytes),
         Some(_) => return ControlFlow::Break(()),
     }
     ControlFlow::Continue(())

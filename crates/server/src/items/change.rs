@@ -1,10 +1,9 @@
 //! Changing items: storing, counting, touching, deleting.
 
-use super::record::{BINARY, Damaged, Record, STALE, WON, size};
-use super::{Item, ItemError, Items, living};
+use super::record::{BINARY, Record, STALE, WON, size};
+use super::{Item, ItemError, Items};
 use crate::parse::c_number::unsigned;
 use crate::table::add;
-use bristlecone_store::{Batch, Update, WriteError};
 
 /// The longest batch of stores that is one commit, in bytes.
 pub(crate) const MAX_BATCH_BYTES: usize = 1 << 20;
@@ -133,38 +132,35 @@ impl Items {
         let (mut gone, mut noted, mut before) = (None, Change::Keep, 0);
         let _no_flush = self.flushes.changing();
         let flushed = self.flushes.before_of_changes();
-        let done = self.data.writer().update(&self.keyspace, key, |entry| {
+        let answer = self.update(key, |entry| {
             // It may be asked again, of another item.
             gone = None;
-            let item = match entry.map(|entry| living(entry, now, flushed)) {
+            let item = match entry.map(|entry| self.living(entry, now, flushed)) {
                 None => None,
                 Some(Ok(Ok(item))) => Some(item),
                 Some(Ok(Err(why))) => {
                     gone = Some(why);
                     None
                 }
-                Some(Err(Damaged)) => return Ok((Update::Keep, None)),
+                Some(Err(e)) => return (None, Err(e)),
             };
-            let old = entry.and_then(|entry| Item::decode(entry).ok());
+            let old = entry.and_then(|entry| self.item(entry, now).ok());
             before = old.map_or(0, |item| item.cas);
             let (change, answer) = f(item);
             noted = change;
             if reserved.is_err() && matches!(noted, Change::Store(_) | Change::Alter(_)) {
-                return Ok((Update::Keep, None));
+                return (None, Ok(None));
             }
             let update = match &mut noted {
-                Change::Keep if gone.is_some() => Update::Delete,
-                Change::Keep => Update::Keep,
-                Change::Store(record) | Change::Alter(record) => Update::Put {
-                    value: std::mem::take(&mut record.bytes),
-                    expires_at: record.kept_until(),
-                },
-                Change::Delete => Update::Delete,
+                Change::Keep if gone.is_some() => Some(None),
+                Change::Keep => None,
+                Change::Store(record) | Change::Alter(record) => Some(Some(record.take())),
+                Change::Delete => Some(None),
             };
-            Ok((update, Some(answer)))
-        });
-        self.data.note_write(&done);
-        let Some(answer) = done? else {
+            (update, Ok(Some(answer)))
+        })??;
+        let Some(answer) = answer else {
+            // Nothing was decided on for want of a number only.
             reserved?;
             return Err(ItemError::Damaged);
         };
@@ -271,19 +267,13 @@ impl Items {
     /// Stores items whatever there is, in one commit.
     ///
     /// # Errors
-    /// [`WriteError`]; nothing was stored then.
-    pub(crate) fn store_all(&self, now: u64, puts: &[Put<'_>]) -> Result<Vec<u64>, WriteError> {
+    /// [`ItemError`]; nothing was stored then.
+    pub(crate) fn store_all(&self, now: u64, puts: &[Put<'_>]) -> Result<Vec<u64>, ItemError> {
         self.reserve()?;
         let _no_flush = self.flushes.changing();
         let records: Vec<Record> = puts.iter().map(|put| self.new_record(put)).collect();
-        let mut batch = Batch::new();
-        for (put, record) in puts.iter().zip(&records) {
-            let until = record.kept_until();
-            batch.put_expiring(&self.keyspace, put.key, &record.bytes, until);
-        }
-        let done = self.data.writer().write(batch);
-        self.data.note_write(&done);
-        done?;
+        let keys: Vec<&[u8]> = puts.iter().map(|put| put.key).collect();
+        self.put_all(&keys, &records)?;
         let count = puts.len() as u64;
         add(&self.counters.cmd_set, count);
         add(&self.counters.total_items, count);
@@ -292,7 +282,7 @@ impl Items {
             self.seen.stored(put.key, now);
         }
         if let Some(lru) = &self.lru {
-            lru.stored(all.map(|(put, record)| (put.key, record.bytes.len(), record.cas)));
+            lru.stored(all.map(|(put, record)| (put.key, record.len, record.cas)));
         }
         Ok(records.iter().map(|record| record.cas).collect())
     }

@@ -4,7 +4,8 @@
 //! many there are. The sweeper deletes their records afterwards. A flush with a delay is noted, and
 //! done before the first command after that time.
 
-use super::{Item, Items, number};
+use super::place::Place;
+use super::{Item, ItemError, Items, number};
 use crate::data::Reads;
 use crate::error::CommandError;
 use bristlecone_store::{Entry, Update, WriteError};
@@ -112,8 +113,8 @@ impl Items {
     /// one that is not due yet.
     ///
     /// # Errors
-    /// [`WriteError`]
-    pub(crate) fn flush(&self, at: Option<u64>) -> Result<(), WriteError> {
+    /// [`ItemError`]
+    pub(crate) fn flush(&self, at: Option<u64>) -> Result<(), ItemError> {
         // Another flush may wait for a sync.
         tokio::task::block_in_place(|| {
             let mut sweep = self.flushes.sweep();
@@ -131,8 +132,8 @@ impl Items {
     /// Does the flush that is due.
     ///
     /// # Errors
-    /// [`WriteError`]
-    pub(super) fn flush_if_due(&self) -> Result<(), WriteError> {
+    /// [`ItemError`]
+    pub(super) fn flush_if_due(&self) -> Result<(), ItemError> {
         let is_due = || {
             let due = self.flushes.due();
             due != 0 && due <= self.now()
@@ -159,7 +160,15 @@ impl Items {
         put
     }
 
-    fn flush_now(&self, sweep: &mut Sweep) -> Result<(), WriteError> {
+    fn flush_now(&self, sweep: &mut Sweep) -> Result<(), ItemError> {
+        if let Place::Database(db) = self.place {
+            // What is stored after it was not there when it was due: no crash may do it again.
+            self.clear_database(db, || {
+                Ok(self.put_flush(self.flushes.before(), 0, sweep.done)?)
+            })?;
+            self.flushes.set_due(0);
+            return Ok(self.data.settle(self.data.applied())?);
+        }
         self.reserve()?;
         let before = {
             let changes = self.flushes.changes.write();
@@ -188,7 +197,7 @@ impl Items {
         };
         // ORDERING: Release; pairs with the Acquire of `Flushes::before`.
         self.flushes.before.store(before, Ordering::Release);
-        settled
+        Ok(settled?)
     }
 
     /// Takes one step: evicts what a store has left to it, and deletes some of the items that were
@@ -205,6 +214,9 @@ impl Items {
     }
 
     fn sweep_flushed(&self) -> Result<bool, CommandError> {
+        let Place::Own(keyspace) = &self.place else {
+            return Ok(false);
+        };
         let mut sweep = self.flushes.sweep();
         if sweep.done || self.data.store().now() < sweep.from {
             return Ok(false);
@@ -218,7 +230,7 @@ impl Items {
         };
         let (mut flushed, mut last, mut looked) = (Vec::new(), Vec::new(), 0);
         let snapshot = self.data.writer().snapshot();
-        snapshot.scan::<&[u8]>(&self.keyspace, (start, Bound::Unbounded), |key, entry| {
+        snapshot.scan::<&[u8]>(keyspace, (start, Bound::Unbounded), |key, entry| {
             looked += 1;
             if is_flushed(entry) {
                 flushed.push(key.to_vec());
@@ -237,7 +249,7 @@ impl Items {
                 lru.deleted(key, before - 1);
             }
             // It may have been stored anew meanwhile.
-            self.data.writer().update(&self.keyspace, key, |entry| {
+            self.data.writer().update(keyspace, key, |entry| {
                 let change = if entry.is_some_and(is_flushed) {
                     Update::Delete
                 } else {

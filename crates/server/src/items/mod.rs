@@ -1,7 +1,7 @@
 //! Items of memcached clients: a keyspace of the store, and what is done with its records.
 //!
 //! ```text
-//! keyspace "memcached"         key --> an item; see `record`
+//! keyspace "memcached"         key --> an item; see `record`. Or they are in a database; see `place`
 //! keyspace "memcached-state"   "format" --> version of all this (4 bytes)
 //!                              "cas"    --> no item has a higher cas (8 bytes)
 //!                              "flush"  --> items with a lower cas are flushed (8), when the next flush is due in ms since
@@ -12,7 +12,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `record` | the record of an item |
+//! | `record`, `place` | the record of an item; where it is |
 //! | `change` | storing, counting, touching, deleting |
 //! | `flush` | `flush_all`, and deleting what it has flushed |
 //! | `lru` | eviction under a budget |
@@ -20,8 +20,8 @@
 //!
 //! # Concurrency
 //! A change reads and writes its item under the lock of the item's page
-//! ([`Store::update`](bristlecone_store::Store::update)). Changes keep flushes off meanwhile. Reads
-//! take no lock.
+//! ([`Store::update`](bristlecone_store::Store::update)), in a database under that of its key.
+//! Changes keep flushes off meanwhile. Reads take no lock.
 //!
 //! # The cas of an item
 //! It is unique for as long as the pool exists. A range of numbers is reserved, by a commit, before
@@ -32,6 +32,7 @@ mod counters;
 mod details;
 mod flush;
 mod lru;
+mod place;
 pub(crate) mod record;
 mod seen;
 
@@ -42,15 +43,16 @@ pub use record::Item;
 pub use seen::Use;
 
 use crate::config::Settings;
+use crate::data::spaces::{DATABASES, Space};
 use crate::data::tx::SHORT_WORK;
 use crate::data::{Data, DataError, Reads};
 use crate::table::add;
 use bristlecone_pmem::VersionError;
-use bristlecone_pmem::media::Auto;
-use bristlecone_store::{Entry, Keyspace, ReadError, Store, WriteError};
+use bristlecone_store::{Entry, Keyspace, ReadError, WriteError};
 use flush::Flushes;
 use lru::Lru;
-use record::{Damaged, Record};
+use place::Place;
+use record::Record;
 use seen::Seen;
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
@@ -94,6 +96,9 @@ pub(crate) enum ItemError {
     /// The pool holds a record that is not an item's.
     #[error("the pool is damaged: a record of the keyspace memcached is no item's; check it")]
     Damaged,
+    /// The database refused.
+    #[error("{0}")]
+    Database(String),
 }
 
 /// Why an item that has a record is not there.
@@ -115,7 +120,7 @@ struct Numbers {
 #[derive(Debug)]
 pub struct Items {
     data: Arc<Data>,
-    keyspace: Keyspace,
+    place: Place,
     state: Keyspace,
     /// The limits.
     pub limits: ItemLimits,
@@ -136,29 +141,24 @@ fn number(record: &[u8]) -> u64 {
     u64::from_be_bytes(record.first_chunk().copied().unwrap_or_default())
 }
 
-/// Returns the item of a record, or why it is not there. Items with a lower cas than `flushed` are
-/// flushed.
-fn living(entry: Entry<'_>, now: u64, flushed: u64) -> Result<Result<Item<'_>, Gone>, Damaged> {
-    let item = Item::decode(entry)?;
-    Ok(if item.cas < flushed {
-        Err(Gone::Flushed)
-    } else if item.expires_at.is_some_and(|at| at <= now) {
-        Err(Gone::Expired)
-    } else {
-        Ok(item)
-    })
-}
-
-/// Returns the highest cas of an item, 0 if there are none.
-fn highest_cas(store: &Store<Auto>, keyspace: &Keyspace) -> Result<u64, ReadError> {
+/// Returns the highest cas of an item anywhere, 0 if there are none.
+fn highest_cas(data: &Data, own: &Keyspace) -> Result<u64, ReadError> {
     let mut highest = 0;
     let whole = (Bound::<&[u8]>::Unbounded, Bound::<&[u8]>::Unbounded);
-    store
-        .snapshot()
-        .scan::<&[u8]>(keyspace, whole, |_, entry| {
-            highest = Item::decode(entry).map_or(highest, |item| highest.max(item.cas));
-            ControlFlow::Continue(())
-        })?;
+    let snapshot = data.store().snapshot();
+    snapshot.scan::<&[u8]>(own, whole, |_, entry| {
+        highest = Item::decode(entry).map_or(highest, |item| highest.max(item.cas));
+        ControlFlow::Continue(())
+    })?;
+    if data.any_items() {
+        for db in 0..DATABASES {
+            let keyspace = data.keyspace(Space::Keys(db), data.order());
+            snapshot.scan::<&[u8]>(keyspace, whole, |_, entry| {
+                highest = highest.max(place::counted_cas(entry));
+                ControlFlow::Continue(())
+            })?;
+        }
+    }
     Ok(highest)
 }
 
@@ -184,7 +184,7 @@ impl Items {
         let reserved = match get(CAS_KEY)? {
             Some(record) => number(&record),
             // There was none yet, or a repair could not save it.
-            None => highest_cas(store, &keyspace).map_err(WriteError::from)?,
+            None => highest_cas(&data, &keyspace).map_err(WriteError::from)?,
         };
         let reserved = reserved.max(flushes.before());
         let memory = settings.memcached_memory.bytes();
@@ -193,8 +193,15 @@ impl Items {
             key: settings.memcached_max_key,
             memory,
         };
+        let place = match settings.memcached_database {
+            None => Place::Own(keyspace),
+            Some(db) => {
+                data.expect_items()?;
+                Place::Database(db)
+            }
+        };
         let items = Self {
-            keyspace,
+            place,
             state,
             limits,
             numbers: Numbers {
@@ -223,8 +230,9 @@ impl Items {
         let mut all: Vec<(Vec<u8>, usize, u64)> = Vec::new();
         let whole = (Bound::<&[u8]>::Unbounded, Bound::<&[u8]>::Unbounded);
         let now = self.now();
-        (self.data.store().snapshot()).scan::<&[u8]>(&self.keyspace, whole, |key, entry| {
-            if let Ok(Ok(item)) = self.living(entry, now) {
+        let flushed = self.flushes.before();
+        (self.data.store().snapshot()).scan::<&[u8]>(self.keyspace(), whole, |key, entry| {
+            if let Ok(Ok(item)) = self.living(entry, now, flushed) {
                 all.push((key.to_vec(), entry.value.len(), item.cas));
             }
             ControlFlow::Continue(())
@@ -255,7 +263,7 @@ impl Items {
     /// deleted.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.data.store().len(&self.keyspace)
+        self.data.store().len(self.keyspace())
     }
 
     /// Returns true if there are none.
@@ -279,10 +287,10 @@ impl Items {
     /// there is room.
     ///
     /// # Errors
-    /// [`WriteError`]
-    pub(crate) fn prepare(&self) -> Result<(), WriteError> {
+    /// [`ItemError`]
+    pub(crate) fn prepare(&self) -> Result<(), ItemError> {
         match self.flush_if_due() {
-            Err(WriteError::Space(e)) => {
+            Err(ItemError::Write(WriteError::Space(e))) => {
                 tracing::error!(error = %e, "a flush of memcached items is due, and waits for room");
                 Ok(())
             }
@@ -330,9 +338,22 @@ impl Items {
         self.numbers.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Returns the item of a record, or why it is not there.
-    fn living<'a>(&self, entry: Entry<'a>, now: u64) -> Result<Result<Item<'a>, Gone>, Damaged> {
-        living(entry, now, self.flushes.before())
+    /// Returns the item of a record, or why it is not there. Items with a lower cas than `flushed` are
+    /// flushed.
+    fn living<'a>(
+        &self,
+        entry: Entry<'a>,
+        now: u64,
+        flushed: u64,
+    ) -> Result<Result<Item<'a>, Gone>, ItemError> {
+        let item = self.item(entry, now)?;
+        Ok(if self.flushes_by_number() && item.cas < flushed {
+            Err(Gone::Flushed)
+        } else if item.expires_at.is_some_and(|at| at <= now) {
+            Err(Gone::Expired)
+        } else {
+            Ok(item)
+        })
     }
 
     fn count_gone(&self, gone: Option<Gone>) {
@@ -354,23 +375,25 @@ impl Items {
         reads: Reads,
         f: impl FnOnce(&Item<'_>) -> R,
     ) -> Result<Option<R>, ItemError> {
+        let Place::Own(keyspace) = &self.place else {
+            return self.read_copy(now, key, reads, f);
+        };
         let store = self.data.reader(reads);
         let flushed = self.flushes.before_of(reads);
         let mut f = Some(f);
-        let mut look = |entry: Entry<'_>| match living(entry, now, flushed) {
-            Ok(Ok(item)) => Ok(f.take().map(|f| f(&item))),
-            Ok(Err(gone)) => {
+        let mut look = |entry: Entry<'_>| match self.living(entry, now, flushed)? {
+            Ok(item) => Ok(f.take().map(|f| f(&item))),
+            Err(gone) => {
                 self.count_gone(Some(gone));
                 Ok(None)
             }
-            Err(Damaged) => Err(ItemError::Damaged),
         };
-        match store.get_within(&self.keyspace, key, SHORT_WORK as u64, &mut look)? {
+        match store.get_within(keyspace, key, SHORT_WORK as u64, &mut look)? {
             None => Ok(None),
             Some(Ok(found)) => found,
             // A long value is read where other connections do not wait.
             Some(Err(_longer)) => {
-                let read = || store.get_with(&self.keyspace, key, look);
+                let read = || store.get_with(keyspace, key, look);
                 tokio::task::block_in_place(read)?.unwrap_or(Ok(None))
             }
         }
@@ -389,30 +412,47 @@ impl Items {
         reads: Reads,
         mut f: impl FnMut(Option<&Item<'_>>) -> ControlFlow<()>,
     ) -> Result<usize, ItemError> {
-        let (mut done, mut damaged) = (0, false);
+        let (mut done, mut failed) = (0, None);
+        let Place::Own(keyspace) = &self.place else {
+            for key in keys {
+                let mut reply = None;
+                let found = self.read_copy(now, key, reads, |item| f(Some(item)));
+                match found {
+                    Ok(found) => reply = Some(found.unwrap_or_else(|| f(None))),
+                    Err(e) if done == 0 => return Err(e),
+                    // The next call begins with it.
+                    Err(_) => {}
+                }
+                done += usize::from(reply.is_some());
+                if reply.is_none_or(|reply| reply.is_break()) {
+                    break;
+                }
+            }
+            return Ok(done);
+        };
         let most = SHORT_WORK as u64;
         let store = self.data.reader(reads);
         let flushed = self.flushes.before_of(reads);
-        store.multi_get_within(&self.keyspace, keys, most, |entry| {
-            let item = match entry.map(|entry| living(entry, now, flushed)) {
+        store.multi_get_within(keyspace, keys, most, |entry| {
+            let item = match entry.map(|entry| self.living(entry, now, flushed)) {
                 None => None,
                 Some(Ok(Ok(item))) => Some(item),
                 Some(Ok(Err(gone))) => {
                     self.count_gone(Some(gone));
                     None
                 }
-                Some(Err(Damaged)) => {
-                    damaged = true;
+                Some(Err(e)) => {
+                    failed = Some(e);
                     return ControlFlow::Break(());
                 }
             };
             done += 1;
             f(item.as_ref())
         })?;
-        if damaged && done == 0 {
-            return Err(ItemError::Damaged);
+        match failed {
+            Some(e) if done == 0 => Err(e),
+            _ => Ok(done),
         }
-        Ok(done)
     }
 
     /// Calls `f` with the size of each item, as memcached counts it.
@@ -426,8 +466,9 @@ impl Items {
         let now = self.now();
         let whole = (Bound::<&[u8]>::Unbounded, Bound::<&[u8]>::Unbounded);
         let snapshot = self.data.store().snapshot();
-        snapshot.scan::<&[u8]>(&self.keyspace, whole, |key, entry| {
-            match self.living(entry, now) {
+        let flushed = self.flushes.before();
+        snapshot.scan::<&[u8]>(self.keyspace(), whole, |key, entry| {
+            match self.living(entry, now, flushed) {
                 Ok(Ok(item)) => f(record::size(key.len(), item.flags, item.value.len())),
                 _ => ControlFlow::Continue(()),
             }
@@ -473,7 +514,7 @@ impl Items {
                 return Ok(false);
             };
             let is_it = Cell::new(false);
-            let done = self.data.writer().update(&self.keyspace, &key, |entry| {
+            let done = self.data.writer().update(self.keyspace(), &key, |entry| {
                 let found = entry.and_then(|entry| Item::decode(entry).ok());
                 // Of two stores of a pipeline and another connection the one with the lower number
                 // may be the last.

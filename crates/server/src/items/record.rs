@@ -5,14 +5,15 @@
 //! ```
 //!
 //! The store's expiry of a record is that of the item and [`KEPT`] later: until then a command that
-//! finds it tells that it has expired, which memcached counts.
+//! finds it tells that it has expired, which memcached counts. In a database it is the item's.
 
+use crate::data::record::ItemHead;
 use bristlecone_store::Entry;
 
 /// How long the record of an expired item is kept, in ms.
 pub(super) const KEPT: u64 = 60_000;
 /// Bytes before the value.
-const HEAD: usize = 13;
+const HEAD: usize = size_of::<ItemHead>();
 
 /// The item is stale: `md` with `I`.
 pub const STALE: u8 = 1;
@@ -91,14 +92,14 @@ pub(crate) struct Record {
     /// Their number, which stays when they are taken.
     pub len: usize,
     pub cas: u64,
-    expires_at: Option<u64>,
+    pub expires_at: Option<u64>,
 }
 
 impl Record {
     /// Returns the record of an item whose value is these parts together, in the place of its own.
     pub fn new(item: &Item<'_>, parts: &[&[u8]]) -> Self {
         let len: usize = parts.iter().map(|part| part.len()).sum();
-        let mut bytes = Vec::with_capacity(HEAD + len);
+        let mut bytes = Vec::with_capacity(HEAD + len + 1);
         bytes.extend_from_slice(&item.flags.to_be_bytes());
         bytes.extend_from_slice(&item.cas.to_be_bytes());
         bytes.push(item.marks);
@@ -111,7 +112,15 @@ impl Record {
         }
     }
 
-    /// Returns the expiry that the store is told.
+    /// Returns the record, and leaves one without bytes.
+    pub fn take(&mut self) -> Self {
+        Self {
+            bytes: std::mem::take(&mut self.bytes),
+            ..*self
+        }
+    }
+
+    /// Returns the expiry that the store is told of a record in the items' own keyspace.
     pub fn kept_until(&self) -> Option<u64> {
         self.expires_at.map(|at| at.saturating_add(KEPT))
     }

@@ -474,7 +474,7 @@ impl Memcached {
         match self.items.flush(at) {
             Ok(()) if quiet => {}
             Ok(()) => self.answer(out, &request.head, Response::default()),
-            Err(e) => self.refuse_failed(server, out, &request.head, &e.into()),
+            Err(e) => self.refuse_failed(server, out, &request.head, &e),
         }
         self.note(server, "flush_all", b"", 1);
     }

@@ -354,7 +354,6 @@ impl Conversation for Memcached {
                 Wire::Text
             });
             if let Err(e) = self.items.prepare() {
-                let e = ItemError::from(e);
                 self.fail(&server_error(&e), out);
                 break (Flow::Close, false);
             }

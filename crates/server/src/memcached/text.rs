@@ -603,7 +603,7 @@ impl Memcached {
         self.unsettled = true;
         match self.items.flush(expiry(after.max(0), now)) {
             Ok(()) => self.say(out, no_reply, "OK"),
-            Err(e) => self.say_failed(server, out, no_reply, &e.into()),
+            Err(e) => self.say_failed(server, out, no_reply, &e),
         }
         self.note(server, "flush_all", b"", 1);
     }

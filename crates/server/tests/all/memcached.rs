@@ -2,8 +2,9 @@
 //! eviction by the server's budget, limits.
 
 use crate::live::process::Process;
-use crate::live::{Live, connect, settings};
+use crate::live::{Live, connect, same, settings, store};
 use bristlecone_pmem::MediumKind;
+use bristlecone_server::Running;
 use bristlecone_server::config::{Allowed, Settings};
 use bristlecone_server::memory::Share;
 use std::io::{Read, Write};
@@ -113,6 +114,160 @@ fn items_outlive_the_server_and_no_cas_comes_again() {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
+}
+
+fn in_a_database() -> Settings {
+    Settings {
+        memcached_database: Some(3),
+        ..with_memcached()
+    }
+}
+
+#[test]
+fn items_in_a_database_are_its_strings() {
+    const WRONG: &str =
+        "SERVER_ERROR WRONGTYPE Operation against a key holding the wrong kind of value";
+    for medium in [MediumKind::Mapped, MediumKind::Journal] {
+        let mut live = Live::with(in_a_database(), medium);
+        let (mut client, mut redis) = (Client::of(&live), live.client());
+        let long = "l".repeat(5000);
+        client.says(
+            &format!("set a 7 0 1|x|set n 1 0 1|8|set long 2 0 5000|{long}|set gone 1 0 1|g"),
+            "STORED|STORED|STORED|STORED",
+        );
+        same(&redis.call("GET a"), "$-1\n");
+        same(&redis.call("SELECT 3"), "+OK\n");
+        same(&redis.call("GET a"), "$1\nx\n");
+        same(&redis.call("STRLEN a"), ":1\n");
+        same(&redis.call("STRLEN long"), ":5000\n");
+        same(&redis.call("GETRANGE long 4998 -1"), "$2\nll\n");
+        same(&redis.call("TYPE a"), "+string\n");
+        same(&redis.call("DBSIZE"), ":4\n");
+        same(&redis.call("INCR n"), ":9\n");
+        same(&redis.call("MGET a n none"), "*3\n$1\nx\n$1\n9\n$-1\n");
+        client.says("incr n 3|get n", "12|VALUE n 0 2|12|END");
+        client.says("delete gone", "DELETED");
+        same(&redis.call("EXISTS gone"), ":0\n");
+
+        // What keeps the value keeps the flags, and the number.
+        let cas = client.cas("a");
+        same(&redis.call("PEXPIRE a 100000"), ":1\n");
+        same(&redis.call("RENAME a b"), "+OK\n");
+        same(&redis.call("COPY b c"), ":1\n");
+        client.says("get a b c", "VALUE b 7 1|x|VALUE c 7 1|x|END");
+        client.says("mg b t c", &format!("HD t100 c{cas}"));
+        same(&redis.call("APPEND c y"), ":2\n");
+        client.says("get c", "VALUE c 0 2|xy|END");
+        client.says("append c 9 0 1|z|get c", "STORED|VALUE c 0 3|xyz|END");
+        client.says("touch b 5", "TOUCHED");
+        same(&redis.call("TTL b"), ":5\n");
+
+        // The number of what Redis wrote is that of its value.
+        same(&redis.call("SET plain one"), "+OK\n");
+        let one = client.cas("plain");
+        assert!(one > u64::MAX / 2 && one == client.cas("plain"));
+        same(&redis.call("SET plain two"), "+OK\n");
+        client.says(&format!("cas plain 0 0 1 {one}|x"), "EXISTS");
+        let two = client.cas("plain");
+        client.says(&format!("cas plain 4 0 1 {two}|x"), "STORED");
+        client.says("get plain", "VALUE plain 4 1|x|END");
+
+        // Other types are left alone, and what has expired is nothing.
+        same(&redis.call("RPUSH list a b"), ":2\n");
+        for command in [
+            "get list",
+            "set list 0 0 1|x",
+            "add list 0 0 1|x",
+            "delete list",
+            "incr list 1",
+        ] {
+            client.says(command, WRONG);
+        }
+        // One of them keeps the others of its pipeline from nothing.
+        client.says(
+            "set p 0 0 1|1|set list 0 0 1|2|set q 0 0 1|3|get p q",
+            &format!("STORED|{WRONG}|STORED|VALUE p 0 1|1|VALUE q 0 1|3|END"),
+        );
+        same(&redis.call("LLEN list"), ":2\n");
+        let members = (0..3000).map(|n| format!(" member{n}")).collect::<String>();
+        same(&redis.call(&format!("SADD large{members}")), ":3000\n");
+        client.says("get large", WRONG);
+        same(&redis.call("PEXPIRE large 1"), ":1\n");
+        std::thread::sleep(Duration::from_millis(5));
+        client.says(
+            "add large 3 0 1|x|get large",
+            "STORED|VALUE large 3 1|x|END",
+        );
+
+        // A watched key was changed.
+        same(&redis.call("WATCH n"), "+OK\n");
+        client.says("incr n 1", "13");
+        same(&redis.call("MULTI"), "+OK\n");
+        same(&redis.call("SET n 0"), "+QUEUED\n");
+        same(&redis.call("EXEC"), "*-1\n");
+
+        live.reopen(in_a_database());
+        let (mut client, mut redis) = (Client::of(&live), live.client());
+        client.says("get n large", "VALUE n 0 2|13|VALUE large 3 1|x|END");
+        client.says("set new 1 0 1|n", "STORED");
+        assert!(client.cas("new") > cas);
+        same(&redis.call("SWAPDB 3 4"), "+OK\n");
+        client.says("get n new", "END");
+        client.says("set n 6 0 1|s", "STORED");
+        same(&redis.call("SWAPDB 3 4"), "+OK\n");
+        client.says("get n", "VALUE n 0 2|13|END");
+        client.says("flush_all|get n new", "OK|END");
+        same(&redis.call("SELECT 3"), "+OK\n");
+        same(&redis.call("DBSIZE"), ":0\n");
+        same(&redis.call("SELECT 4"), "+OK\n");
+        same(&redis.call("GET n"), "$1\ns\n");
+
+        // Without the setting, they are still strings to Redis.
+        client.says(&format!("set long 2 0 5000|{long}"), "STORED");
+        live.reopen(with_memcached());
+        let (mut client, mut redis) = (Client::of(&live), live.client());
+        client.says("get long", "END");
+        same(&redis.call("SELECT 3"), "+OK\n");
+        same(&redis.call("STRLEN long"), ":5000\n");
+        same(&redis.call("GETRANGE long 0 1"), "$2\nll\n");
+    }
+}
+
+#[test]
+fn a_flush_of_a_database_is_done_when_it_is_due() {
+    let settings = Settings {
+        enable_debug_command: Allowed::Local,
+        ..in_a_database()
+    };
+    let mut live = Live::with(settings.clone(), MediumKind::Mapped);
+    let mut client = Client::of(&live);
+    client.says(
+        "set a 0 0 1|1|flush_all 100|set b 0 0 1|2",
+        "STORED|OK|STORED",
+    );
+    live.reopen(settings.clone());
+    let mut client = Client::of(&live);
+    client.says("get a b", "VALUE a 0 1|1|VALUE b 0 1|2|END");
+    client.says(
+        "debugtime 101|set c 0 0 1|3|get a b c",
+        "OK|STORED|VALUE c 0 1|3|END",
+    );
+    live.reopen(settings);
+    Client::of(&live).says("debugtime 101|get c", "OK|VALUE c 0 1|3|END");
+}
+
+#[test]
+fn items_in_a_database_are_not_evicted() {
+    let settings = Settings {
+        memcached_memory: Share::Bytes(1 << 20),
+        ..in_a_database()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(&dir.path().join("pool"), MediumKind::Mapped);
+    let refused = Running::start(store, settings).map(drop).unwrap_err();
+    assert!(refused.is_wrong_setting(), "{refused}");
+    let text = refused.to_string();
+    assert!(text.contains("memcached-memory 1048576") && text.contains("memcached-database 3"));
 }
 
 #[test]

@@ -441,6 +441,7 @@ fn damaged_records_are_errors() {
                 id,
                 expires_at,
                 body: body.to_vec(),
+                item: None,
             };
             let mut tx = server.data().begin(0);
             tx.save(b"k", None, &value).unwrap();
