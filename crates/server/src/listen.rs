@@ -7,7 +7,7 @@ use crate::data::{Data, sweep};
 use crate::items::Items;
 use crate::memcached::Memcached;
 use crate::redis::Redis;
-use crate::server::{PrepareError, Server, stopped};
+use crate::server::{self, PrepareError, Server, stopped};
 use crate::table::add;
 use crate::tls::{Certificate, common_name};
 use crate::upkeep::Told;
@@ -100,10 +100,10 @@ impl Running {
     /// Checks settings as far as possible without a store, before one is created.
     ///
     /// # Errors
-    /// [`StartError::Tls`]
+    /// [`StartError::Tls`], [`StartError::Prepare`]
     pub fn check(settings: &Settings) -> Result<(), StartError> {
-        let certificate = Certificate::of(settings);
-        certificate.map(drop).map_err(StartError::Tls)
+        Certificate::of(settings).map_err(StartError::Tls)?;
+        Ok(server::check(settings)?)
     }
 
     /// Starts a server over a store.
@@ -111,6 +111,7 @@ impl Running {
     /// # Errors
     /// [`StartError`]
     pub fn start(store: Store<Auto>, settings: Settings) -> Result<Self, StartError> {
+        server::check(&settings)?;
         let certificate = Certificate::of(&settings).map_err(StartError::Tls)?;
         let certificate = certificate.map(Arc::new);
         let mut builder = Builder::new_multi_thread();

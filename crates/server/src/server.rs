@@ -152,6 +152,20 @@ pub enum PrepareError {
     },
 }
 
+/// Checks that settings do not contradict each other.
+///
+/// # Errors
+/// [`PrepareError::Eviction`]
+pub(crate) fn check(settings: &Settings) -> Result<(), PrepareError> {
+    match settings.memcached_database {
+        Some(database) if settings.memcached_memory.bytes() > 0 => Err(PrepareError::Eviction {
+            memory: settings.memcached_memory.to_string(),
+            database,
+        }),
+        _ => Ok(()),
+    }
+}
+
 impl Server {
     /// Returns a server over databases that does not listen yet.
     ///
@@ -217,14 +231,10 @@ impl Server {
 
     /// Opens the items of memcached clients.
     pub(crate) fn open_items(&mut self) -> Result<(), PrepareError> {
-        let settings = self.settings();
-        if let Some(database) = settings.memcached_database
-            && settings.memcached_memory.bytes() > 0
-        {
-            let memory = settings.memcached_memory.to_string();
-            return Err(PrepareError::Eviction { memory, database });
+        let items = Items::open(Arc::clone(&self.data), &self.settings())?;
+        if let Err(e) = items.flush_if_due() {
+            tracing::error!(error = %e, "a flush of memcached items is due, and failed");
         }
-        let items = Items::open(Arc::clone(&self.data), &settings)?;
         self.items = Some(Arc::new(items));
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! key, `(key` excludes it, `-` and `+` are the ends. Keys that hold other types are skipped.
 
 use crate::command::{Access, Command, DataFn, Keys};
-use crate::data::record::{Kind, STRING};
+use crate::data::record::{Kind, string_of};
 use crate::data::spaces::Space;
 use crate::data::tx::{Range, Tx};
 use crate::error::{CommandError, Outcome};
@@ -106,7 +106,7 @@ impl Found {
         if self.keys == self.options.limit {
             return ControlFlow::Break(());
         }
-        if let Some((&STRING, value)) = entry.value.split_first() {
+        if let Some(value) = string_of(entry.value) {
             let mut replies = out.beside(&mut self.encoded);
             replies.bulk(key);
             if self.options.with_values {

@@ -1,7 +1,7 @@
 //! Commands on strings.
 
 use crate::command::{ALL, Access, Command, DataFn, Keys, ONE, Step};
-use crate::data::record::string_record;
+use crate::data::record::{Kind, Value, string_record};
 use crate::data::spaces::Space;
 use crate::data::tx::Tx;
 use crate::error::{CommandError, Outcome};
@@ -270,17 +270,23 @@ fn getex(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     if options.expire.is_none() && !options.persist {
         return get(tx, args, out);
     }
-    let Some((record, before)) = record(tx, key, 0)? else {
+    let replied = tx.string_with(key, |bytes, expires_at| {
+        out.bulk(bytes);
+        expires_at
+    })?;
+    let Some(before) = replied else {
         out.null();
         return Ok(());
     };
     let expire = options.expire;
     let expires_at = expire.map(|(_, at)| at.at(tx, "getex")).transpose()?;
-    out.bulk(&record[1..]);
     match expires_at {
         Some(at) if at <= tx.now => tx.delete(Space::Keys(tx.db), key),
         None if before.is_none() => Ok(()),
-        expires_at => tx.put(Space::Keys(tx.db), key, record, expires_at),
+        expires_at => {
+            let head = Value::small(Kind::String, Vec::new(), before);
+            tx.set_expiry(key, &head, expires_at)
+        }
     }
 }
 

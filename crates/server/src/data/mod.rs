@@ -163,8 +163,7 @@ impl Data {
                 .map(|name| store.keyspace(name));
         let (elements, garbage, orders) = (elements?, garbage?, orders?);
         let order = Order::load(&store, &orders).map_err(WriteError::from)?;
-        let items = store.get(&orders, spaces::ITEMS_KEY);
-        let items = items.map_err(WriteError::from)?.is_some();
+        let items = store.find_keyspace(spaces::ITEMS_STATE).is_some();
         let snapshot = store.snapshot();
         let last = |space| last_id(&snapshot, space).map_err(WriteError::from);
         let last = last(&elements)?.max(last(&garbage)?);
@@ -207,18 +206,10 @@ impl Data {
         self.items.load(Ordering::Relaxed)
     }
 
-    /// Notes that memcached clients are going to store strings.
-    ///
-    /// # Errors
-    /// [`WriteError`]
-    pub(crate) fn expect_items(&self) -> Result<(), WriteError> {
-        if !self.any_items() {
-            self.store
-                .put(&self.spaces().orders, spaces::ITEMS_KEY, b"")?;
-            // ORDERING: Relaxed; as in `any_items`.
-            self.items.store(true, Ordering::Relaxed);
-        }
-        Ok(())
+    /// Notes that memcached clients may store strings: the keyspace of their state is there.
+    pub(crate) fn expect_items(&self) {
+        // ORDERING: Relaxed; as in `any_items`.
+        self.items.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn spaces(&self) -> &Keyspaces {

@@ -195,6 +195,16 @@ pub fn string_of(record: &[u8]) -> Option<&[u8]> {
     }
 }
 
+/// Returns the length of what is before the string in a record that begins with this tag.
+pub(crate) fn head_len(tag: u8) -> u64 {
+    let item = if tag == ITEM {
+        size_of::<ItemHead>()
+    } else {
+        0
+    };
+    1 + item as u64
+}
+
 /// Returns the record of the string that these parts make together.
 #[must_use]
 pub fn string_record(parts: &[&[u8]]) -> Vec<u8> {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! keyspace "0" to "15"   key --> tag, body              a string or a small collection, whole; the record itself expires
+//!                        key --> tag | ITEM, flags, cas, marks, body    a string that a memcached client has stored
 //!                        key --> tag | LARGE, id, expiry, body      the head of a large collection
 //! keyspace "elements"    id, ... --> ...                its elements: big-endian id, then what the type adds
 //! keyspace "expiries"    expiry, keyspace, key --> ""   expiries of large collections, for the sweeper
@@ -9,7 +10,6 @@
 //! keyspace "garbage"     id --> ""                      ids whose elements the sweeper deletes
 //! keyspace "databases"   "order" --> 4 bits for each database: its keyspace (8 bytes, big-endian)
 //!                        "swept" --> see `clear.rs`
-//!                        "items" --> ""; there may be strings that memcached clients have stored
 //!                        "format" --> version of all this (4 bytes, big-endian); version 1 has no such record
 //! ```
 
@@ -82,8 +82,9 @@ pub(crate) struct Orphans {
 
 /// The keyspace of the order's record.
 pub const ORDER_KEYSPACE: &str = "databases";
-/// The key of the record that there is once memcached clients were served from a database.
-pub(super) const ITEMS_KEY: &[u8] = b"items";
+/// The keyspace of what the server notes about items of memcached clients: without it, none has ever
+/// been stored.
+pub(crate) const ITEMS_STATE: &str = "memcached-state";
 /// The key of the order's record.
 pub const ORDER_KEY: &[u8] = b"order";
 

@@ -357,6 +357,27 @@ impl<'d> Tx<'d> {
         Ok(found)
     }
 
+    /// Returns the first byte of a record and its length, mostly without reading more of a long one.
+    ///
+    /// # Errors
+    /// [`CommandError::Read`]
+    pub(crate) fn first_byte(
+        &mut self,
+        space: Space,
+        key: &[u8],
+    ) -> Result<Option<(u8, u64)>, CommandError> {
+        let own = (self.one.as_ref()).is_some_and(|one| one.space == space && one.key == key);
+        if self.many.is_none() && !own {
+            let keyspace = self.data.keyspace(space, self.order);
+            let mut first = Vec::new();
+            let len = self.store.get_range(keyspace, key, ..1, &mut first)?;
+            return Ok(first.first().copied().zip(len));
+        }
+        let of = |entry: Entry<'_>| (entry.value.first().copied(), entry.value.len() as u64);
+        let found = self.look_up(space, key, u64::MAX, of)?;
+        Ok((found.and_then(Result::ok)).and_then(|(first, len)| Some((first?, len))))
+    }
+
     /// Returns a copy of the value of a record.
     ///
     /// # Errors

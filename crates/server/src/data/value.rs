@@ -2,7 +2,7 @@
 //! them. A large collection that is replaced or deleted leaves its id as garbage and its expiry is
 //! removed, in the same commit.
 
-use super::record::{Kind, MAX_OF_OTHERS, Value, expiry_key, expiry_value, string_of};
+use super::record::{Kind, MAX_OF_OTHERS, Value, expiry_key, expiry_value, head_len, string_of};
 use super::spaces::Space;
 use super::tx::{Range, Tx};
 use crate::error::{CommandError, Outcome};
@@ -154,10 +154,9 @@ impl Tx<'_> {
         match self.string_within(key, MAX_OF_OTHERS, |bytes, _| f(bytes))? {
             None => Ok(None),
             Some(Ok(answer)) => Ok(Some(Ok(answer))),
-            // Its tag, which is not read, may be that of an item.
             Some(Err(_)) if self.data().any_items() => {
-                let len = self.string_with(key, |bytes, _| bytes.len() as u64)?;
-                Ok(len.map(Err))
+                let first = self.first_byte(Space::Keys(self.db), key)?;
+                Ok(first.map(|(tag, len)| Err(len.saturating_sub(head_len(tag)))))
             }
             // The tag is a byte.
             Some(Err(longer)) => Ok(Some(Err(longer.len - 1))),

@@ -144,8 +144,10 @@ impl Items {
                 }
                 Some(Err(e)) => return (None, Err(e)),
             };
-            let old = entry.and_then(|entry| self.item(entry, now).ok());
-            before = old.map_or(0, |item| item.cas);
+            if self.lru.is_some() {
+                let old = entry.and_then(|entry| self.item(entry, now).ok());
+                before = old.map_or(0, |item| item.cas);
+            }
             let (change, answer) = f(item);
             noted = change;
             if reserved.is_err() && matches!(noted, Change::Store(_) | Change::Alter(_)) {
@@ -406,7 +408,10 @@ impl Items {
             let mut digits = value.to_string();
             if digits.len() <= old.value.len() {
                 // A number that gets shorter keeps its length: memcached changes it in its place.
-                digits.push_str(&" ".repeat(old.value.len() - digits.len()));
+                // To Redis it would be none any more.
+                if self.are_apart() {
+                    digits.push_str(&" ".repeat(old.value.len() - digits.len()));
+                }
                 let new = Item {
                     cas,
                     expires_at,

@@ -2,7 +2,8 @@
 //!
 //! A flush is one small record: items with a lower cas than its own are gone from then on, however
 //! many there are. The sweeper deletes their records afterwards. A flush with a delay is noted, and
-//! done before the first command after that time.
+//! done before the first command after that time. In a database it deletes everything, when it is
+//! due.
 
 use super::place::Place;
 use super::{Item, ItemError, Items, number};
@@ -50,15 +51,22 @@ struct Sweep {
 }
 
 impl Flushes {
-    pub fn decode(record: Option<&[u8]>) -> Self {
+    pub fn decode(record: Option<&[u8]>, place: &Place) -> Self {
         let record = record.unwrap_or_default();
         let before = number(record);
         let swept = record.get(16).is_none_or(|swept| *swept != 0);
+        let mut due = number(record.get(8..).unwrap_or_default());
+        if due != 0 && record.get(17).copied().unwrap_or(0) != place.number() {
+            tracing::warn!(
+                "a flush_all was to come for items in another place: memcached-database was changed; it is dropped"
+            );
+            due = 0;
+        }
         Self {
             before: AtomicU64::new(before),
             before_of_changes: AtomicU64::new(before),
             changes: RwLock::default(),
-            due: AtomicU64::new(number(record.get(8..).unwrap_or_default())),
+            due: AtomicU64::new(due),
             sweep: Mutex::new(Sweep {
                 done: before == 0 || swept,
                 from: 0,
@@ -133,7 +141,7 @@ impl Items {
     ///
     /// # Errors
     /// [`ItemError`]
-    pub(super) fn flush_if_due(&self) -> Result<(), ItemError> {
+    pub(crate) fn flush_if_due(&self) -> Result<(), ItemError> {
         let is_due = || {
             let due = self.flushes.due();
             due != 0 && due <= self.now()
@@ -155,6 +163,7 @@ impl Items {
         let mut record = before.to_be_bytes().to_vec();
         record.extend_from_slice(&due.to_be_bytes());
         record.push(u8::from(swept));
+        record.push(self.place.number());
         let put = self.data.writer().put(&self.state, FLUSH_KEY, &record);
         self.data.note_write(&put);
         put
@@ -162,11 +171,17 @@ impl Items {
 
     fn flush_now(&self, sweep: &mut Sweep) -> Result<(), ItemError> {
         if let Place::Database(db) = self.place {
-            // What is stored after it was not there when it was due: no crash may do it again.
             self.clear_database(db, || {
-                Ok(self.put_flush(self.flushes.before(), 0, sweep.done)?)
+                if self.flushes.due() == 0 {
+                    return Ok(());
+                }
+                // What was deleted makes room once that is durable.
+                self.data.settle(self.data.applied())?;
+                // What is stored from here on was not there when it was due.
+                self.put_flush(self.flushes.before(), 0, sweep.done)?;
+                self.flushes.set_due(0);
+                Ok(())
             })?;
-            self.flushes.set_due(0);
             return Ok(self.data.settle(self.data.applied())?);
         }
         self.reserve()?;
@@ -206,6 +221,11 @@ impl Items {
     /// # Errors
     /// [`CommandError`]; what was deleted stays deleted.
     pub(crate) fn sweep(&self) -> Result<bool, CommandError> {
+        if !self.are_apart() {
+            // Redis clients see it, too: it waits for no command.
+            let flushed = self.flush_if_due();
+            flushed.map_err(|e| CommandError::reply(e.to_string()))?;
+        }
         let evicts = self.make_room()?;
         if evicts {
             self.data.settle(self.data.applied())?;

@@ -5,7 +5,8 @@
 //! keyspace "memcached-state"   "format" --> version of all this (4 bytes)
 //!                              "cas"    --> no item has a higher cas (8 bytes)
 //!                              "flush"  --> items with a lower cas are flushed (8), when the next flush is due in ms since
-//!                                           1970 (8, 0: none), none of those flushed is left (1)
+//!                                           1970 (8, 0: none), none of those flushed is left (1), what it flushes (1):
+//!                                           0 for the keyspace, 1 + N for database N
 //! ```
 //!
 //! All numbers are big-endian.
@@ -43,7 +44,7 @@ pub use record::Item;
 pub use seen::Use;
 
 use crate::config::Settings;
-use crate::data::spaces::{DATABASES, Space};
+use crate::data::spaces::{DATABASES, ITEMS_STATE, Space};
 use crate::data::tx::SHORT_WORK;
 use crate::data::{Data, DataError, Reads};
 use crate::table::add;
@@ -60,7 +61,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The keyspaces of items and of what the server notes about them.
-pub const KEYSPACES: [&str; 2] = ["memcached", "memcached-state"];
+pub const KEYSPACES: [&str; 2] = ["memcached", ITEMS_STATE];
 const FORMAT_KEY: &[u8] = b"format";
 const CAS_KEY: &[u8] = b"cas";
 /// The version of what is stored: the one that this build writes, and the only one that it reads.
@@ -150,14 +151,12 @@ fn highest_cas(data: &Data, own: &Keyspace) -> Result<u64, ReadError> {
         highest = Item::decode(entry).map_or(highest, |item| highest.max(item.cas));
         ControlFlow::Continue(())
     })?;
-    if data.any_items() {
-        for db in 0..DATABASES {
-            let keyspace = data.keyspace(Space::Keys(db), data.order());
-            snapshot.scan::<&[u8]>(keyspace, whole, |_, entry| {
-                highest = highest.max(place::counted_cas(entry));
-                ControlFlow::Continue(())
-            })?;
-        }
+    for db in 0..DATABASES {
+        let keyspace = data.keyspace(Space::Keys(db), data.order());
+        snapshot.scan::<&[u8]>(keyspace, whole, |_, entry| {
+            highest = highest.max(place::counted_cas(entry));
+            ControlFlow::Continue(())
+        })?;
     }
     Ok(highest)
 }
@@ -180,7 +179,12 @@ impl Items {
             }
             None => store.put(&state, FORMAT_KEY, &FORMAT.to_be_bytes())?,
         }
-        let flushes = Flushes::decode(get(flush::FLUSH_KEY)?.as_deref());
+        data.expect_items();
+        let place = match settings.memcached_database {
+            None => Place::Own(keyspace.clone()),
+            Some(db) => Place::Database(db),
+        };
+        let flushes = Flushes::decode(get(flush::FLUSH_KEY)?.as_deref(), &place);
         let reserved = match get(CAS_KEY)? {
             Some(record) => number(&record),
             // There was none yet, or a repair could not save it.
@@ -192,13 +196,6 @@ impl Items {
             item: settings.memcached_item_size,
             key: settings.memcached_max_key,
             memory,
-        };
-        let place = match settings.memcached_database {
-            None => Place::Own(keyspace),
-            Some(db) => {
-                data.expect_items()?;
-                Place::Database(db)
-            }
         };
         let items = Self {
             place,
@@ -347,7 +344,7 @@ impl Items {
         flushed: u64,
     ) -> Result<Result<Item<'a>, Gone>, ItemError> {
         let item = self.item(entry, now)?;
-        Ok(if self.flushes_by_number() && item.cas < flushed {
+        Ok(if self.are_apart() && item.cas < flushed {
             Err(Gone::Flushed)
         } else if item.expires_at.is_some_and(|at| at <= now) {
             Err(Gone::Expired)

@@ -29,6 +29,16 @@ pub(super) enum Place {
     Database(usize),
 }
 
+impl Place {
+    /// Returns its number in the record of a flush.
+    pub fn number(&self) -> u8 {
+        match self {
+            Self::Own(_) => 0,
+            Self::Database(db) => 1 + *db as u8,
+        }
+    }
+}
+
 impl From<CommandError> for ItemError {
     fn from(error: CommandError) -> Self {
         match error {
@@ -39,11 +49,14 @@ impl From<CommandError> for ItemError {
     }
 }
 
-/// Returns the cas of a string that no memcached client has stored. It is in the upper half, where
-/// no number that is counted comes to.
+/// Numbers from here on are hashes: none that is counted comes to it. Clients may read a cas as a
+/// signed number.
+const HASHES: u64 = 1 << 62;
+
+/// Returns the cas of a string that no memcached client has stored.
 fn cas_of(value: &[u8]) -> u64 {
     let hash = RandomState::with_seeds(1, 2, 3, 4).hash_one(value);
-    hash | 1 << 63
+    HASHES | hash >> 2
 }
 
 /// Returns the item in a record of a database.
@@ -78,10 +91,9 @@ fn in_database(entry: Entry<'_>) -> Result<Item<'_>, CommandError> {
 /// Returns the cas of a record of a database that was counted; 0 if it has none.
 pub(super) fn counted_cas(entry: Entry<'_>) -> u64 {
     let is_item = entry.value.first() == Some(&ITEM);
-    is_item
-        .then(|| in_database(entry).ok())
-        .flatten()
-        .map_or(0, |item| item.cas)
+    let item = is_item.then(|| in_database(entry).ok()).flatten();
+    let cas = item.map_or(0, |item| item.cas);
+    if cas < HASHES { cas } else { 0 }
 }
 
 /// The locks of keys of a database. Waits where no other connection does.
@@ -103,8 +115,8 @@ impl Items {
         }
     }
 
-    /// Returns true if a `flush_all` makes items flushed by their numbers.
-    pub(super) fn flushes_by_number(&self) -> bool {
+    /// Returns true if they are in a keyspace of their own.
+    pub(super) fn are_apart(&self) -> bool {
         matches!(self.place, Place::Own(_))
     }
 
@@ -165,8 +177,24 @@ impl Items {
             }
             Place::Database(db) => *db,
         };
+        let mut run = |short| self.update_in(db, short, key, &mut decide);
+        match run(Some(SHORT_WORK)) {
+            // A long value is changed where other connections do not wait.
+            Err(CommandError::Long) => Ok(tokio::task::block_in_place(|| run(None))?),
+            done => Ok(done?),
+        }
+    }
+
+    fn update_in<R>(
+        &self,
+        db: usize,
+        short: Option<usize>,
+        key: &[u8],
+        decide: &mut impl FnMut(Option<Entry<'_>>) -> (Option<Option<Record>>, R),
+    ) -> Result<R, CommandError> {
         let _held = lock(&self.data, db, &[key]);
         let (answer, put) = self.data.transact(db, |tx| {
+            tx.short = short;
             let found = tx.get_with(Space::Keys(db), key, |entry| decide(Some(entry)))?;
             let (change, answer) = found.unwrap_or_else(|| decide(None));
             match change {
@@ -238,6 +266,10 @@ impl Items {
             let found = match store.get_within(keyspace, key, SHORT_WORK as u64, copy)? {
                 None => None,
                 Some(Ok(found)) => Some(found),
+                // No memcached client has stored it.
+                Some(Err(longer)) if longer.len > self.limits.item as u64 => {
+                    return Err(ItemError::Database("object too large for cache".into()));
+                }
                 // A long value is read where other connections do not wait.
                 Some(Err(_longer)) => {
                     tokio::task::block_in_place(|| store.get_with(keyspace, key, copy))?

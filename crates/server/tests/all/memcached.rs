@@ -2,7 +2,7 @@
 //! eviction by the server's budget, limits.
 
 use crate::live::process::Process;
-use crate::live::{Live, connect, same, settings, store};
+use crate::live::{Live, connect, same, settings};
 use bristlecone_pmem::MediumKind;
 use bristlecone_server::Running;
 use bristlecone_server::config::{Allowed, Settings};
@@ -146,6 +146,13 @@ fn items_in_a_database_are_its_strings() {
         same(&redis.call("INCR n"), ":9\n");
         same(&redis.call("MGET a n none"), "*3\n$1\nx\n$1\n9\n$-1\n");
         client.says("incr n 3|get n", "12|VALUE n 0 2|12|END");
+        client.says("decr n 4", "8");
+        same(&redis.call("INCRBY n 4"), ":12\n");
+        let all = "*8\n$1\na\n$1\nx\n$4\ngone\n$1\ng\n$4\nlong\n$5000\n";
+        same(
+            &redis.call("BC.RANGE - + WITHVALUES"),
+            &format!("{all}{long}\n$1\nn\n$2\n12\n"),
+        );
         client.says("delete gone", "DELETED");
         same(&redis.call("EXISTS gone"), ":0\n");
 
@@ -154,6 +161,7 @@ fn items_in_a_database_are_its_strings() {
         same(&redis.call("PEXPIRE a 100000"), ":1\n");
         same(&redis.call("RENAME a b"), "+OK\n");
         same(&redis.call("COPY b c"), ":1\n");
+        same(&redis.call("GETEX b EX 100"), "$1\nx\n");
         client.says("get a b c", "VALUE b 7 1|x|VALUE c 7 1|x|END");
         client.says("mg b t c", &format!("HD t100 c{cas}"));
         same(&redis.call("APPEND c y"), ":2\n");
@@ -165,12 +173,21 @@ fn items_in_a_database_are_its_strings() {
         // The number of what Redis wrote is that of its value.
         same(&redis.call("SET plain one"), "+OK\n");
         let one = client.cas("plain");
-        assert!(one > u64::MAX / 2 && one == client.cas("plain"));
+        assert!(one >> 62 == 1 && one == client.cas("plain"));
         same(&redis.call("SET plain two"), "+OK\n");
         client.says(&format!("cas plain 0 0 1 {one}|x"), "EXISTS");
         let two = client.cas("plain");
         client.says(&format!("cas plain 4 0 1 {two}|x"), "STORED");
         client.says("get plain", "VALUE plain 4 1|x|END");
+
+        // One that is longer than items are.
+        same(&redis.call("SETRANGE longer 2000000 x"), ":2000001\n");
+        client.says("get longer", "SERVER_ERROR object too large for cache");
+        client.says("append longer 0 0 1|y", "NOT_STORED");
+        client.says("touch longer 100", "TOUCHED");
+        same(&redis.call("STRLEN longer"), ":2000001\n");
+        same(&redis.call("GETRANGE longer -2 -1"), "$2\n\0x\n");
+        client.says("delete longer", "DELETED");
 
         // Other types are left alone, and what has expired is nothing.
         same(&redis.call("RPUSH list a b"), ":2\n");
@@ -252,8 +269,39 @@ fn a_flush_of_a_database_is_done_when_it_is_due() {
         "debugtime 101|set c 0 0 1|3|get a b c",
         "OK|STORED|VALUE c 0 1|3|END",
     );
-    live.reopen(settings);
-    Client::of(&live).says("debugtime 101|get c", "OK|VALUE c 0 1|3|END");
+    live.reopen(settings.clone());
+    let mut client = Client::of(&live);
+    client.says("debugtime 101|get c", "OK|VALUE c 0 1|3|END");
+
+    // Also if no memcached client comes any more.
+    client.says("flush_all 1|quit", "OK");
+    let mut redis = live.client();
+    same(&redis.call("SELECT 3"), "+OK\n");
+    let until = Instant::now() + Duration::from_secs(30);
+    while redis.call("DBSIZE") != ":0\r\n" {
+        assert!(Instant::now() < until, "nothing was flushed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // And nowhere else.
+    let mut client = Client::of(&live);
+    client.says("set d 0 0 1|4|flush_all 1", "STORED|OK");
+    same(&redis.call("SELECT 4"), "+OK\n");
+    same(&redis.call("SET e 5"), "+OK\n");
+    live.reopen(Settings {
+        memcached_database: Some(4),
+        ..settings.clone()
+    });
+    let mut client = Client::of(&live);
+    client.says("debugtime 101|get e", "OK|VALUE e 0 1|5|END");
+    live.reopen(Settings {
+        memcached_database: None,
+        ..settings
+    });
+    let mut client = Client::of(&live);
+    client.says(
+        "set f 0 0 1|6|debugtime 101|get f",
+        "STORED|OK|VALUE f 0 1|6|END",
+    );
 }
 
 #[test]
@@ -262,9 +310,7 @@ fn items_in_a_database_are_not_evicted() {
         memcached_memory: Share::Bytes(1 << 20),
         ..in_a_database()
     };
-    let dir = tempfile::tempdir().unwrap();
-    let store = store(&dir.path().join("pool"), MediumKind::Mapped);
-    let refused = Running::start(store, settings).map(drop).unwrap_err();
+    let refused = Running::check(&settings).unwrap_err();
     assert!(refused.is_wrong_setting(), "{refused}");
     let text = refused.to_string();
     assert!(text.contains("memcached-memory 1048576") && text.contains("memcached-database 3"));
