@@ -21,8 +21,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// What each keyspace has: keys, values and expiries.
+/// What each keyspace has: keys, values, brief ones, and expiries.
 type Content = BTreeMap<String, BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>>;
+
+/// A value, or the length and the checksum of a long one.
+fn brief(value: &[u8]) -> Vec<u8> {
+    if value.len() <= 1 << 20 {
+        return value.to_vec();
+    }
+    format!("{} bytes, {:x}", value.len(), crc32c::crc32c(value)).into_bytes()
+}
 
 fn content<M: bristlecone_pmem::Media>(store: &Store<M>) -> Content {
     let snapshot = store.snapshot();
@@ -30,13 +38,7 @@ fn content<M: bristlecone_pmem::Media>(store: &Store<M>) -> Content {
     for keyspace in snapshot.keyspaces().unwrap() {
         let there = all.entry(keyspace.name().to_owned()).or_default();
         let visit = |key: &[u8], entry: bristlecone_store::Entry<'_>| {
-            let value = match entry.value {
-                long if long.len() > 1 << 20 => {
-                    format!("{} bytes, {:x}", long.len(), crc32c::crc32c(long)).into_bytes()
-                }
-                short => short.to_vec(),
-            };
-            there.insert(key.to_vec(), (value, entry.expires_at));
+            there.insert(key.to_vec(), (brief(entry.value), entry.expires_at));
             std::ops::ControlFlow::Continue(())
         };
         snapshot.scan::<Vec<u8>>(&keyspace, .., visit).unwrap();
