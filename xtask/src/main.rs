@@ -66,6 +66,9 @@ enum Chore {
         /// The folder of `bristlecone` and `bristlecone-lab` [default: builds them].
         #[arg(long, value_name = "DIR")]
         programs: Option<PathBuf>,
+        /// The workspace's programs and examples are all there: blocks run them instead of cargo.
+        #[arg(long, requires = "programs")]
+        built: bool,
         /// Only these documents, as paths from the repository's root [default: README.md and every
         /// page].
         documents: Vec<String>,
@@ -161,9 +164,10 @@ fn main() -> ExitCode {
         } => readme::list(&documents),
         Chore::Readme {
             programs,
+            built,
             documents,
             ..
-        } => readme::run(programs.as_deref(), &documents),
+        } => readme::run(programs.as_deref(), built, &documents),
         Chore::Layers => layers::run(),
         Chore::References => references::run(),
         #[cfg(feature = "public-api")]

@@ -9,6 +9,9 @@
 //! | `sh checkout` | runs in the repository's root |
 //! | `sh ci` | each line must stand in `.ci/run`, which runs it |
 //! | anything else | not a command |
+//!
+//! Where the workspace was built before, what `cargo run` of a block would build another time, with
+//! other features, need not be: see [`with_what_is_built`].
 
 use crate::book;
 use crate::tools::{self, Outcome, say};
@@ -139,14 +142,52 @@ pub fn list(named: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Runs them, with the commands in the folder `programs`, or with those that it builds.
-pub fn run(programs: Option<&Path>, named: &[String]) -> Outcome {
+/// Returns a block's text with what is in the folder `programs` in the place of `cargo run`, and with
+/// a check in the place of `cargo build`.
+fn with_what_is_built(text: &str, programs: &Path) -> Outcome<String> {
+    let mut built = String::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let line = match words[..] {
+            ["cargo", "run", "--release", "--", ..] => {
+                format!("bristlecone {}", words[4..].join(" "))
+            }
+            ["cargo", "run", "--release", "-p", _, "--example", example] => programs
+                .join("examples")
+                .join(example)
+                .display()
+                .to_string(),
+            ["cargo", "build", "--release", ..] => "cargo check --quiet".to_owned(),
+            ["cargo", ..] => {
+                return Err(format!(
+                    "`{line}`: nothing is built in its place; leave out --built"
+                ));
+            }
+            _ => line.to_owned(),
+        };
+        built.push_str(&line);
+        built.push('\n');
+    }
+    Ok(built)
+}
+
+/// Runs them, with the commands in the folder `programs`, or with those that it builds. `built`:
+/// programs and examples are all there.
+pub fn run(programs: Option<&Path>, built: bool, named: &[String]) -> Outcome {
     let root = tools::root();
-    let documents = documents(&root, named)?;
+    let mut documents = documents(&root, named)?;
     let programs = match programs {
         Some(programs) => std::path::absolute(programs).map_err(|e| e.to_string())?,
         None => build(&documents)?,
     };
+    if built {
+        let blocks = documents
+            .iter_mut()
+            .flat_map(|document| &mut document.blocks);
+        for block in blocks.filter(|block| block.place == Place::Checkout) {
+            block.text = with_what_is_built(&block.text, &programs)?;
+        }
+    }
     let path = std::env::join_paths(std::iter::once(programs).chain(std::env::split_paths(
         &std::env::var_os("PATH").unwrap_or_default(),
     )))
@@ -157,8 +198,13 @@ pub fn run(programs: Option<&Path>, named: &[String]) -> Outcome {
         document.run(&root, &path, &ci)?;
         ran += document.blocks.len();
     }
+    let how = if built {
+        "with what was built before"
+    } else {
+        "as they are written"
+    };
     println!(
-        "{ran} shell blocks of {} documents ran as they are written",
+        "{ran} shell blocks of {} documents ran {how}",
         documents.len()
     );
     Ok(())
@@ -249,6 +295,17 @@ mod tests {
                 block(Place::Ci, 13, "four # why\n"),
             ]
         );
+    }
+
+    #[test]
+    fn what_is_built_takes_the_place_of_cargo() {
+        let with = |text| with_what_is_built(text, Path::new("/built"));
+        let text = "cargo run --release -- demo\ncargo build --release   # why\nls\n";
+        let expected = "bristlecone demo\ncargo check --quiet\nls\n";
+        assert_eq!(with(text).as_deref(), Ok(expected));
+        let example = "cargo run --release -p bristlecone --example queue";
+        assert_eq!(with(example).as_deref(), Ok("/built/examples/queue\n"));
+        assert!(with("cargo bench\n").is_err_and(|e| e.contains("cargo bench")));
     }
 
     #[test]

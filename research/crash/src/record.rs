@@ -282,12 +282,19 @@ fn take(sim: &Simulation, events: &mut Vec<Event>) {
 
 /// Returns the instruction sites in a trace.
 pub(crate) fn sites_of(events: &[Event]) -> BTreeSet<Site> {
-    // Most events repeat a few places, which are compared by address first.
-    let mut seen = HashSet::new();
+    // Most events repeat the place of the one before, and the others a few places, which are
+    // compared by address first.
+    let (mut last, mut seen) = (None, HashSet::new());
     events
         .iter()
         .filter_map(|event| Some((event.site, SiteKind::of(&event.kind)?)))
-        .filter(|(at, kind)| seen.insert((std::ptr::from_ref(*at), *kind)))
+        .filter(|(at, kind)| {
+            let place = Some((std::ptr::from_ref(*at), *kind));
+            last != place && {
+                last = place;
+                place.is_some_and(|place| seen.insert(place))
+            }
+        })
         .map(|(at, kind)| Site::new(at, kind))
         .collect()
 }

@@ -1,6 +1,7 @@
 //! The explorer on structures that are known to be right, and on variants that are each wrong in
 //! one way. It raises no false alarm, and reports each flaw exactly as the table of flaws says.
 
+use crate::common::SHARE;
 use bristlecone_crash::concurrent::{self, ConcurrentOptions};
 use bristlecone_crash::explore::{Options, explore};
 use bristlecone_crash::record::{Mutation, record};
@@ -21,7 +22,7 @@ fn reports(
 ) -> BTreeMap<FaultKind, String> {
     let (mut found, mut images) = (BTreeMap::new(), 0);
     for kind in Kind::ALL {
-        for seed in 0..2 {
+        for seed in 0..2 / SHARE {
             let workload = Workload::generate(kind, 12, seed, subject);
             let recording = record(subject, &workload, &Mutation::default())
                 .unwrap_or_else(|fault| panic!("{}: {fault}", subject.name()));
