@@ -142,8 +142,8 @@ pub fn list(named: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Returns a block's text with what is in the folder `programs` in the place of `cargo run`, and with
-/// a check in the place of `cargo build`.
+/// Returns a block's text with what is in the folder `programs` in the place of `cargo run`, and
+/// with a check in the place of `cargo build`.
 fn with_what_is_built(text: &str, programs: &Path) -> Outcome<String> {
     let mut built = String::new();
     for line in text.lines() {

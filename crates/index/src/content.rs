@@ -74,8 +74,8 @@ fn word(sum: u32) -> u64 {
     u64::from(sum) | u64::from(!sum) << 32
 }
 
-/// Leaves the sum of `index`, which is being closed and whose changes are all durable. Nothing is
-/// left if some of it cannot be read.
+/// Leaves the sum of `index`, which is being closed and whose changes are all durable. The caller
+/// fences it. Nothing is left if some of it cannot be read.
 pub fn seal<K, V, M: Media>(root: &Root<M>, index: &impl OrderedIndex<K, V>)
 where
     K: StoredKey + ?Sized,
@@ -85,9 +85,26 @@ where
         return;
     }
     if let Ok(sum) = sum(index) {
-        // PERSIST: (in `publish`) the sum; nothing is changed after it.
-        root.word(WORD).publish(root.pool().pm(), word(sum));
+        let (pm, cell) = (root.pool().pm(), root.word(WORD));
+        // ORDERING: Relaxed; the index is being closed, and nobody else has it.
+        cell.store(pm, word(sum), Ordering::Relaxed);
+        // PERSIST: the sum. The caller fences it, as with what else it leaves, before the pool says
+        // that it was closed cleanly.
+        pm.flush_of(cell);
     }
+}
+
+/// Returns true if the last close has left a sum, and no opening has taken it away yet. `None`:
+/// indexes of this kind leave none. Reads only; the explorer asks whether a close was durable.
+#[must_use]
+pub fn is_sealed<M: Media>(root: &Root<M>) -> Option<bool> {
+    let pm = root.pool().pm();
+    // ORDERING: Relaxed (both); nobody has the index open.
+    let version = link::checked(root.word(VERSION).load(pm, Ordering::Relaxed));
+    let closed = root.word(WORD).load(pm, Ordering::Relaxed);
+    version
+        .is_ok_and(|version| version == FORMAT)
+        .then_some(closed != 0)
 }
 
 /// Compares `index`, which was just opened and recovered, with the sum of the last close, and takes

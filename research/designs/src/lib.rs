@@ -35,6 +35,8 @@ pub use bristlecone_index::{
 };
 use bristlecone_index::{common, content, link, range, saved, threads};
 
+pub use bristlecone_index::content::is_sealed;
+
 pub use bristlecone_index::{
     BulkLoad, DurableIndex, Fill, Hint, IndexStats, InsertError, KeyRepr, LbOptions, LbTree,
     LeafOptions, MAX_KEY, MAX_VALUE, OrderedIndex, RecoveryReport, RemoveError, Repr, ReverseScan,

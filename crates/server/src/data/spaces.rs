@@ -82,8 +82,8 @@ pub(crate) struct Orphans {
 
 /// The keyspace of the order's record.
 pub const ORDER_KEYSPACE: &str = "databases";
-/// The keyspace of what the server notes about items of memcached clients: without it, none has ever
-/// been stored.
+/// The keyspace of what the server notes about items of memcached clients: without it, none has
+/// ever been stored.
 pub(crate) const ITEMS_STATE: &str = "memcached-state";
 /// The key of the order's record.
 pub const ORDER_KEY: &[u8] = b"order";

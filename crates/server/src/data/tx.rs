@@ -357,7 +357,8 @@ impl<'d> Tx<'d> {
         Ok(found)
     }
 
-    /// Returns the first byte of a record and its length, mostly without reading more of a long one.
+    /// Returns the first byte of a record and its length, mostly without reading more of a long
+    /// one.
     ///
     /// # Errors
     /// [`CommandError::Read`]

@@ -335,8 +335,8 @@ impl Items {
         self.numbers.last.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Returns the item of a record, or why it is not there. Items with a lower cas than `flushed` are
-    /// flushed.
+    /// Returns the item of a record, or why it is not there. Items with a lower cas than `flushed`
+    /// are flushed.
     fn living<'a>(
         &self,
         entry: Entry<'a>,

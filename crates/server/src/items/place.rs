@@ -250,8 +250,8 @@ impl Items {
         Ok(())
     }
 
-    /// Calls `f` with a copy of the item of a key in a database, if it is there: only afterwards it is
-    /// known that databases were not swapped meanwhile.
+    /// Calls `f` with a copy of the item of a key in a database, if it is there: only afterwards it
+    /// is known that databases were not swapped meanwhile.
     pub(super) fn read_copy<R>(
         &self,
         now: u64,

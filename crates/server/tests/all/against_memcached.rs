@@ -184,8 +184,8 @@ fn ours() -> Live {
 }
 
 /// Compares with fresh servers, and again if they differ. What memcached replies depends now and
-/// then on when it reads and sends: its clock ticks once a second, and a number whose reply is still
-/// being sent is not changed in its place. A fault of ours comes again.
+/// then on when it reads and sends: its clock ticks once a second, and a number whose reply is
+/// still being sent is not changed in its place. A fault of ours comes again.
 fn compared(compare: impl Fn()) {
     for left in (0..8).rev() {
         match catch_unwind(AssertUnwindSafe(&compare)) {

@@ -21,6 +21,7 @@ mod kill;
 mod live;
 mod long_commands;
 mod memcached;
+mod memcached_database;
 mod redis_rs;
 mod tls;
 mod users;

@@ -26,7 +26,7 @@ use bristlecone_designs::engines::{Compiled, Engine, Maker};
 use bristlecone_designs::index::Direction;
 use bristlecone_designs::lstree::LsOptions;
 use bristlecone_designs::{
-    BTreeOptions, FastFairOptions, InsertError, LbOptions, TreeError, UpdateError,
+    BTreeOptions, FastFairOptions, InsertError, LbOptions, TreeError, UpdateError, is_sealed,
 };
 use bristlecone_pmem::Pool;
 use bristlecone_pmem::media::Sim;
@@ -201,6 +201,14 @@ impl<K: Numbered + ?Sized> Subject for IndexSubject<K> {
         let Some(pool) = super::open_pool()? else {
             return Ok(Opened::Absent);
         };
+        let root = pool.info().was_clean.then(|| pool.open_root(ROOT, None));
+        let sealed = root.and_then(Result::ok).and_then(|root| is_sealed(&root));
+        if sealed == Some(false) {
+            return Err(Fault::new(
+                FaultKind::Lost,
+                "closed cleanly, but the sum of its content was not there",
+            ));
+        }
         match self.maker.open(&pool, ROOT) {
             // A clean close must leave a durable snapshot.
             Ok(index)

@@ -190,6 +190,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media, T: Towers<M>> SkipList<K, 
             return Ok(());
         }
         content::seal::<K, V, M>(&self.root, self);
+        // PERSIST: the sum, before the pool says that it was closed cleanly.
+        self.pm().fence();
         self.pm().commit()
     }
 }

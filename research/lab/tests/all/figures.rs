@@ -165,8 +165,8 @@ fn redis_is_there() -> bool {
     there
 }
 
-/// Every figure that can be measured here is. Whether its claims hold depends on the scale and on the
-/// machine. `same_everywhere` makes the others.
+/// Every figure that can be measured here is. Whether its claims hold depends on the scale and on
+/// the machine. `same_everywhere` makes the others.
 #[test]
 fn every_figure_of_the_host_can_be_had() {
     for entry in ALL.iter().filter(|entry| entry.on.contains(&On::Host)) {

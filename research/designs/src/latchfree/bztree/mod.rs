@@ -479,6 +479,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> BzTree<K, V, M> {
         self.blocks.give_back_empty();
         if let Some(root) = self.root.take() {
             content::seal::<K, V, M>(&root, self);
+            // PERSIST: the sum, before the pool says that it was closed cleanly.
+            self.pm().fence();
         }
         self.pm().commit()
     }

@@ -348,6 +348,8 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             return Ok(());
         }
         content::seal::<K, V, M>(&root, self);
+        // PERSIST: the sum, before the pool says that it was closed cleanly.
+        self.pm().fence();
         self.pm().commit()
     }
 
