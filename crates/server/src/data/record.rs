@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 const LARGE: u8 = 0x80;
 /// The tag of a string that a memcached client has stored, as an item.
 pub(crate) const ITEM: u8 = 0x40 | STRING;
-/// What such a record has between its tag and the string.
+/// The head of such a record, between its tag and the string: flags, cas, marks.
 pub(crate) type ItemHead = [u8; 13];
 /// The longest small collection in a record, in bytes, without the tag.
 pub(crate) const MAX_BODY: usize = 4 << 10;
@@ -83,7 +83,7 @@ pub struct Value {
     /// The data of its kind in the record: the whole value of a small one, or the head of a large
     /// one.
     pub body: Vec<u8>,
-    /// What a memcached client has stored with it.
+    /// The head of a string that a memcached client has stored.
     pub(crate) item: Option<ItemHead>,
 }
 

@@ -175,9 +175,9 @@ impl Items {
                 if self.flushes.due() == 0 {
                     return Ok(());
                 }
-                // What was deleted makes room once that is durable.
+                // Deletions free their space once they are durable.
                 self.data.settle(self.data.applied())?;
-                // What is stored from here on was not there when it was due.
+                // The locks are still held: no later store can be flushed again after a crash.
                 self.put_flush(self.flushes.before(), 0, sweep.done)?;
                 self.flushes.set_due(0);
                 Ok(())

@@ -125,7 +125,7 @@ impl Items {
         match self.place {
             Place::Own(_) => Item::decode(entry).map_err(|_| ItemError::Damaged),
             Place::Database(_) => match Value::head(&entry) {
-                // What has expired is nothing, whatever it was.
+                // An expired value of any type counts as an expired item.
                 Ok(head) if !head.lives(now) => Ok(Item {
                     flags: 0,
                     cas: 0,

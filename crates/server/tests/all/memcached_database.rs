@@ -48,7 +48,7 @@ fn items_in_a_database_are_its_strings() {
         client.says("delete gone", "DELETED");
         same(&redis.call("EXISTS gone"), ":0\n");
 
-        // What keeps the value keeps the flags, and the number.
+        // Commands that keep the value keep the flags and the cas.
         let cas = client.cas("a");
         same(&redis.call("PEXPIRE a 100000"), ":1\n");
         same(&redis.call("RENAME a b"), "+OK\n");
@@ -62,7 +62,7 @@ fn items_in_a_database_are_its_strings() {
         client.says("touch b 5", "TOUCHED");
         same(&redis.call("TTL b"), ":5\n");
 
-        // The number of what Redis wrote is that of its value.
+        // A string that Redis wrote has a hash of its value as its cas.
         same(&redis.call("SET plain one"), "+OK\n");
         let one = client.cas("plain");
         assert!(one >> 62 == 1 && one == client.cas("plain"));
@@ -72,7 +72,7 @@ fn items_in_a_database_are_its_strings() {
         client.says(&format!("cas plain 4 0 1 {two}|x"), "STORED");
         client.says("get plain", "VALUE plain 4 1|x|END");
 
-        // One that is longer than items are.
+        // A string that exceeds the size of items.
         same(&redis.call("SETRANGE longer 2000000 x"), ":2000001\n");
         client.says("get longer", "SERVER_ERROR object too large for cache");
         client.says("append longer 0 0 1|y", "NOT_STORED");
@@ -81,7 +81,7 @@ fn items_in_a_database_are_its_strings() {
         same(&redis.call("GETRANGE longer -2 -1"), "$2\n\0x\n");
         client.says("delete longer", "DELETED");
 
-        // Other types are left alone, and what has expired is nothing.
+        // Commands refuse other types, until those expire.
         same(&redis.call("RPUSH list a b"), ":2\n");
         for command in [
             "get list",
@@ -92,7 +92,7 @@ fn items_in_a_database_are_its_strings() {
         ] {
             client.says(command, WRONG);
         }
-        // One of them keeps the others of its pipeline from nothing.
+        // The other stores of the pipeline go through.
         client.says(
             "set p 0 0 1|1|set list 0 0 1|2|set q 0 0 1|3|get p q",
             &format!("STORED|{WRONG}|STORED|VALUE p 0 1|1|VALUE q 0 1|3|END"),

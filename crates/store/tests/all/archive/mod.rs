@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// What each keyspace has: keys, values, brief ones, and expiries.
+/// The keys of each keyspace, with their values, as [`brief`] returns them, and expiries.
 type Content = BTreeMap<String, BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>>;
 
 /// A value, or the length and the checksum of a long one.
