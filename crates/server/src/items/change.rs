@@ -4,6 +4,7 @@ use super::record::{BINARY, Record, STALE, WON, size};
 use super::{Item, ItemError, Items};
 use crate::parse::c_number::unsigned;
 use crate::table::add;
+use bristlecone_store::Update;
 
 /// The longest batch of stores that is one commit, in bytes.
 pub(crate) const MAX_BATCH_BYTES: usize = 1 << 20;
@@ -142,7 +143,7 @@ impl Items {
                     gone = Some(why);
                     None
                 }
-                Some(Err(e)) => return (None, Err(e)),
+                Some(Err(e)) => return (Update::Keep, Err(e)),
             };
             if self.lru.is_some() {
                 let old = entry.and_then(|entry| self.item(entry, now).ok());
@@ -151,13 +152,16 @@ impl Items {
             let (change, answer) = f(item);
             noted = change;
             if reserved.is_err() && matches!(noted, Change::Store(_) | Change::Alter(_)) {
-                return (None, Ok(None));
+                return (Update::Keep, Ok(None));
             }
             let update = match &mut noted {
-                Change::Keep if gone.is_some() => Some(None),
-                Change::Keep => None,
-                Change::Store(record) | Change::Alter(record) => Some(Some(record.take())),
-                Change::Delete => Some(None),
+                Change::Keep if gone.is_some() => Update::Delete,
+                Change::Keep => Update::Keep,
+                Change::Store(record) | Change::Alter(record) => Update::Put {
+                    value: std::mem::take(&mut record.bytes),
+                    expires_at: record.expires_at,
+                },
+                Change::Delete => Update::Delete,
             };
             (update, Ok(Some(answer)))
         })??;

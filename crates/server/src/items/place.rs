@@ -8,7 +8,7 @@
 //!
 //! A change there is what a command of Redis is: a transaction under the lock of the key.
 
-use super::record::{Item, Record};
+use super::record::{Item, Record, kept_until};
 use super::{ItemError, Items};
 use crate::data::clear;
 use crate::data::locks::{Held, Patience};
@@ -138,39 +138,33 @@ impl Items {
         }
     }
 
-    /// Returns the bytes of an item's record as it is stored, and the expiry that the store is
-    /// told.
-    fn stored(&self, record: &mut Record) -> (Vec<u8>, Option<u64>) {
-        let mut bytes = std::mem::take(&mut record.bytes);
-        match self.place {
-            Place::Own(_) => (bytes, record.kept_until()),
-            Place::Database(_) => {
-                bytes.insert(0, ITEM);
-                (bytes, record.expires_at)
-            }
+    /// Returns a change of an item's record as the store is told of it.
+    fn stored(&self, update: Update) -> Update {
+        match (update, &self.place) {
+            (Update::Put { value, expires_at }, Place::Own(_)) => Update::Put {
+                value,
+                expires_at: kept_until(expires_at),
+            },
+            (Update::Put { value, expires_at }, Place::Database(_)) => Update::Put {
+                value: [&[ITEM], &value[..]].concat(),
+                expires_at,
+            },
+            (update, _) => update,
         }
     }
 
-    /// Changes a key's record as `decide` says, which may be asked again: it returns what to put,
-    /// `Some(None)` to delete the record, `None` to keep it; and an answer.
+    /// Changes a key's record as `decide` says, which may be asked again: it returns the change, to
+    /// the record of an item and its expiry, and an answer.
     pub(super) fn update<R>(
         &self,
         key: &[u8],
-        mut decide: impl FnMut(Option<Entry<'_>>) -> (Option<Option<Record>>, R),
+        mut decide: impl FnMut(Option<Entry<'_>>) -> (Update, R),
     ) -> Result<R, ItemError> {
         let db = match &self.place {
             Place::Own(keyspace) => {
                 let done = self.data.writer().update(keyspace, key, |entry| {
-                    let (change, answer) = decide(entry);
-                    let update = match change {
-                        None => Update::Keep,
-                        Some(None) => Update::Delete,
-                        Some(Some(mut record)) => {
-                            let (value, expires_at) = self.stored(&mut record);
-                            Update::Put { value, expires_at }
-                        }
-                    };
-                    Ok((update, answer))
+                    let (update, answer) = decide(entry);
+                    Ok((self.stored(update), answer))
                 });
                 self.data.note_write(&done);
                 return Ok(done?);
@@ -190,25 +184,22 @@ impl Items {
         db: usize,
         short: Option<usize>,
         key: &[u8],
-        decide: &mut impl FnMut(Option<Entry<'_>>) -> (Option<Option<Record>>, R),
+        decide: &mut impl FnMut(Option<Entry<'_>>) -> (Update, R),
     ) -> Result<R, CommandError> {
         let _held = lock(&self.data, db, &[key]);
         let (answer, put) = self.data.transact(db, |tx| {
             tx.short = short;
             let found = tx.get_with(Space::Keys(db), key, |entry| decide(Some(entry)))?;
-            let (change, answer) = found.unwrap_or_else(|| decide(None));
-            match change {
-                None => {}
-                Some(None) => {
+            let (update, answer) = found.unwrap_or_else(|| decide(None));
+            match self.stored(update) {
+                Update::Keep => {}
+                Update::Delete => {
                     // Its elements go with a collection that has expired.
                     if let Some(head) = tx.load_head(key)? {
                         tx.erase(key, &head)?;
                     }
                 }
-                Some(Some(mut record)) => {
-                    let (value, expires_at) = self.stored(&mut record);
-                    tx.put_string(key, value, expires_at)?;
-                }
+                Update::Put { value, expires_at } => tx.put_string(key, value, expires_at)?,
             }
             Ok(answer)
         })?;
@@ -218,12 +209,11 @@ impl Items {
 
     /// Stores items whatever there is, in one commit.
     pub(super) fn put_all(&self, keys: &[&[u8]], records: &[Record]) -> Result<(), ItemError> {
-        let stored = |record: &Record| self.stored(&mut record.clone());
         let db = match &self.place {
             Place::Own(keyspace) => {
                 let mut batch = Batch::new();
                 for (key, record) in keys.iter().zip(records) {
-                    batch.put_expiring(keyspace, key, &record.bytes, record.kept_until());
+                    batch.put_expiring(keyspace, key, &record.bytes, kept_until(record.expires_at));
                 }
                 let done = self.data.writer().write(batch);
                 self.data.note_write(&done);
@@ -241,8 +231,8 @@ impl Items {
                 {
                     return Err(CommandError::wrong_type());
                 }
-                let (value, expires_at) = stored(record);
-                tx.put_string(key, value, expires_at)?;
+                let value = [&[ITEM], &record.bytes[..]].concat();
+                tx.put_string(key, value, record.expires_at)?;
             }
             Ok(())
         })?;

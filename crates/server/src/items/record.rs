@@ -99,7 +99,7 @@ impl Record {
     /// Returns the record of an item whose value is these parts together, in the place of its own.
     pub fn new(item: &Item<'_>, parts: &[&[u8]]) -> Self {
         let len: usize = parts.iter().map(|part| part.len()).sum();
-        let mut bytes = Vec::with_capacity(HEAD + len + 1);
+        let mut bytes = Vec::with_capacity(HEAD + len);
         bytes.extend_from_slice(&item.flags.to_be_bytes());
         bytes.extend_from_slice(&item.cas.to_be_bytes());
         bytes.push(item.marks);
@@ -111,19 +111,11 @@ impl Record {
             expires_at: item.expires_at,
         }
     }
+}
 
-    /// Returns the record, and leaves one without bytes.
-    pub fn take(&mut self) -> Self {
-        Self {
-            bytes: std::mem::take(&mut self.bytes),
-            ..*self
-        }
-    }
-
-    /// Returns the expiry that the store is told of a record in the items' own keyspace.
-    pub fn kept_until(&self) -> Option<u64> {
-        self.expires_at.map(|at| at.saturating_add(KEPT))
-    }
+/// Returns the expiry that the store is told of a record in the items' own keyspace.
+pub(super) fn kept_until(expires_at: Option<u64>) -> Option<u64> {
+    expires_at.map(|at| at.saturating_add(KEPT))
 }
 
 /// Returns the size of an item as memcached counts it: its head, its key with a terminator, flags
@@ -147,10 +139,10 @@ mod tests {
             value: b"",
         };
         let record = Record::new(&item, &[b"a", b"", b"bc"]);
-        assert_eq!(record.kept_until(), Some(1000 + KEPT));
+        assert_eq!(kept_until(record.expires_at), Some(1000 + KEPT));
         let read = Item::decode(Entry {
             value: &record.bytes,
-            expires_at: record.kept_until(),
+            expires_at: kept_until(record.expires_at),
         });
         let whole = Item {
             value: b"abc",

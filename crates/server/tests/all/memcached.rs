@@ -54,7 +54,7 @@ impl Client {
     }
 
     /// Returns a statistic.
-    fn stat(&mut self, name: &str) -> u64 {
+    pub fn stat(&mut self, name: &str) -> u64 {
         self.send(b"stats\r\n");
         let mut text = String::new();
         while !text.ends_with("END\r\n") {

@@ -54,7 +54,13 @@ fn items_in_a_database_are_its_strings() {
         same(&redis.call("RENAME a b"), "+OK\n");
         same(&redis.call("COPY b c"), ":1\n");
         same(&redis.call("GETEX b EX 100"), "$1\nx\n");
+        same(&redis.call("PERSIST c"), ":1\n");
+        same(&redis.call("MOVE c 5"), ":1\n");
+        same(&redis.call("SELECT 5"), "+OK\n");
+        same(&redis.call("MOVE c 3"), ":1\n");
+        same(&redis.call("SELECT 3"), "+OK\n");
         client.says("get a b c", "VALUE b 7 1|x|VALUE c 7 1|x|END");
+        assert_eq!((client.cas("c"), client.stat("curr_items")), (cas, 4));
         client.says("mg b t c", &format!("HD t100 c{cas}"));
         same(&redis.call("APPEND c y"), ":2\n");
         client.says("get c", "VALUE c 0 2|xy|END");
