@@ -95,7 +95,7 @@ where
 }
 
 /// Returns true if the last close has left a sum, and no opening has taken it away yet. `None`:
-/// indexes of this kind leave none. Reads only; the explorer asks whether a close was durable.
+/// indexes of this kind leave none. Reads only.
 #[must_use]
 pub fn is_sealed<M: Media>(root: &Root<M>) -> Option<bool> {
     let pm = root.pool().pm();
@@ -125,10 +125,11 @@ where
     let pm = root.pool().pm();
     // ORDERING: Relaxed; the index is being opened.
     let closed = root.word(WORD).load(pm, Ordering::Relaxed);
-    if closed == 0 || !(K::SUMMED && V::SUMMED) {
+    if closed == 0 {
         return Ok(());
     }
-    let differs = if word(closed as u32) != closed {
+    // Where nothing is summed, nobody has stored one.
+    let differs = if word(closed as u32) != closed || !(K::SUMMED && V::SUMMED) {
         Some(format!("the sum of its content, {closed:#x}, is damaged"))
     } else {
         match sum(index) {

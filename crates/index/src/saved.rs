@@ -9,6 +9,7 @@
 //! saved state is used at most once. Its blocks are in no marks, so they are free by then. A failed
 //! checksum costs only a walk.
 
+use crate::content::is_sealed;
 use crate::link;
 use bristlecone_pmem::cell::write_bytes;
 use bristlecone_pmem::heap::MAX_BLOCK;
@@ -108,9 +109,14 @@ fn load_as<M: Media, R>(
     let loaded = led(first).and_then(|first| gather(pm, first));
     let loaded = loaded.and_then(|payload| read(&payload));
     if !planted!(pm, "lbtree-snapshot-kept") {
-        // PERSIST: (in `publish`) the cleared word, before the index changes or the saved blocks
-        // are used again.
-        root.word(word).publish(pm, 0);
+        // ORDERING: Relaxed; as above.
+        root.word(word).store(pm, 0, Ordering::Relaxed);
+        // PERSIST: the cleared word, before the index changes or the saved blocks are used again.
+        // Where the close has left a sum, taking that away, which comes before both, fences it.
+        pm.flush_of(root.word(word));
+        if is_sealed(root) != Some(true) {
+            pm.fence();
+        }
     }
     loaded
 }
