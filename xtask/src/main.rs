@@ -16,6 +16,7 @@
 //! | `memcached-suite` | memcached's own tests against a server, with the reason for each that is left out |
 //! | `asan` | hostile-file tests under AddressSanitizer |
 //! | `tsan` | tests of threads under ThreadSanitizer |
+//! | `mutants` | small changes to a package's code, each of which some test should notice (feature `mutants`) |
 //! | `miri` | unit tests under Miri, which finds undefined behaviour |
 //!
 //! A chore that needs a tool says which Debian package has it; `arm`, `container`, `dax`, `resets`,
@@ -32,6 +33,8 @@ mod machine;
 mod memcached_suite;
 mod miri;
 mod monitoring;
+#[cfg(feature = "mutants")]
+mod mutants;
 mod package;
 #[cfg(feature = "public-api")]
 mod public_api;
@@ -147,6 +150,9 @@ enum Chore {
         #[arg(last = true)]
         args: Vec<String>,
     },
+    /// Makes small changes to a package's code, one at a time, and looks whether its tests notice.
+    #[cfg(feature = "mutants")]
+    Mutants(mutants::Options),
     /// Runs unit tests of pmem and index under Miri.
     Miri {
         /// Passed to the test binaries instead of the default selection, for example a test's name.
@@ -197,6 +203,8 @@ fn main() -> ExitCode {
         }
         Chore::Asan { args } => asan::run(&args),
         Chore::Tsan { args } => tsan::run(&args),
+        #[cfg(feature = "mutants")]
+        Chore::Mutants(options) => mutants::run(&options),
         Chore::Miri { args } => miri::run(&args),
     };
     match done {

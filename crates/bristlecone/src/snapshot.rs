@@ -336,7 +336,7 @@ pub(crate) fn visited<K: AsRef<[u8]>>(
         range.start_bound().map(AsRef::as_ref),
         range.end_bound().map(AsRef::as_ref),
     );
-    let visit = |key: &[u8], entry: Entry<'_>| visit(key, entry.value);
+    let visit = move |key: &[u8], entry: Entry<'_>| visit(key, entry.value);
     let visited = match direction {
         Direction::Up => snapshot.scan::<&[u8]>(handle, bounds, visit),
         Direction::Down => snapshot.scan_reverse::<&[u8]>(handle, bounds, visit),

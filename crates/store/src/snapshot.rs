@@ -223,7 +223,7 @@ impl<M: Media> Snapshot<M> {
         mut visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         let bounds = self.bounds_of(keyspace, &range)?;
-        self.visit(bounds.range(), Direction::Up, &mut |key, entry| {
+        self.visit(bounds.range(), Direction::Up, &mut move |key, entry| {
             visit(&key[PREFIX..], entry)
         })
     }
@@ -239,7 +239,7 @@ impl<M: Media> Snapshot<M> {
         mut visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         let bounds = self.bounds_of(keyspace, &range)?;
-        self.visit(bounds.range(), Direction::Down, &mut |key, entry| {
+        self.visit(bounds.range(), Direction::Down, &mut move |key, entry| {
             visit(&key[PREFIX..], entry)
         })
     }
@@ -255,7 +255,7 @@ impl<M: Media> Snapshot<M> {
         mut visit: impl FnMut(&[u8], Entry<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         let bounds = self.prefix_of(keyspace, prefix)?;
-        self.visit(bounds.range(), Direction::Up, &mut |key, entry| {
+        self.visit(bounds.range(), Direction::Up, &mut move |key, entry| {
             visit(&key[PREFIX..], entry)
         })
     }
@@ -312,7 +312,7 @@ impl<M: Media> Snapshot<M> {
     ) -> Result<(), ReadError> {
         let bounds = self.bounds_of(keyspace, &range)?;
         let engine = &self.shared.engine;
-        engine.scan_keys(self.ticket, bounds.range(), &mut |key| {
+        engine.scan_keys(self.ticket, bounds.range(), &mut move |key| {
             visit(&key[PREFIX..])
         })
     }

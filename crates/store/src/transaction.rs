@@ -3,11 +3,13 @@
 use crate::batch::checked;
 use crate::bounds::Bounds;
 use crate::catalogue::Keyspace;
+use crate::engine::At;
 use crate::entry::{Entry, Longer, expires_at, expiry, whole};
 use crate::error::{ReadError, WriteError};
 use crate::key::PREFIX;
 use crate::reads::ReadSet;
 use crate::snapshot::Snapshot;
+use crate::streams::{positions, slice};
 use crate::write::{Write, check_key, check_value};
 use bristlecone_index::Direction;
 use bristlecone_index::engine::is_empty;
@@ -173,6 +175,36 @@ impl<M: Media> Transaction<M> {
             self.reads.key(&key);
         }
         self.snapshot.get_index_key_within(&key, most, f)
+    }
+
+    /// As [`Store::get_range`](crate::Store::get_range), of the value that the transaction sees.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub fn get_range(
+        &mut self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        range: impl RangeBounds<u64>,
+        into: &mut Vec<u8>,
+    ) -> Result<Option<u64>, ReadError> {
+        if check_key(key).is_err() {
+            return Ok(None);
+        }
+        let key = self.snapshot.shared.catalogue.index_key(keyspace, key)?;
+        let range = positions(range);
+        if let Some(write) = self.writes.get(&*key) {
+            let own = own(write, self.snapshot.ticket.now);
+            return Ok(own.map(|own| {
+                into.extend_from_slice(slice(own.value, &range));
+                own.value.len() as u64
+            }));
+        }
+        if self.serializable() {
+            self.reads.key(&key);
+        }
+        let at = At::Snapshot(self.snapshot.ticket);
+        (self.snapshot.shared.engine).get_range(at, &key, range, into)
     }
 
     /// Returns the approximate bytes of memory that its changes take, including those that can

@@ -244,6 +244,33 @@ impl Walk<'_> {
     }
 }
 
+impl Walk<'_> {
+    /// Takes the entries of the base that come next in that direction, up to the first record.
+    #[inline(always)]
+    pub(super) fn run(&mut self, direction: Direction) -> Range<usize> {
+        let Range { start, end } = self.base;
+        match direction {
+            Direction::Up => {
+                let record = self.records.first();
+                let to = record.map_or(end, |record| {
+                    record.rank().below.clamp(start, end.max(start))
+                });
+                self.base.start = to;
+                start..to
+            }
+            Direction::Down => {
+                let above =
+                    |record: &Ranked| record.rank().below + usize::from(record.rank().equal);
+                let record = self.records.last();
+                let from =
+                    record.map_or(start, |record| above(record).clamp(start, end.max(start)));
+                self.base.end = from;
+                from..end
+            }
+        }
+    }
+}
+
 impl Iterator for Walk<'_> {
     type Item = Step;
 

@@ -45,6 +45,33 @@ impl Span {
     }
 }
 
+/// The entries of a base in uniform form; all numbers are bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entries {
+    at: usize,
+    /// Of an entry.
+    bytes: usize,
+    /// Of its key, without the prefix.
+    key: usize,
+    /// Where in it the value is.
+    value_at: usize,
+    /// Of its value.
+    value: usize,
+}
+
+impl Entries {
+    /// Entry `i`: key without the prefix, and value.
+    #[inline(always)]
+    pub(super) fn get(&self, i: usize) -> (Span, ValueSpan) {
+        let at = self.at + i * self.bytes;
+        let value = Span {
+            at: at + self.value_at,
+            len: self.value,
+        };
+        (Span { at, len: self.key }, value.here())
+    }
+}
+
 /// A value in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ValueSpan {
@@ -379,6 +406,19 @@ impl<'p, M: Media> Page<'p, M> {
             Some(form) => self.uniform(base, form, base.at + i * base.entry_words(form)),
             None => self.general((self.word(base.at + i / 4) >> (i % 4 * 16)) as u16 as usize),
         }
+    }
+
+    /// The entries of the base, if they are in uniform form.
+    #[inline(always)]
+    pub(super) fn entries(self, base: &Base) -> Option<Entries> {
+        let form = base.form?;
+        Some(Entries {
+            at: base.at * 8,
+            bytes: base.entry_words(form) * 8,
+            key: base.suffix(form),
+            value_at: base.suffix_words(form) * 8,
+            value: form.value.into(),
+        })
     }
 
     /// The word of the key of entry `i` of the base.

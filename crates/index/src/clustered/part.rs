@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! line 0      version | writer's lock | block | shape 64 | lengths 64 | first key word | id, shift, step, samples | count, end
-//! line 1      samples of the base: the heads, of 16 bits, of up to 32 of its keys
+//! line 1      samples of the base: the heads, of 15 bits, of up to 32 of its keys
 //! line 2, 3   fingerprints of the tail's records, 8 bits each
 //! line 3 - 6  places of the tail's records, 16 bits each
 //! line 6      the page's generation 48, keys that are there 16: for writers | latest stamp of the page
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A key's *word* is the eight bytes that follow the page's prefix, as a number; its *head* is the
-//! 16 bits of that from the highest on in which the base's keys differ. Heads are in the order of
+//! 15 bits of that from the highest on in which the base's keys differ. Heads are in the order of
 //! keys, except that equal heads decide nothing.
 //!
 //! # Concurrency
@@ -103,18 +103,21 @@ struct Heads {
     samples: usize,
 }
 
+/// The highest head.
+const HIGHEST: u16 = (1 << 15) - 1;
+
 impl Heads {
     fn head(&self, word: u64) -> u16 {
         let above = word.saturating_sub(self.first);
         // A word above all of the base's has bits that the shift would lose.
         if above.leading_zeros() < self.shift {
-            return u16::MAX;
+            return HIGHEST;
         }
-        (above << self.shift >> 48) as u16
+        (above << self.shift >> 49) as u16
     }
 }
 
-/// Samples of a base: the heads of up to 32 of its keys.
+/// Samples of a base: the heads of up to 32 of its keys, and the largest head in their place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Samples {
     heads: Heads,
@@ -128,18 +131,27 @@ impl Samples {
     pub(super) fn near(&self, word: u64, entries: usize) -> (usize, usize) {
         let heads = self.heads;
         let head = heads.head(word);
-        let (mut below, mut not_above) = (0, 0);
-        for (i, four) in self.samples.iter().enumerate() {
-            for j in 0..4 {
-                let sample = (four >> (j * 16)) as u16;
-                let counts = i * 4 + j < heads.samples;
-                below += usize::from(counts && sample < head);
-                not_above += usize::from(counts && sample <= head);
-            }
+        // Four at once: a lane's highest bit stays if what is taken from it is not larger.
+        let heads_of_four = u64::from(head) * LANES;
+        let (mut not_below, mut not_above) = (0, 0);
+        for four in self.samples {
+            not_below += ((four | LANES << 15) - heads_of_four) >> 15 & LANES;
+            not_above += ((heads_of_four | LANES << 15) - four) >> 15 & LANES;
         }
+        // None beyond the samples is below a head.
+        let below = SAMPLES - sum_of_lanes(not_below);
+        let not_above = sum_of_lanes(not_above).min(heads.samples);
         let from = below.saturating_sub(1) * heads.step;
         (from.min(entries), (not_above * heads.step).min(entries))
     }
+}
+
+/// The lowest bit of each of the four lanes of a word.
+const LANES: u64 = 0x0001_0001_0001_0001;
+
+#[inline(always)]
+fn sum_of_lanes(word: u64) -> usize {
+    (word.wrapping_mul(LANES) >> 48) as usize
 }
 
 #[inline(always)]
@@ -426,15 +438,19 @@ impl Part {
         } else {
             (word(0), word(n - 1))
         };
-        // A shift of 48 leaves 16 bits.
+        // A shift of 49 leaves 15 bits.
         let heads = Heads {
             first,
-            shift: last.saturating_sub(first).leading_zeros().min(48),
+            shift: last.saturating_sub(first).leading_zeros().min(49),
             step: n.div_ceil(SAMPLES).max(1),
             samples: n.div_ceil(n.div_ceil(SAMPLES).max(1)),
         };
-        for sample in 0..heads.samples {
-            set_lane(&self.samples, sample, heads.head(word(sample * heads.step)));
+        for sample in 0..SAMPLES {
+            let head = match sample < heads.samples {
+                true => heads.head(word(sample * heads.step)),
+                false => HIGHEST,
+            };
+            set_lane(&self.samples, sample, head);
         }
         store(&self.first, first);
         store(&self.generation, header.generation);

@@ -3,7 +3,7 @@
 //! A scan goes from page to page through the inner index, by the ends of their ranges, so both
 //! directions work alike. Pages are walked over where they lie.
 
-use super::order::{TailOrder, Walk};
+use super::order::{Step, TailOrder, Walk};
 use super::page::{Page, Span};
 use super::part::{Part, Samples};
 use super::place::Base;
@@ -108,28 +108,33 @@ where
     ) -> Result<(), ReadError> {
         let mut order = TailOrder::default();
         let visits = visitor.visits();
-        // The bound at which the scan stands.
+        // The bound at which the scan stands, and the page behind which that is.
         let mut reached: Option<Bound<K::Owned>> = None;
+        let mut before: Option<Ranged<K>> = None;
         loop {
             let guard = epoch::pin();
             for _ in 0..PAGES_PER_PIN {
-                let at = self.next_page(range, direction, reached.as_ref(), &guard);
+                let beside = before.take().and_then(|before| match direction {
+                    Direction::Up => self.inner.next_in_node(&before, &guard),
+                    Direction::Down => self.inner.previous_in_node(&before, &guard),
+                });
+                let mut at = beside
+                    .unwrap_or_else(|| self.next_page(range, direction, reached.as_ref(), &guard));
                 let Handle::Part(slot) = Handle::decode(at.located.leaf) else {
                     let Err(e) = self.load_at(&at, &guard) else {
                         continue;
                     };
                     // Loading may have found where the page ends, before it failed.
-                    let at = self.next_page(range, direction, reached.as_ref(), &guard);
+                    let mut at = self.next_page(range, direction, reached.as_ref(), &guard);
                     if !matches!(Handle::decode(at.located.leaf), Handle::Unloaded(_)) {
                         continue;
                     }
                     let flow = visitor.damaged(&at, e)?;
-                    let end = Self::end_of(&at, direction);
-                    let bounds = Bounds::of(range, direction, &at, reached.as_ref());
-                    if flow.is_break() || bounds.ends || end.is_none() {
+                    let ends = Bounds::of(range, direction, &at, reached.as_ref()).ends;
+                    reached = Self::end_of(&mut at, direction);
+                    if flow.is_break() || ends || reached.is_none() {
                         return Ok(());
                     }
-                    reached = end;
                     continue;
                 };
                 if slot >= self.parts.capacity() {
@@ -169,23 +174,22 @@ where
                     };
                     visited
                 };
-                if visited.is_break() || bounds.ends {
+                let ends = bounds.ends;
+                reached = Self::end_of(&mut at, direction);
+                if visited.is_break() || ends || reached.is_none() {
                     return Ok(());
                 }
-                let end = Self::end_of(&at, direction);
-                if end.is_none() {
-                    return Ok(());
-                }
-                reached = end;
+                before = Some(at);
             }
         }
     }
 
-    /// Where the page at `at` ends and the next one begins; `None` if there is no next one.
-    fn end_of(at: &Ranged<K>, direction: Direction) -> Option<Bound<K::Owned>> {
+    /// Takes out of `at` where its page ends and the next one begins; `None` if there is no next
+    /// one.
+    fn end_of(at: &mut Ranged<K>, direction: Direction) -> Option<Bound<K::Owned>> {
         match direction {
-            Direction::Up => at.high.clone().map(Bound::Included),
-            Direction::Down => at.low.clone().map(Bound::Excluded),
+            Direction::Up => at.high.take().map(Bound::Included),
+            Direction::Down => at.low.take().map(Bound::Excluded),
         }
     }
 
@@ -254,27 +258,53 @@ where
         visit: &mut impl FnMut(&K, Stored<'_>) -> Result<ControlFlow<()>, ReadError>,
     ) -> Result<ControlFlow<()>, ReadError> {
         let mut keys = Keys::of(page, base);
+        let entries = page.entries(base);
         // A walk that is ahead, where values may be outer ones: one's block is a cache miss.
-        let may_have_outer = Self::OUTER && base.form.is_none();
+        let may_have_outer = Self::OUTER && entries.is_none();
         let mut ahead = (may_have_outer && visits == Visits::Values).then(|| walk.clone());
-        let mut prefetch_next = || {
-            if let Some(ahead) = &mut ahead
-                && let Some(step) = ahead.step(direction)
-            {
-                self.prefetch_outer(page, base, step);
-            }
+        let prefetch_next = |step: Option<Step>| {
+            step.into_iter()
+                .for_each(|step| self.prefetch_outer(page, base, step));
         };
-        (0..AHEAD).for_each(|_| prefetch_next());
-        while let Some(step) = walk.step(direction) {
-            prefetch_next();
-            let (key, value) = step.entry(page, base);
+        if let Some(ahead) = &mut ahead {
+            (0..AHEAD).for_each(|_| prefetch_next(ahead.step(direction)));
+        }
+        // Entries of the base with no record among them: the next one, how many, and the way.
+        let (mut next, mut left) = (0usize, 0usize);
+        let way: isize = match direction {
+            Direction::Up => 1,
+            Direction::Down => -1,
+        };
+        loop {
+            let (key, value) = if left > 0 {
+                let i = next;
+                (next, left) = (i.wrapping_add_signed(way), left - 1);
+                entries.map_or_else(|| page.entry(base, i), |entries| entries.get(i))
+            } else {
+                let run = walk.run(direction);
+                if !run.is_empty() {
+                    left = run.len();
+                    next = match direction {
+                        Direction::Up => run.start,
+                        Direction::Down => run.end - 1,
+                    };
+                    continue;
+                }
+                // A record, or what follows one that removes.
+                let Some(step) = walk.step(direction) else {
+                    return Ok(ControlFlow::Continue(()));
+                };
+                step.entry(page, base)
+            };
+            if let Some(ahead) = &mut ahead {
+                prefetch_next(ahead.step(direction));
+            }
             let visited = K::with_value_of(keys.whole(key), |key| visit(key, page.stored(value)));
             // Bytes of keys of the tree are keys.
             if visited.transpose()?.is_some_and(|flow| flow.is_break()) {
                 return Ok(ControlFlow::Break(()));
             }
         }
-        Ok(ControlFlow::Continue(()))
     }
 }
 
@@ -284,50 +314,50 @@ const AHEAD: usize = 4;
 /// The keys of a page, made whole.
 struct Keys<'p, M> {
     page: Page<'p, M>,
-    prefix: usize,
-    /// The prefix, and room for what follows.
-    whole: Vec<u8>,
+    prefix: &'p [u8],
+    /// The prefix, if it is short, and what follows it in a key.
+    short: [u8; ROOM],
+    long: Vec<u8>,
 }
 
-/// Bytes of a key that are copied at once.
-const AT_ONCE: usize = 16;
+/// Bytes of a key that is made whole without memory of its own.
+const ROOM: usize = 64;
 
 impl<'p, M: Media> Keys<'p, M> {
     fn of(page: Page<'p, M>, base: &Base) -> Self {
         let prefix = page.prefix(base.prefix);
-        let mut whole = Vec::new();
-        if !prefix.is_empty() {
-            whole.reserve_exact(prefix.len() + AT_ONCE);
-            whole.extend_from_slice(prefix);
-            whole.extend_from_slice(&[0; AT_ONCE]);
+        let mut short = [0; ROOM];
+        if let Some(start) = short.get_mut(..prefix.len()) {
+            start.copy_from_slice(prefix);
         }
         Self {
             page,
-            prefix: prefix.len(),
-            whole,
+            prefix,
+            short,
+            long: Vec::new(),
         }
     }
 
     /// The key whose bytes behind the prefix are `rest`.
     #[inline(always)]
     fn whole(&mut self, rest: Span) -> &[u8] {
-        if self.prefix == 0 {
+        let prefix = self.prefix.len();
+        if prefix == 0 {
             return self.page.bytes(rest);
         }
-        let end = self.prefix + rest.len;
-        if rest.len <= AT_ONCE && rest.at.is_multiple_of(8) {
-            // Whole words: what follows the key does not matter.
-            for i in 0..rest.len.div_ceil(8) {
-                let word = self.page.word(rest.at / 8 + i).to_le_bytes();
-                self.whole[self.prefix + i * 8..][..8].copy_from_slice(&word);
-            }
-        } else {
-            self.whole.truncate(self.prefix);
-            self.whole.extend_from_slice(self.page.bytes(rest));
-            let room = self.prefix + AT_ONCE;
-            self.whole.resize(room.max(end), 0);
+        let words = rest.len.div_ceil(8);
+        if prefix + words * 8 > ROOM || !rest.at.is_multiple_of(8) {
+            self.long.clear();
+            self.long.extend_from_slice(self.prefix);
+            self.long.extend_from_slice(self.page.bytes(rest));
+            return &self.long;
         }
-        &self.whole[..end]
+        // Whole words: what follows the key does not matter.
+        for i in 0..words {
+            let word = self.page.word(rest.at / 8 + i).to_le_bytes();
+            self.short[prefix + i * 8..][..8].copy_from_slice(&word);
+        }
+        &self.short[..prefix + rest.len]
     }
 }
 

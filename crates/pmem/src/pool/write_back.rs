@@ -18,7 +18,9 @@ impl<M: Media> Pool<M> {
             return;
         }
         if self.was_clean {
-            lock(&self.superblock).keep(&self.pm);
+            if !planted!(self.pm, "pool-closed-unkept") {
+                lock(&self.superblock).keep(&self.pm);
+            }
             return;
         }
         let end = (self.size() / CHUNK) as u32;

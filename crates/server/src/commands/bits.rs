@@ -42,8 +42,10 @@ fn place(text: Arg<'_>) -> Result<(usize, u8), CommandError> {
 
 fn getbit(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let (byte, mask) = place(args[2])?;
-    let found = tx.string_with(args[1], |bytes, _| {
-        bytes.get(byte).is_some_and(|byte| byte & mask != 0)
+    let at = byte as u64;
+    let here = |len: u64| at.min(len)..(at + 1).min(len);
+    let found = tx.string_part(args[1], here, |bytes| {
+        bytes.first().is_some_and(|byte| byte & mask != 0)
     })?;
     out.integer(found.unwrap_or(false).into());
     Ok(())

@@ -8,6 +8,7 @@ use crate::error::{CommandError, Outcome};
 use crate::parse::long_double::LongDouble;
 use crate::parse::{Arg, integer, is};
 use crate::reply::Out;
+use std::ops::Range;
 
 /// The longest string in bytes: Redis' default of `proto-max-bulk-len`.
 pub(crate) const MAX_STRING: usize = 512 * 1024 * 1024;
@@ -361,25 +362,27 @@ fn strlen(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     Ok(())
 }
 
-/// Returns the part of `bytes` from `start` to `end`, both included. Negative numbers count from
-/// the end.
-fn part(bytes: &[u8], start: i64, end: i64) -> &[u8] {
-    let len = bytes.len() as i64;
+/// Returns which of `len` bytes are from `start` to `end`, both included. Negative numbers count
+/// from the end.
+fn part(len: u64, start: i64, end: i64) -> Range<u64> {
     if start < 0 && end < 0 && start > end {
-        return &[];
+        return 0..0;
     }
+    // No string is longer than that.
+    let len = i64::try_from(len).unwrap_or(i64::MAX);
     let from = |at: i64| if at < 0 { (len + at).max(0) } else { at };
     let start = from(start.max(-len - 1));
     let end = from(end.max(-len - 1)).min(len - 1);
     if start > end {
-        return &[];
+        return 0..0;
     }
-    bytes.get(start as usize..=end as usize).unwrap_or_default()
+    // Neither is negative.
+    start as u64..end as u64 + 1
 }
 
 fn getrange(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
     let (start, end) = (integer(args[2])?, integer(args[3])?);
-    let found = tx.string_with(args[1], |bytes, _| out.bulk(part(bytes, start, end)))?;
+    let found = tx.string_part(args[1], |len| part(len, start, end), |part| out.bulk(part))?;
     if found.is_none() {
         out.bulk(b"");
     }
@@ -460,7 +463,10 @@ mod tests {
 
     #[test]
     fn parts_of_strings_are_cut_at_their_ends() {
-        let of = |start, end| part(b"hello", start, end);
+        let of = |start, end| {
+            let part = part(5, start, end);
+            &b"hello"[part.start as usize..part.end as usize]
+        };
         assert_eq!(of(0, -1), b"hello");
         assert_eq!(of(1, 2), b"el");
         assert_eq!(of(-3, -2), b"ll");
@@ -474,6 +480,6 @@ mod tests {
             b"h",
             "both are taken to the beginning, as Redis does"
         );
-        assert_eq!(part(b"", 0, -1), b"");
+        assert_eq!(part(0, 0, -1), 0..0);
     }
 }

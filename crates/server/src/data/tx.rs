@@ -17,7 +17,7 @@ use bristlecone_store::{
     TransactionOptions, WriteError,
 };
 use std::fmt::Debug;
-use std::ops::{Bound, ControlFlow};
+use std::ops::{self, Bound, ControlFlow};
 
 /// The elements that a waiting client takes from a key.
 pub trait Take: Debug + Send + Sync {
@@ -367,16 +367,41 @@ impl<'d> Tx<'d> {
         space: Space,
         key: &[u8],
     ) -> Result<Option<(u8, u64)>, CommandError> {
-        let own = (self.one.as_ref()).is_some_and(|one| one.space == space && one.key == key);
-        if self.many.is_none() && !own {
-            let keyspace = self.data.keyspace(space, self.order);
-            let mut first = Vec::new();
-            let len = self.store.get_range(keyspace, key, ..1, &mut first)?;
-            return Ok(first.first().copied().zip(len));
+        let mut first = Vec::new();
+        let len = self.range(space, key, 0..1, &mut first)?;
+        Ok(first.first().copied().zip(len))
+    }
+
+    /// Adds the bytes of a range of a record to `into`, as far as it has them. Returns the record's
+    /// length, if there is one. Of a long one, mostly only those bytes are read.
+    ///
+    /// # Errors
+    /// [`CommandError::Read`]
+    pub(crate) fn range(
+        &mut self,
+        space: Space,
+        key: &[u8],
+        range: ops::Range<u64>,
+        into: &mut Vec<u8>,
+    ) -> Result<Option<u64>, CommandError> {
+        let keyspace = self.data.keyspace(space, self.order);
+        if let Some(many) = &mut self.many {
+            return Ok(many.get_range(keyspace, key, range, into)?);
         }
-        let of = |entry: Entry<'_>| (entry.value.first().copied(), entry.value.len() as u64);
-        let found = self.look_up(space, key, u64::MAX, of)?;
-        Ok((found.and_then(Result::ok)).and_then(|(first, len)| Some((first?, len))))
+        match &self.one {
+            Some(one) if one.space == space && one.key == key => {
+                let put = one.put.as_ref();
+                let live = put.filter(|(_, expiry)| expiry.is_none_or(|at| at > self.now));
+                Ok(live.map(|(value, _)| {
+                    let len = value.len() as u64;
+                    let (from, to) = (range.start.min(len), range.end.min(len));
+                    // Both are at most the length, and no end is before its beginning.
+                    into.extend_from_slice(&value[from as usize..to.max(from) as usize]);
+                    len
+                }))
+            }
+            _ => Ok(self.store.get_range(keyspace, key, range, into)?),
+        }
     }
 
     /// Returns a copy of the value of a record.

@@ -7,7 +7,7 @@ use super::spaces::Space;
 use super::tx::{Range, Tx};
 use crate::error::{CommandError, Outcome};
 use bristlecone_store::{Direction, Entry, Longer};
-use std::ops::ControlFlow;
+use std::ops::{self, ControlFlow};
 
 impl Tx<'_> {
     /// Returns the value of `key` in database `db`, unless it has expired.
@@ -161,6 +161,42 @@ impl Tx<'_> {
             // The tag is a byte.
             Some(Err(longer)) => Ok(Some(Err(longer.len - 1))),
         }
+    }
+
+    /// Calls `f` with a part of the string under `key`: `part` gets its length and returns which of
+    /// its bytes, no more than it has. Of a long string no others are read.
+    ///
+    /// # Errors
+    /// Those of [`string_with`](Self::string_with).
+    pub fn string_part<R>(
+        &mut self,
+        key: &[u8],
+        part: impl Fn(u64) -> ops::Range<u64>,
+        f: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>, CommandError> {
+        let mut f = Some(f);
+        let whole = |bytes: &[u8]| {
+            let part = part(bytes.len() as u64);
+            // Neither is more than the length, which is one of memory.
+            let bytes = &bytes[part.start as usize..part.end as usize];
+            f.take().map(|f| f(bytes))
+        };
+        let len = match self.short_string_with(key, whole)? {
+            None => return Ok(None),
+            Some(Ok(answer)) => return Ok(answer),
+            Some(Err(len)) => len,
+        };
+        let space = Space::Keys(self.db);
+        let Some((tag, _)) = self.first_byte(space, key)? else {
+            return Ok(None);
+        };
+        let (part, head) = (part(len), head_len(tag));
+        // It is at most as long as a value may be, which fits memory.
+        self.work((part.end - part.start) as usize)?;
+        let mut bytes = Vec::new();
+        let range = part.start + head..part.end + head;
+        let found = self.range(space, key, range, &mut bytes)?;
+        Ok(found.and(f).map(|f| f(&bytes)))
     }
 
     /// Puts the record of a string, made by [`string_record`](super::record::string_record), under
@@ -377,6 +413,12 @@ mod tests {
             ),
             ("scan 0 type list", "*2\r\n$1\r\n0\r\n*0"),
             ("bc.count - +", ":2"),
+            ("getrange long 0 0", "$1\r\n\0"),
+            ("getrange long -2 -1", "$2\r\n\0x"),
+            ("getrange long 5 4", "$0\r\n"),
+            ("getbit long 0", ":0"),
+            (&format!("getbit long {}", SHORT_WORK * 8 + 1), ":1"),
+            (&format!("getbit long {}", SHORT_WORK * 8 + 8), ":0"),
         ] {
             assert_eq!(short(&data, line), Some(format!("{reply}\r\n")), "{line}");
         }
@@ -385,7 +427,7 @@ mod tests {
             .unwrap();
         for line in [
             "get long",
-            "getrange long 0 0",
+            "getrange long 0 -1",
             "append long x",
             "rename long other",
         ] {

@@ -234,6 +234,8 @@ pub const PLANTED: &[Planted] = &[
         "opening does not free the chunks of roots that were never published"),
     plant("pool-kill-forgotten", 24, "pool", Kind::Drain, &[Lost, FaultKind::Phantom, Torn, Structure, Leak, Recovery],
         "what a killed process left in the caches is not written back before the next one relies on it").after_a_kill(),
+    plant("pool-closed-unkept", 24, "pool", Kind::Upkeep, &[Recovery],
+        "the superblock of a process that was killed while it closed is not written back before its other copy changes").after_a_kill(),
     #[cfg(feature = "unproven")]
     plant("store-rename-in-two", 11, "store-lbtree-256", Kind::Update, &[Torn],
         "a keyspace loses its old name in one commit and gets the new one in the next"),
