@@ -3,9 +3,9 @@
 //!
 //! The changes are cargo-mutants' ([`sites`]), but a package is compiled once for all of them: a
 //! copy of the working tree gets every change of the chosen files, each behind a question, and the
-//! environment of a test says which one is made ([`build`]). Then each test runs once by itself, and
-//! notes which changes it comes by; a change is tried with those tests only, the quickest first,
-//! until one fails ([`trials`]).
+//! environment of a test says which one is made ([`build`]). Each test first runs once by itself,
+//! and notes which changes it comes by. A change is tried with those tests only, the quickest
+//! first, until one fails ([`trials`]).
 //!
 //! Constants, `const fn`, what macros expand to and implementations of `Debug` are left alone.
 

@@ -2,7 +2,7 @@
 //!
 //! The changes are those that cargo-mutants makes: another value for a whole function, another
 //! operator, an operator left out, an arm of a `match` left out, a guard decided beforehand. Unlike
-//! there all of a file are put into it at once, each behind a question for its number, so that it is
+//! there, all of a file are put into it at once, each behind a question for its number, and it is
 //! compiled once ([`Instrumented`]).
 
 use proc_macro2::Span;
@@ -47,8 +47,8 @@ enum Kind {
 pub struct Instrumented {
     /// The text.
     pub text: String,
-    /// Which bytes of it are there for which mutants: the smallest that has a compiler's error is to
-    /// blame.
+    /// Which bytes of it are there for which mutants. The smallest piece that has an error of the
+    /// compiler's is to blame.
     pub pieces: Vec<(Range<usize>, Vec<usize>)>,
 }
 

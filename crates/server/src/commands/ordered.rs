@@ -5,9 +5,10 @@
 //! key, `(key` excludes it, `-` and `+` are the ends. Keys that hold other types are skipped.
 
 use crate::command::{Access, Command, DataFn, Keys};
+use crate::data::bounds::Range;
 use crate::data::record::{Kind, string_of};
 use crate::data::spaces::Space;
-use crate::data::tx::{Range, Tx};
+use crate::data::tx::Tx;
 use crate::error::{CommandError, Outcome};
 use crate::parse::{Arg, integer, is};
 use crate::reply::Out;

@@ -5,8 +5,9 @@
 
 use crate::command::{Access, Command, DataFn, Keys};
 use crate::commands::arguments::{ScanOptions, cursor, invalid_cursor};
+use crate::data::bounds::Range;
 use crate::data::record::Kind;
-use crate::data::tx::{Range, Tx};
+use crate::data::tx::Tx;
 use crate::error::{CommandError, Outcome};
 use crate::parse::glob::Pattern;
 use crate::parse::{Arg, glob, is};

@@ -17,6 +17,7 @@
 //! the other, and a writer reads the current record without a snapshot. Readers hold no locks.
 //! Elements belong to the key whose head has their id. The changes of a command are one commit.
 
+pub mod bounds;
 pub mod clear;
 pub mod collection;
 pub mod cursors;

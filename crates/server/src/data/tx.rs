@@ -5,6 +5,7 @@
 //! same snapshot.
 
 use super::Data;
+use super::bounds::{Range, cut};
 use super::record::Kind;
 use super::spaces::{Name, Order, Space};
 use super::waiting;
@@ -37,29 +38,8 @@ pub type Wants = waiting::Wants<Box<dyn Take>>;
 /// A waiting client.
 pub type Waiter = waiting::Waiter<Box<dyn Take>>;
 
-/// Bounds of a range of keys.
-pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
-
 /// Visits records until it breaks, with what one is that is too long.
 type Visit<'v> = dyn FnMut(&[u8], Result<Entry<'_>, Longer>) -> ControlFlow<()> + 'v;
-
-/// Returns bounds of at most the maximum length that enclose the same keys. A longer bound lies
-/// right after its own prefix.
-fn cut((start, end): Range<'_>) -> Range<'_> {
-    let start = match start {
-        Bound::Included(key) | Bound::Excluded(key) if key.len() > MAX_KEY_BYTES => {
-            Bound::Excluded(&key[..MAX_KEY_BYTES])
-        }
-        start => start,
-    };
-    let end = match end {
-        Bound::Included(key) | Bound::Excluded(key) if key.len() > MAX_KEY_BYTES => {
-            Bound::Included(&key[..MAX_KEY_BYTES])
-        }
-        end => end,
-    };
-    (start, end)
-}
 
 /// The most memory in bytes that the changes of one transaction may take.
 pub(crate) const MAX_TRANSACTION_BYTES: usize = if cfg!(test) { 4 << 20 } else { 2 << 30 };

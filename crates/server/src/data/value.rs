@@ -2,9 +2,10 @@
 //! them. A large collection that is replaced or deleted leaves its id as garbage and its expiry is
 //! removed, in the same commit.
 
+use super::bounds::Range;
 use super::record::{Kind, MAX_OF_OTHERS, Value, expiry_key, expiry_value, head_len, string_of};
 use super::spaces::Space;
-use super::tx::{Range, Tx};
+use super::tx::Tx;
 use crate::error::{CommandError, Outcome};
 use bristlecone_store::{Direction, Entry, Longer};
 use std::ops::{self, ControlFlow};
