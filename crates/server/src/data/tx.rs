@@ -18,7 +18,7 @@ use bristlecone_store::{
     TransactionOptions, WriteError,
 };
 use std::fmt::Debug;
-use std::ops::{self, Bound, ControlFlow};
+use std::ops::{self, ControlFlow};
 
 /// The elements that a waiting client takes from a key.
 pub trait Take: Debug + Send + Sync {
