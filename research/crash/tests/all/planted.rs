@@ -67,6 +67,7 @@ fn names_are_distinct_and_plants_change_the_trace() {
             "clustered-outer-undropped",
             "pool-unowned-kept",
             "pool-kill-forgotten",
+            "pool-closed-unkept",
             "fastfair-duplicate-kept",
             "lstree-replay-unordered",
             "lstree-sum-of-a-line",
