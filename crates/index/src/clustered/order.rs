@@ -242,9 +242,7 @@ impl Walk<'_> {
             Direction::Down => self.next_back(),
         }
     }
-}
 
-impl Walk<'_> {
     /// Takes the entries of the base that come next in that direction, up to the first record.
     #[inline(always)]
     pub(super) fn run(&mut self, direction: Direction) -> Range<usize> {

@@ -60,10 +60,26 @@ pub(super) struct Entries {
 }
 
 impl Entries {
+    #[inline(always)]
+    fn of(base: &Base, form: Uniform) -> Self {
+        Self {
+            at: base.at * 8,
+            bytes: base.entry_words(form) * 8,
+            key: base.suffix(form),
+            value_at: base.suffix_words(form) * 8,
+            value: form.value.into(),
+        }
+    }
+
     /// Entry `i`: key without the prefix, and value.
     #[inline(always)]
     pub(super) fn get(&self, i: usize) -> (Span, ValueSpan) {
-        let at = self.at + i * self.bytes;
+        self.at(self.at + i * self.bytes)
+    }
+
+    /// The same of what is at byte `at`: an entry, or a record of the tail in the same form.
+    #[inline(always)]
+    fn at(&self, at: usize) -> (Span, ValueSpan) {
         let value = Span {
             at: at + self.value_at,
             len: self.value,
@@ -316,7 +332,7 @@ impl<'p, M: Media> Page<'p, M> {
     #[inline(always)]
     pub(super) fn record(self, base: &Base, place: Place) -> (Span, ValueSpan) {
         match base.form {
-            Some(form) if !place.general => self.uniform(base, form, place.word),
+            Some(form) if !place.general => Entries::of(base, form).at(place.word * 8),
             _ => match self.removed_entry(place) {
                 Some(entry) => {
                     let nothing = Span { at: 0, len: 0 };
@@ -351,20 +367,6 @@ impl<'p, M: Media> Page<'p, M> {
             Some(_) if !place.general => self.number(place.word),
             _ => key_word(self.bytes(self.record(base, place).0)),
         }
-    }
-
-    /// Key and value at `word`, of the base's lengths.
-    #[inline(always)]
-    fn uniform(self, base: &Base, form: Uniform, word: usize) -> (Span, ValueSpan) {
-        let key = Span {
-            at: word * 8,
-            len: base.suffix(form),
-        };
-        let value = Span {
-            at: (word + base.suffix_words(form)) * 8,
-            len: form.value.into(),
-        };
-        (key, value.here())
     }
 
     /// Key and value at `word`, where their lengths are.
@@ -403,7 +405,7 @@ impl<'p, M: Media> Page<'p, M> {
     #[inline(always)]
     pub(super) fn entry(self, base: &Base, i: usize) -> (Span, ValueSpan) {
         match base.form {
-            Some(form) => self.uniform(base, form, base.at + i * base.entry_words(form)),
+            Some(form) => Entries::of(base, form).get(i),
             None => self.general((self.word(base.at + i / 4) >> (i % 4 * 16)) as u16 as usize),
         }
     }
@@ -411,14 +413,7 @@ impl<'p, M: Media> Page<'p, M> {
     /// The entries of the base, if they are in uniform form.
     #[inline(always)]
     pub(super) fn entries(self, base: &Base) -> Option<Entries> {
-        let form = base.form?;
-        Some(Entries {
-            at: base.at * 8,
-            bytes: base.entry_words(form) * 8,
-            key: base.suffix(form),
-            value_at: base.suffix_words(form) * 8,
-            value: form.value.into(),
-        })
+        base.form.map(|form| Entries::of(base, form))
     }
 
     /// The word of the key of entry `i` of the base.

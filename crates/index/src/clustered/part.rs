@@ -117,7 +117,7 @@ impl Heads {
     }
 }
 
-/// Samples of a base: the heads of up to 32 of its keys, and the largest head in their place.
+/// Samples of a base: the heads of up to 32 of its keys. Lanes beyond them have the highest head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Samples {
     heads: Heads,

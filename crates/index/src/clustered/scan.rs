@@ -3,7 +3,7 @@
 //! A scan goes from page to page through the inner index, by the ends of their ranges, so both
 //! directions work alike. Pages are walked over where they lie.
 
-use super::order::{Step, TailOrder, Walk};
+use super::order::{TailOrder, Walk};
 use super::page::{Page, Span};
 use super::part::{Part, Samples};
 use super::place::Base;
@@ -262,12 +262,13 @@ where
         // A walk that is ahead, where values may be outer ones: one's block is a cache miss.
         let may_have_outer = Self::OUTER && entries.is_none();
         let mut ahead = (may_have_outer && visits == Visits::Values).then(|| walk.clone());
-        let prefetch_next = |step: Option<Step>| {
-            step.into_iter()
-                .for_each(|step| self.prefetch_outer(page, base, step));
+        let prefetch_next = |ahead: &mut Walk<'_>| {
+            if let Some(step) = ahead.step(direction) {
+                self.prefetch_outer(page, base, step);
+            }
         };
         if let Some(ahead) = &mut ahead {
-            (0..AHEAD).for_each(|_| prefetch_next(ahead.step(direction)));
+            (0..AHEAD).for_each(|_| prefetch_next(ahead));
         }
         // Entries of the base with no record among them: the next one, how many, and the way.
         let (mut next, mut left) = (0usize, 0usize);
@@ -297,7 +298,7 @@ where
                 step.entry(page, base)
             };
             if let Some(ahead) = &mut ahead {
-                prefetch_next(ahead.step(direction));
+                prefetch_next(ahead);
             }
             let visited = K::with_value_of(keys.whole(key), |key| visit(key, page.stored(value)));
             // Bytes of keys of the tree are keys.

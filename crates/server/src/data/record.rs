@@ -195,6 +195,11 @@ pub fn string_of(record: &[u8]) -> Option<&[u8]> {
     }
 }
 
+/// Returns true if records that begin with this tag are strings.
+pub(crate) fn is_string(tag: u8) -> bool {
+    tag == STRING || tag == ITEM
+}
+
 /// Returns the length of what is before the string in a record that begins with this tag.
 pub(crate) fn head_len(tag: u8) -> u64 {
     let item = if tag == ITEM {

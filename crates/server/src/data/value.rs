@@ -3,7 +3,9 @@
 //! removed, in the same commit.
 
 use super::bounds::Range;
-use super::record::{Kind, MAX_OF_OTHERS, Value, expiry_key, expiry_value, head_len, string_of};
+use super::record::{
+    Kind, MAX_OF_OTHERS, Value, expiry_key, expiry_value, head_len, is_string, string_of,
+};
 use super::spaces::Space;
 use super::tx::Tx;
 use crate::error::{CommandError, Outcome};
@@ -176,22 +178,30 @@ impl Tx<'_> {
         f: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>, CommandError> {
         let mut f = Some(f);
-        let whole = |bytes: &[u8]| {
+        let mut whole = |bytes: &[u8]| {
             let part = part(bytes.len() as u64);
             // Neither is more than the length, which is one of memory.
             let bytes = &bytes[part.start as usize..part.end as usize];
             f.take().map(|f| f(bytes))
         };
-        let len = match self.short_string_with(key, whole)? {
+        match self.short_string_with(key, &mut whole)? {
             None => return Ok(None),
             Some(Ok(answer)) => return Ok(answer),
-            Some(Err(len)) => len,
-        };
+            Some(Err(_)) => {}
+        }
+        // Length, type and bytes of one moment: another client may replace the string meanwhile.
+        self.snapshot();
         let space = Space::Keys(self.db);
-        let Some((tag, _)) = self.first_byte(space, key)? else {
-            return Ok(None);
+        let head = match self.first_byte(space, key)? {
+            None => return Ok(None),
+            Some((tag, len)) if is_string(tag) => (head_len(tag), len),
+            // It is another value by now.
+            Some(_) => {
+                let answer = self.string_with(key, |bytes, _| whole(bytes))?;
+                return Ok(answer.flatten());
+            }
         };
-        let (part, head) = (part(len), head_len(tag));
+        let (head, part) = (head.0, part(head.1.saturating_sub(head.0)));
         // It is at most as long as a value may be, which fits memory.
         self.work((part.end - part.start) as usize)?;
         let mut bytes = Vec::new();
