@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 /// How often the compiler may refuse changes.
 const ROUNDS: usize = 40;
 
-/// What is appended to the package's root: `__mutant_is(id)` is true if the environment asks for
+/// Code appended to the package's root: `__mutant_is(id)` is true if the environment asks for
 /// that change. While a survey runs it is false, and notes in a file what was asked.
 const RUNTIME: &str = r#"
 #[doc(hidden)]
@@ -54,7 +54,7 @@ mod __mutation {
 pub struct Change {
     /// Path from the repository's root.
     pub file: String,
-    /// What is changed.
+    /// The change.
     pub mutant: Mutant,
 }
 

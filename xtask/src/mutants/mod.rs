@@ -18,7 +18,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// What to change, and how long to try.
+/// The changes to try, and the time for them.
 #[derive(clap::Args)]
 pub struct Options {
     /// The package whose code is changed, and whose tests should notice.
@@ -59,7 +59,7 @@ pub struct Options {
     args: Vec<String>,
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Clone, Debug, PartialEq)]
 enum Fate {
     /// This test failed.

@@ -12,7 +12,7 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, BinOp, Block, Expr, ExprLit, Lit, Meta, ReturnType, Stmt, Token, Type, UnOp};
 
-/// What asks for a mutant's number.
+/// The function that instrumented code calls with a mutant's number.
 pub const ASK: &str = "crate::__mutant_is";
 
 /// One change.
@@ -143,7 +143,7 @@ struct Edit {
     ends: bool,
     /// Among those at one place.
     order: i64,
-    /// What it belongs to.
+    /// The site that it belongs to.
     site: usize,
     /// With the mutant that each is for.
     parts: Vec<(String, Option<usize>)>,
@@ -439,7 +439,7 @@ impl<'ast> Visit<'ast> for Search<'_> {
     }
 
     fn visit_item_impl(&mut self, of: &'ast syn::ItemImpl) {
-        // What programmers print is not what users get.
+        // Debug output is for programmers; no user sees it.
         let prints = (of.trait_.as_ref())
             .is_some_and(|(_, path, _)| path.segments.last().is_some_and(|s| s.ident == "Debug"));
         if !is_left_out(&of.attrs) && !prints {
@@ -561,7 +561,7 @@ mod tests {
         (file.instrument(|n| Some(n as u32 + 1)).text, whats)
     }
 
-    /// What is left if no mutant is asked for.
+    /// The text without any mutant.
     fn stripped(text: &str) -> String {
         File::read(text.into()).unwrap().instrument(|_| None).text
     }
