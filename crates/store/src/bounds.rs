@@ -1,28 +1,28 @@
 //! Ranges of index keys: those of a keyspace, or a part of it.
 
+use crate::key::IndexKey;
 use bristlecone_index::engine::Range;
 use std::fmt;
 use std::ops::Bound;
 
 /// Bounds of a range of index keys of one keyspace.
 pub struct Bounds {
-    start: Bound<Vec<u8>>,
-    end: Bound<Vec<u8>>,
+    start: Bound<IndexKey>,
+    end: Bound<IndexKey>,
 }
 
 impl Bounds {
     /// The keys of a keyspace between two bounds.
     pub fn new(keyspace: u32, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Self {
-        let prefix = keyspace.to_be_bytes();
-        let with = |key: &[u8]| [&prefix, key].concat();
+        let with = |key: &[u8]| IndexKey::new(keyspace, key);
         Self {
             start: match start {
-                Bound::Unbounded => Bound::Included(prefix.to_vec()),
+                Bound::Unbounded => Bound::Included(with(b"")),
                 bound => bound.map(with),
             },
             end: match end {
                 // No keyspace has the largest number, so this does not overflow.
-                Bound::Unbounded => Bound::Excluded((keyspace + 1).to_be_bytes().to_vec()),
+                Bound::Unbounded => Bound::Excluded(IndexKey::new(keyspace + 1, b"")),
                 bound => bound.map(with),
             },
         }
@@ -41,16 +41,16 @@ impl Bounds {
             }
         }
         Self {
-            start: Bound::Included(start),
-            end: Bound::Excluded(end),
+            start: Bound::Included(IndexKey::Long(start)),
+            end: Bound::Excluded(IndexKey::Long(end)),
         }
     }
 
     /// Returns the range.
     pub fn range(&self) -> Range<'_> {
         (
-            self.start.as_ref().map(Vec::as_slice),
-            self.end.as_ref().map(Vec::as_slice),
+            self.start.as_ref().map(|key| &**key),
+            self.end.as_ref().map(|key| &**key),
         )
     }
 }

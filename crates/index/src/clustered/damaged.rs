@@ -3,8 +3,9 @@
 use super::hosted::{Current, HostedTree, KeyRange};
 use super::page::Page;
 use super::rescue::Rescued;
-use super::scan::{NOW, Visits};
+use super::scan::NOW;
 use super::stored::Stored;
+use super::visit::Visits;
 use super::{Handle, ReadError};
 use crate::contract::Direction;
 use crate::inner::Ranged;

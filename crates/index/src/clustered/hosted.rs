@@ -8,10 +8,9 @@ use super::changes::{Batch, Conflict};
 use super::marks::Marks;
 use super::modify::{Each, Modified, Refused};
 use super::observe::Observer;
-use super::scan::{Visitor, Visits};
 use super::serial::Reads;
-use super::stored::Stored;
 use super::versions::Past;
+use super::visit::{EntryVisitor, Rescuing, Visits};
 use super::write::{Changed, Expected};
 use super::{
     ClusteredOptions, ClusteredTree, Compacted, LazyTree, MAX_KEY, MAX_VALUE, Modification,
@@ -19,7 +18,6 @@ use super::{
 };
 use crate::contract::{Direction, IndexStats, RecoveryReport, TreeError, VerifyReport, Violation};
 use crate::contract::{DurableIndex, InsertError, OrderedIndex};
-use crate::inner::Ranged;
 use bristlecone_pmem::heap::HeapStats;
 use bristlecone_pmem::{CommitError, Media, Pool, SpaceError};
 use crossbeam_epoch::{self as epoch, Guard};
@@ -149,39 +147,6 @@ pub type Current<'v, M> = super::modify::Current<'v, [u8], [u8], M>;
 
 /// One of the steps of [`HostedTree::execute`]: a key, and its new value, or `None` to look at it.
 pub type Step<'s> = (&'s [u8], Option<&'s [u8]>);
-
-/// Visits entries, those of pages that cannot be loaded too, as far as they are sound.
-struct Rescuing<'s, M: Media, F> {
-    tree: &'s HostedTree<M>,
-    range: KeyRange<'s>,
-    direction: Direction,
-    visits: Visits,
-    visit: F,
-}
-
-impl<M, F> Visitor<[u8]> for Rescuing<'_, M, F>
-where
-    M: Media,
-    F: FnMut(&[u8], &Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
-{
-    #[inline(always)]
-    fn visits(&self) -> Visits {
-        self.visits
-    }
-
-    #[inline(always)]
-    fn entry(&mut self, key: &[u8], stored: Stored<'_>) -> Result<ControlFlow<()>, ReadError> {
-        (self.visit)(key, &Current::new(&self.tree.0, stored))
-    }
-
-    #[cold]
-    fn damaged(&mut self, at: &Ranged<[u8]>, e: ReadError) -> Result<ControlFlow<()>, ReadError> {
-        let (tree, range, direction) = (self.tree, self.range, self.direction);
-        tree.scan_rescued((range, direction), at, e, &mut |key, stored| {
-            self.entry(key, stored)
-        })
-    }
-}
 
 impl<M: Media> HostedTree<M> {
     /// Makes an empty tree in root `name`. `observer` is told of its changes.
@@ -399,15 +364,29 @@ impl<M: Media> HostedTree<M> {
         &self,
         time: u64,
         range: KeyRange<'_>,
-        (direction, visits): (Direction, Visits),
+        way: (Direction, Visits),
         visit: impl FnMut(&[u8], &Current<'_, M>) -> Result<ControlFlow<()>, ReadError>,
+    ) -> Result<(), ReadError> {
+        self.scan_with(time, range, way, visit)
+    }
+
+    /// As [`scan`](Self::scan), for a visitor that may take short values as they are.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn scan_with(
+        &self,
+        time: u64,
+        range: KeyRange<'_>,
+        (direction, visits): (Direction, Visits),
+        visitor: impl EntryVisitor<M>,
     ) -> Result<(), ReadError> {
         let mut visitor = Rescuing {
             tree: self,
             range,
             direction,
             visits,
-            visit,
+            visitor,
         };
         (self.0).scan_stored(&range, direction, time, &mut visitor)
     }

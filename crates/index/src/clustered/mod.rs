@@ -168,6 +168,7 @@ mod times;
 mod upper;
 mod verify;
 mod versions;
+mod visit;
 mod write;
 mod wrong;
 
@@ -193,7 +194,6 @@ pub use observe::{Glimpse, Observed, Observer};
 use page::Page;
 use part::Part;
 pub use root::FORMAT;
-pub use scan::Visits;
 pub use scrub::Scrubbed;
 pub use serial::Reads;
 use sessions::Sessions;
@@ -208,6 +208,7 @@ use std::sync::{Arc, Mutex};
 use table::Table;
 use upper::Upper;
 use versions::Versions;
+pub use visit::{EntryVisitor, Visits};
 
 /// Page sizes in bytes.
 pub const PAGE_BYTES: &[u32] = &[512, 1024, 2048, 4096, 8192, 16384];

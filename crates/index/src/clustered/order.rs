@@ -3,7 +3,7 @@
 //! The newest record of each key is kept with its *rank*, the number of entries of the base below
 //! it. So a walk over the page compares no keys.
 
-use super::page::{Page, Span, ValueSpan, partition};
+use super::page::{Page, Span, ValueSpan};
 use super::part::Samples;
 use super::place::{Base, Place, Rank};
 use crate::contract::Direction;
@@ -13,7 +13,7 @@ use std::cmp::Ordering as Order;
 use std::ops::{Bound, Range};
 
 /// A record of the tail: place 16, whether the base has its key 1, entries of the base below it 15.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ranked(u32);
 
 impl Ranked {
@@ -24,6 +24,11 @@ impl Ranked {
 
     fn place(self) -> Place {
         Place::decode(self.0 as u16)
+    }
+
+    /// Its rank, as a number with the order of ranks.
+    fn rank_number(self) -> u32 {
+        self.0 >> 16
     }
 
     fn rank(self) -> Rank {
@@ -154,8 +159,13 @@ impl TailOrder {
             let rank = page.rank(base, rest, |word| {
                 near.map_or((0, base.entries), |near| near.near(word, base.entries))
             });
-            let below = |i: usize| self.records[i].is_below(page, base, rest, rank);
-            let at = partition(self.records.len(), below);
+            // By numbers first; then those of the same rank.
+            let number = Ranked::new(Place::decode(0), rank).rank_number();
+            let records = &self.records;
+            let lower = records.partition_point(|record| record.rank_number() < number);
+            let same = records[lower..].partition_point(|record| record.rank_number() == number);
+            let same = &records[lower..][..same];
+            let at = lower + same.partition_point(|one| one.is_below(page, base, rest, rank));
             let record = self.records.get(at);
             let is_there = record.is_some_and(|record| is_key(page, base, *record, rest, rank));
             let records = at + usize::from(with && is_there);

@@ -50,7 +50,7 @@ impl Span {
 pub(super) struct Entries {
     at: usize,
     /// Of an entry.
-    bytes: usize,
+    pub(super) bytes: usize,
     /// Of its key, without the prefix.
     key: usize,
     /// Where in it the value is.
@@ -77,6 +77,27 @@ impl Entries {
         self.at(self.at + i * self.bytes)
     }
 
+    /// Where some of them are.
+    #[inline(always)]
+    pub(super) fn span(&self, entries: Range<usize>) -> Span {
+        Span {
+            at: self.at + entries.start * self.bytes,
+            len: entries.len() * self.bytes,
+        }
+    }
+
+    /// Key and value of the entry that begins at byte `at` of the bytes of some entries.
+    #[inline(always)]
+    pub(super) fn parts<'b>(&self, bytes: &'b [u8], at: usize) -> Option<(Rest<'b>, &'b [u8])> {
+        let entry = bytes.get(at..at.wrapping_add(self.bytes))?;
+        let rest = Rest {
+            bytes: entry.get(..self.key)?,
+            words: entry.get(..self.value_at)?,
+        };
+        let value = entry.get(self.value_at..self.value_at + self.value)?;
+        Some((rest, value))
+    }
+
     /// The same of what is at byte `at`: an entry, or a record of the tail in the same form.
     #[inline(always)]
     fn at(&self, at: usize) -> (Span, ValueSpan) {
@@ -86,6 +107,14 @@ impl Entries {
         };
         (Span { at, len: self.key }, value.here())
     }
+}
+
+/// A key without the prefix.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rest<'p> {
+    pub(super) bytes: &'p [u8],
+    /// The words that it takes.
+    pub(super) words: &'p [u8],
 }
 
 /// A value in a page.
@@ -382,6 +411,20 @@ impl<'p, M: Media> Page<'p, M> {
         (Span { at, len: key }, ValueSpan { span, outer })
     }
 
+    /// A key without the prefix. Keys begin at words.
+    ///
+    /// The caller is as of [`bytes`](Self::bytes).
+    #[inline(always)]
+    pub(super) fn rest(self, key: Span) -> Rest<'p> {
+        Rest {
+            bytes: self.bytes(key),
+            words: self.bytes(Span {
+                len: key.len.next_multiple_of(8),
+                ..key
+            }),
+        }
+    }
+
     /// A value as the page has it.
     ///
     /// The caller is as of [`bytes`](Self::bytes).
@@ -410,10 +453,11 @@ impl<'p, M: Media> Page<'p, M> {
         }
     }
 
-    /// The entries of the base, if they are in uniform form.
+    /// The entries of the base, if they are in uniform form and take any bytes.
     #[inline(always)]
     pub(super) fn entries(self, base: &Base) -> Option<Entries> {
-        base.form.map(|form| Entries::of(base, form))
+        let entries = base.form.map(|form| Entries::of(base, form));
+        entries.filter(|entries| entries.bytes > 0)
     }
 
     /// The word of the key of entry `i` of the base.

@@ -316,15 +316,22 @@ impl Part {
         order: &mut TailOrder,
     ) -> Option<u64> {
         order.records.clear();
+        order.records.reserve(TAIL);
         order.seen = 0;
         let locked = self.ordering.try_lock();
         if locked {
             let ordered = load(&self.ordered);
             order.seen = (ordered >> COUNT_BITS & COUNT) as usize;
-            let cells = self.order.iter().map(load);
-            let records = cells.flat_map(|two| [two as u32, (two >> 32) as u32]);
-            let records = records.take((ordered & COUNT) as usize);
-            order.records.extend(records.map(Ranked::decode));
+            let len = ((ordered & COUNT) as usize).min(TAIL);
+            order
+                .records
+                .resize(len.next_multiple_of(2), Ranked::default());
+            let (twos, _) = order.records.as_chunks_mut();
+            for (to, two) in twos.iter_mut().zip(&self.order) {
+                let two = load(two);
+                *to = [two as u32, (two >> 32) as u32].map(Ranked::decode);
+            }
+            order.records.truncate(len);
         }
         let base = self.base();
         let mut places = [0; TAIL];

@@ -4,10 +4,11 @@
 //! directions work alike. Pages are walked over where they lie.
 
 use super::order::{TailOrder, Walk};
-use super::page::{Page, Span};
+use super::page::{Entries, Page, Rest};
 use super::part::{Part, Samples};
 use super::place::Base;
 use super::stored::Stored;
+use super::visit::{Resolving, Visitor, Visits};
 use super::{ClusteredTree, Handle, ReadError};
 use crate::contract::Direction;
 use crate::inner::Ranged;
@@ -28,48 +29,6 @@ const PREFETCHED: usize = 64;
 /// Pages that a scan visits before it lets memory be reclaimed.
 const PAGES_PER_PIN: u32 = 16;
 
-/// What a visitor reads. Long values lie outside the pages; they are prefetched only for a visitor
-/// that reads them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Visits {
-    /// Keys, and of long values at most their beginnings.
-    Keys,
-    /// Keys and values.
-    Values,
-}
-
-/// Receives the entries, and the damaged pages, that a scan reaches. Two closures are one, with
-/// what they read.
-pub(super) trait Visitor<K: KeyRepr + ?Sized> {
-    fn visits(&self) -> Visits;
-
-    /// Gets an entry, with its value as the page has it. Breaks to end the scan.
-    fn entry(&mut self, key: &K, stored: Stored<'_>) -> Result<ControlFlow<()>, ReadError>;
-
-    /// Gets a page that cannot be loaded, and says whether the scan goes on behind it.
-    fn damaged(&mut self, at: &Ranged<K>, e: ReadError) -> Result<ControlFlow<()>, ReadError>;
-}
-
-impl<K, E, D> Visitor<K> for (Visits, E, D)
-where
-    K: KeyRepr + ?Sized,
-    E: FnMut(&K, Stored<'_>) -> Result<ControlFlow<()>, ReadError>,
-    D: FnMut(&Ranged<K>, ReadError) -> Result<ControlFlow<()>, ReadError>,
-{
-    fn visits(&self) -> Visits {
-        self.0
-    }
-
-    #[inline(always)]
-    fn entry(&mut self, key: &K, stored: Stored<'_>) -> Result<ControlFlow<()>, ReadError> {
-        (self.1)(key, stored)
-    }
-
-    fn damaged(&mut self, at: &Ranged<K>, e: ReadError) -> Result<ControlFlow<()>, ReadError> {
-        (self.2)(at, e)
-    }
-}
-
 impl<K, V, M> ClusteredTree<K, V, M>
 where
     K: KeyRepr + ?Sized,
@@ -86,16 +45,9 @@ where
         range: &R,
         direction: Direction,
         time: u64,
-        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
-        let visit = |key: &K, stored: Stored<'_>| {
-            let value = self.resolve(stored)?;
-            let visited = V::with_value_of(&value, |value| visit(key, value));
-            // Bytes of values of the tree are values.
-            Ok(visited.unwrap_or(ControlFlow::Continue(())))
-        };
-        let refuse = |_: &Ranged<K>, e| Err(e);
-        self.scan_stored(range, direction, time, &mut (Visits::Values, visit, refuse))
+        self.scan_stored(range, direction, time, &mut Resolving { tree: self, visit })
     }
 
     /// As [`scan_pages`](Self::scan_pages), with values as the pages have them.
@@ -107,7 +59,6 @@ where
         visitor: &mut impl Visitor<K>,
     ) -> Result<(), ReadError> {
         let mut order = TailOrder::default();
-        let visits = visitor.visits();
         // The bound at which the scan stands, and the page behind which that is.
         let mut reached: Option<Bound<K::Owned>> = None;
         let mut before: Option<Ranged<K>> = None;
@@ -157,18 +108,12 @@ where
                     continue;
                 };
                 self.pm().interleave();
-                let mut visit = |key: &K, stored: Stored<'_>| visitor.entry(key, stored);
                 let visited = if latest < time {
                     let walk = bounds.walk(page, &base, Some(&near), &order);
-                    self.visit_page(page, &base, (direction, visits), walk, &mut visit)?
+                    self.visit_page(page, &base, direction, walk, visitor)?
                 } else {
-                    let visited = self.visit_earlier(
-                        (part, version),
-                        time,
-                        (direction, visits),
-                        &bounds,
-                        &mut visit,
-                    )?;
+                    let of = (part, version);
+                    let visited = self.visit_earlier(of, time, direction, &bounds, visitor)?;
                     let Some(visited) = visited else {
                         continue;
                     };
@@ -248,20 +193,21 @@ where
     /// Visits the entries of a walk over a page.
     ///
     /// # Errors
-    /// Those of `visit`.
+    /// Those of `visitor`.
     pub(super) fn visit_page(
         &self,
         page: Page<'_, M>,
         base: &Base,
-        (direction, visits): (Direction, Visits),
+        direction: Direction,
         mut walk: Walk<'_>,
-        visit: &mut impl FnMut(&K, Stored<'_>) -> Result<ControlFlow<()>, ReadError>,
+        visitor: &mut impl Visitor<K>,
     ) -> Result<ControlFlow<()>, ReadError> {
-        let mut keys = Keys::of(page, base);
+        let mut keys = Keys::of(page.prefix(base.prefix));
         let entries = page.entries(base);
         // A walk that is ahead, where values may be outer ones: one's block is a cache miss.
         let may_have_outer = Self::OUTER && entries.is_none();
-        let mut ahead = (may_have_outer && visits == Visits::Values).then(|| walk.clone());
+        let mut ahead =
+            (may_have_outer && visitor.visits() == Visits::Values).then(|| walk.clone());
         let prefetch_next = |ahead: &mut Walk<'_>| {
             if let Some(step) = ahead.step(direction) {
                 self.prefetch_outer(page, base, step);
@@ -270,25 +216,27 @@ where
         if let Some(ahead) = &mut ahead {
             (0..AHEAD).for_each(|_| prefetch_next(ahead));
         }
-        // Entries of the base with no record among them: the next one, how many, and the way.
-        let (mut next, mut left) = (0usize, 0usize);
-        let way: isize = match direction {
-            Direction::Up => 1,
-            Direction::Down => -1,
-        };
+        // Entries of the base in general form with no record among them.
+        let mut run = 0..0;
         loop {
-            let (key, value) = if left > 0 {
-                let i = next;
-                (next, left) = (i.wrapping_add_signed(way), left - 1);
-                entries.map_or_else(|| page.entry(base, i), |entries| entries.get(i))
+            let of_run = match direction {
+                Direction::Up => run.next(),
+                Direction::Down => run.next_back(),
+            };
+            let (key, value) = if let Some(i) = of_run {
+                page.entry(base, i)
             } else {
-                let run = walk.run(direction);
+                run = walk.run(direction);
                 if !run.is_empty() {
-                    left = run.len();
-                    next = match direction {
-                        Direction::Up => run.start,
-                        Direction::Down => run.end - 1,
-                    };
+                    if let Some(entries) = &entries {
+                        let left = page.bytes(entries.span(std::mem::take(&mut run)));
+                        if keys
+                            .visit_run((entries, left), direction, visitor)?
+                            .is_break()
+                        {
+                            return Ok(ControlFlow::Break(()));
+                        }
+                    }
                     continue;
                 }
                 // A record, or what follows one that removes.
@@ -300,7 +248,8 @@ where
             if let Some(ahead) = &mut ahead {
                 prefetch_next(ahead);
             }
-            let visited = K::with_value_of(keys.whole(key), |key| visit(key, page.stored(value)));
+            let key = keys.whole(page.rest(key));
+            let visited = K::with_value_of(key, |key| visitor.entry(key, page.stored(value)));
             // Bytes of keys of the tree are keys.
             if visited.transpose()?.is_some_and(|flow| flow.is_break()) {
                 return Ok(ControlFlow::Break(()));
@@ -313,8 +262,7 @@ where
 const AHEAD: usize = 4;
 
 /// The keys of a page, made whole.
-struct Keys<'p, M> {
-    page: Page<'p, M>,
+struct Keys<'p> {
     prefix: &'p [u8],
     /// The prefix, if it is short, and what follows it in a key.
     short: [u8; ROOM],
@@ -324,41 +272,72 @@ struct Keys<'p, M> {
 /// Bytes of a key that is made whole without memory of its own.
 const ROOM: usize = 64;
 
-impl<'p, M: Media> Keys<'p, M> {
-    fn of(page: Page<'p, M>, base: &Base) -> Self {
-        let prefix = page.prefix(base.prefix);
+impl<'p> Keys<'p> {
+    fn of(prefix: &'p [u8]) -> Self {
         let mut short = [0; ROOM];
         if let Some(start) = short.get_mut(..prefix.len()) {
             start.copy_from_slice(prefix);
         }
         Self {
-            page,
             prefix,
             short,
             long: Vec::new(),
         }
     }
 
-    /// The key whose bytes behind the prefix are `rest`.
+    /// The key that has `rest` behind the prefix.
     #[inline(always)]
-    fn whole(&mut self, rest: Span) -> &[u8] {
+    fn whole<'a>(&'a mut self, rest: Rest<'a>) -> &'a [u8] {
         let prefix = self.prefix.len();
         if prefix == 0 {
-            return self.page.bytes(rest);
+            return rest.bytes;
         }
-        let words = rest.len.div_ceil(8);
-        if prefix + words * 8 > ROOM || !rest.at.is_multiple_of(8) {
-            self.long.clear();
-            self.long.extend_from_slice(self.prefix);
-            self.long.extend_from_slice(self.page.bytes(rest));
-            return &self.long;
+        // A word at once: what follows the key there does not matter.
+        let room = self.short.get_mut(prefix..prefix + 8);
+        if let (Ok(word), Some(room)) = (<[u8; 8]>::try_from(rest.words), room) {
+            room.copy_from_slice(&word);
+            return &self.short[..prefix + rest.bytes.len().min(8)];
         }
-        // Whole words: what follows the key does not matter.
-        for i in 0..words {
-            let word = self.page.word(rest.at / 8 + i).to_le_bytes();
-            self.short[prefix + i * 8..][..8].copy_from_slice(&word);
+        let len = prefix + rest.bytes.len();
+        if let Some(room) = self.short.get_mut(prefix..len) {
+            room.copy_from_slice(rest.bytes);
+            return &self.short[..len];
         }
-        &self.short[..prefix + rest.len]
+        self.long.clear();
+        self.long.extend_from_slice(self.prefix);
+        self.long.extend_from_slice(rest.bytes);
+        &self.long
+    }
+
+    /// Visits entries of a base in uniform form, which are `bytes`.
+    #[inline(always)]
+    fn visit_run<K: KeyRepr + ?Sized>(
+        &mut self,
+        (entries, bytes): (&Entries, &[u8]),
+        direction: Direction,
+        visitor: &mut impl Visitor<K>,
+    ) -> Result<ControlFlow<()>, ReadError> {
+        let mut at = match direction {
+            Direction::Up => 0,
+            Direction::Down => bytes.len().wrapping_sub(entries.bytes),
+        };
+        while let Some((rest, value)) = entries.parts(bytes, at) {
+            at = match direction {
+                Direction::Up => at.wrapping_add(entries.bytes),
+                Direction::Down => at.wrapping_sub(entries.bytes),
+            };
+            let key = self.whole(rest);
+            // Bytes of keys of the tree are keys.
+            let visited = match K::with_value_of(key, |key| visitor.short(key, value)) {
+                Some(Some(ControlFlow::Continue(()))) | None => continue,
+                Some(Some(ControlFlow::Break(()))) => return Ok(ControlFlow::Break(())),
+                Some(None) => K::with_value_of(key, |key| visitor.entry(key, Stored::here(value))),
+            };
+            if visited.transpose()?.is_some_and(|flow| flow.is_break()) {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
     }
 }
 

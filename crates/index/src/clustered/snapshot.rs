@@ -14,10 +14,10 @@ use super::page::Page;
 use super::part::{Part, SEARCHED};
 use super::place::Base;
 use super::replace::Change;
-use super::scan::{Bounds, Visits};
+use super::scan::Bounds;
 use super::serial::Reads;
-use super::stored::Stored;
 use super::versions::{Past, Version, Was};
+use super::visit::Visitor;
 use super::{ClusteredTree, Handle, ReadError};
 use crate::contract::{Direction, InsertError};
 use crate::repr::{KeyRepr, Repr};
@@ -419,14 +419,14 @@ where
     /// with nothing visited, if the page is not the one of `version` any more.
     ///
     /// # Errors
-    /// [`ReadError`]: the page is damaged; and those of `visit`.
+    /// [`ReadError`]: the page is damaged; and those of `visitor`.
     pub(super) fn visit_earlier(
         &self,
         (part, version): (&Part, u64),
         time: u64,
-        (direction, visits): (Direction, Visits),
+        direction: Direction,
         bounds: &Bounds<'_, K>,
-        visit: &mut impl FnMut(&K, Stored<'_>) -> Result<ControlFlow<()>, ReadError>,
+        visitor: &mut impl Visitor<K>,
     ) -> Result<Option<ControlFlow<()>>, ReadError> {
         let (page, base) = (self.page_of(part), part.base());
         if part.latest_of_base() >= time {
@@ -435,7 +435,7 @@ where
                 return Ok(None);
             }
             self.pm().interleave();
-            let visited = self.visit_kept((page, &base), kept?, direction, bounds, visit)?;
+            let visited = self.visit_kept((page, &base), kept?, direction, bounds, visitor)?;
             return Ok(Some(visited));
         }
         let count = part.count();
@@ -449,7 +449,7 @@ where
         let earlier = earlier.filter(|(_, stamp)| *stamp < time);
         let order = TailOrder::of(page, &base, earlier.map(|(place, _)| place));
         let walk = bounds.walk(page, &base, None, &order);
-        let visited = self.visit_page(page, &base, (direction, visits), walk, visit)?;
+        let visited = self.visit_page(page, &base, direction, walk, visitor)?;
         Ok(Some(visited))
     }
 
@@ -460,7 +460,7 @@ where
         kept: Vec<(Vec<u8>, Was)>,
         direction: Direction,
         bounds: &Bounds<'_, K>,
-        visit: &mut impl FnMut(&K, Stored<'_>) -> Result<ControlFlow<()>, ReadError>,
+        visitor: &mut impl Visitor<K>,
     ) -> Result<ControlFlow<()>, ReadError> {
         let prefix = page.prefix(base.prefix);
         let order = TailOrder::default();
@@ -482,7 +482,7 @@ where
             let Some(past) = past else {
                 return ControlFlow::Continue(());
             };
-            match K::with_value_of(&key, |key| visit(key, past.stored())) {
+            match K::with_value_of(&key, |key| visitor.entry(key, past.stored())) {
                 Some(Ok(flow)) => flow,
                 Some(Err(e)) => {
                     failed = Err(e);

@@ -19,7 +19,9 @@ use super::{Core, write_error};
 use crate::error::WriteError;
 use crate::key::{PREFIX, split};
 use bristlecone_index::Direction;
-use bristlecone_index::clustered::{self, Current, HostedTree, Modification, Visits, When};
+use bristlecone_index::clustered::{
+    self, Current, EntryVisitor, HostedTree, Modification, Visits, When,
+};
 use bristlecone_index::engine::Range;
 use bristlecone_pmem::Media;
 use std::borrow::Cow;
@@ -33,6 +35,45 @@ const SPACE_PREFIX: usize = 16;
 /// Visits keys with what they have.
 type Visit<'v, M> =
     dyn FnMut(&[u8], &Current<'_, M>) -> Result<ControlFlow<()>, clustered::ReadError> + 'v;
+
+/// Visits entries of the tree, and in the place of a marker those of its space.
+struct Places<'c, M: Media, V: ?Sized> {
+    core: &'c Core<M>,
+    time: u64,
+    range: Range<'c>,
+    way: (Direction, Visits),
+    /// How it has ended.
+    flow: ControlFlow<()>,
+    visitor: &'c mut V,
+}
+
+impl<M: Media, V: EntryVisitor<M> + ?Sized> EntryVisitor<M> for &mut Places<'_, M, V> {
+    #[inline(always)]
+    fn short(&mut self, key: &[u8], value: &[u8]) -> Option<ControlFlow<()>> {
+        if is_marker::<M>(key) {
+            return None;
+        }
+        let flow = self.visitor.short(key, value)?;
+        if flow.is_break() {
+            self.flow = flow;
+        }
+        Some(flow)
+    }
+
+    fn entry(
+        &mut self,
+        key: &[u8],
+        current: &Current<'_, M>,
+    ) -> Result<ControlFlow<()>, clustered::ReadError> {
+        self.flow = if is_marker::<M>(key) {
+            let visit: &mut Visit<'_, M> = &mut |key, current| self.visitor.entry(key, current);
+            (self.core).scan_space(self.time, (key, current), self.range, self.way, visit)?
+        } else {
+            self.visitor.entry(key, current)?
+        };
+        Ok(self.flow)
+    }
+}
 
 /// Longest index key that the tree has as it is.
 const fn longest<M: Media>() -> usize {
@@ -261,37 +302,30 @@ impl<M: Media> Core<M> {
     /// Visits the keys of a range of index keys at a time, long ones where they belong.
     ///
     /// # Errors
-    /// [`ReadError`](clustered::ReadError), and those of `visit`.
+    /// [`ReadError`](clustered::ReadError), and those of `visitor`.
     #[inline]
-    pub(super) fn scan_places<V>(
+    pub(super) fn scan_places(
         &self,
         time: u64,
         range: Range<'_>,
         way: (Direction, Visits),
-        visit: &mut V,
-    ) -> Result<ControlFlow<()>, clustered::ReadError>
-    where
-        V: FnMut(&[u8], &Current<'_, M>) -> Result<ControlFlow<()>, clustered::ReadError> + ?Sized,
-    {
+        visitor: &mut (impl EntryVisitor<M> + ?Sized),
+    ) -> Result<ControlFlow<()>, clustered::ReadError> {
         let markers = (marker_of_bound::<M>(range.0), marker_of_bound::<M>(range.1));
         let outer = (
             markers.0.as_deref().map_or(range.0, Bound::Included),
             markers.1.as_deref().map_or(range.1, Bound::Included),
         );
-        let mut flow = ControlFlow::Continue(());
-        self.tree.scan(time, outer, way, |key, current| {
-            if !is_marker::<M>(key) {
-                let visited = visit(key, current)?;
-                if visited.is_break() {
-                    flow = visited;
-                }
-                return Ok(visited);
-            }
-            let visit: &mut Visit<'_, M> = &mut |key, current| visit(key, current);
-            flow = self.scan_space(time, (key, current), range, way, visit)?;
-            Ok(flow)
-        })?;
-        Ok(flow)
+        let mut places = Places {
+            core: self,
+            time,
+            range,
+            way,
+            flow: ControlFlow::Continue(()),
+            visitor,
+        };
+        self.tree.scan_with(time, outer, way, &mut places)?;
+        Ok(places.flow)
     }
 
     /// Visits the keys of a marker's space that are in a range.

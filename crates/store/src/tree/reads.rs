@@ -10,7 +10,7 @@ use crate::error::{Damage, ReadError};
 use crate::key::PREFIX;
 use crate::pinned::PinnedValue;
 use bristlecone_index::Direction;
-use bristlecone_index::clustered::{self, Visits, When};
+use bristlecone_index::clustered::{self, EntryVisitor, Visits, When};
 use bristlecone_index::engine::Range;
 use bristlecone_pmem::Media;
 use crossbeam_epoch as epoch;
@@ -43,6 +43,46 @@ impl<M: Media> Drop for Reading<'_, M> {
 
 /// A visitor, and the most bytes of a value that it takes.
 type Within<'v, 'w> = (&'v mut VisitWithin<'w>, u64);
+
+/// Visits values, or what those are that are longer than `most` bytes.
+struct Values<'c, M: Media, V: ?Sized> {
+    core: &'c Core<M>,
+    at: Ticket,
+    most: u64,
+    /// The key of a value that could not be read.
+    reached: Option<Vec<u8>>,
+    visit: &'c mut V,
+}
+
+impl<M, V> EntryVisitor<M> for Values<'_, M, V>
+where
+    M: Media,
+    V: FnMut(&[u8], Result<Entry<'_>, Longer>) -> ControlFlow<()> + ?Sized,
+{
+    #[inline(always)]
+    fn short(&mut self, key: &[u8], value: &[u8]) -> Option<ControlFlow<()>> {
+        let value = plain(value).filter(|value| value.len() as u64 <= self.most)?;
+        let expires_at = None;
+        Some((self.visit)(key, Ok(Entry { value, expires_at })))
+    }
+
+    fn entry(
+        &mut self,
+        key: &[u8],
+        current: &clustered::Current<'_, M>,
+    ) -> Result<ControlFlow<()>, clustered::ReadError> {
+        if let Some(flow) = current
+            .short_value()
+            .and_then(|value| self.short(key, value))
+        {
+            return Ok(flow);
+        }
+        let mut visit = |key: &[u8], found: Result<Entry<'_>, Longer>| (self.visit)(key, found);
+        let to = (&mut visit as &mut VisitWithin<'_>, self.most);
+        let visited = self.core.scan_long(self.at, key, current, to);
+        visited.inspect_err(|_| self.reached = Some(key.to_vec()))
+    }
+}
 
 /// A value, and when it expires.
 type Whole = (Vec<u8>, Option<u64>);
@@ -304,37 +344,20 @@ impl<M: Media> Core<M> {
         (direction, most): (Direction, u64),
         visit: &mut (impl FnMut(&[u8], Result<Entry<'_>, Longer>) -> ControlFlow<()> + ?Sized),
     ) -> Result<(), ReadError> {
-        let mut reached: Option<Vec<u8>> = None;
         let way = (direction, Visits::Values);
-        self.visit(at, range, way, |key, current| {
-            if let Some(value) = current.short_value().and_then(plain)
-                && value.len() as u64 <= most
-            {
-                let expires_at = None;
-                return Ok(visit(key, Ok(Entry { value, expires_at })));
-            }
-            let mut visit = |key: &[u8], found: Result<Entry<'_>, Longer>| visit(key, found);
-            let to = (&mut visit as &mut VisitWithin<'_>, most);
-            self.scan_other(at, key, current, to, &mut reached)
-        })
-        .map_err(|e| read_error(reached.as_deref(), e))
+        let mut values = Values {
+            core: self,
+            at,
+            most,
+            reached: None,
+            visit,
+        };
+        let visited = self.visit(at, range, way, &mut values);
+        visited.map_err(|e| read_error(values.reached.as_deref(), e))
     }
 
-    /// Visits a key whose value is long, expires, or has parts. Writes down the key of one that
-    /// cannot be read.
+    /// Visits a key whose value is long, expires, or has parts.
     #[inline(never)]
-    fn scan_other(
-        &self,
-        at: Ticket,
-        key: &[u8],
-        current: &clustered::Current<'_, M>,
-        to: Within<'_, '_>,
-        reached: &mut Option<Vec<u8>>,
-    ) -> Result<ControlFlow<()>, clustered::ReadError> {
-        let visited = self.scan_long(at, key, current, to);
-        visited.inspect_err(|_| *reached = Some(key.to_vec()))
-    }
-
     fn scan_long(
         &self,
         at: Ticket,
@@ -395,15 +418,16 @@ impl<M: Media> Core<M> {
         visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         let way = (Direction::Up, Visits::Keys);
-        self.visit(at, range, way, |key, current| {
+        let mut keys = |key: &[u8], current: &clustered::Current<'_, M>| {
             let expiry = glimpsed(current.glimpse()).expiry;
             Ok(if is_live(expiry, || at.now) {
                 visit(key)
             } else {
                 ControlFlow::Continue(())
             })
-        })
-        .map_err(|e| read_error(None, e))
+        };
+        let visited = self.visit(at, range, way, &mut keys);
+        visited.map_err(|e| read_error(None, e))
     }
 
     /// Visits the keys of a range of one keyspace, expired ones included.
@@ -413,10 +437,7 @@ impl<M: Media> Core<M> {
         at: Ticket,
         range: Range<'_>,
         way: (Direction, Visits),
-        mut visit: impl FnMut(
-            &[u8],
-            &clustered::Current<'_, M>,
-        ) -> Result<ControlFlow<()>, clustered::ReadError>,
+        visitor: &mut impl EntryVisitor<M>,
     ) -> Result<(), clustered::ReadError> {
         if let Bound::Included(first) | Bound::Excluded(first) = range.0
             && self.is_dropped_by(first, || at.ts)
@@ -424,7 +445,7 @@ impl<M: Media> Core<M> {
             return Ok(());
         }
         let time = time_of(at.ts);
-        let scanned = self.scan_places(time, range, way, &mut visit);
+        let scanned = self.scan_places(time, range, way, visitor);
         scanned.map(|_| ())
     }
 

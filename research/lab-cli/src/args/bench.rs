@@ -25,10 +25,12 @@ pub enum Bench {
 #[command(after_help = "\
 Each engine makes every change durable before the call returns, in its fastest such setting. In each round all engines are \
 open and take turns; rates are medians of the rounds, and ratios are medians of the rounds' ratios to the best peer: the \
-fastest engine but store and tree. Values that are read or visited are copied out. Memory, space and bytes written are \
+fastest engine but store, tree and btreemap. Values that are read or visited are copied out. Memory, space and bytes written are \
 counted in a process of its own for each engine.
 
-Engines other than store and tree need a build with --features peers. RocksDB and SQLite are the system's libraries \
+The engine btreemap is the standard library's BTreeMap, which keeps nothing: what a turn of it takes bounds all others.
+
+Engines other than store, tree and btreemap need a build with --features peers. RocksDB and SQLite are the system's libraries \
 (Debian: apt-get install librocksdb-dev libsqlite3-0).
 
 Workloads, in the order in which they run:
@@ -53,8 +55,8 @@ pub struct Peers {
     /// Directories for the engines' files, one comparison in each [default: /dev/shm]
     #[arg(long, value_name = "DIR")]
     pub path: Vec<PathBuf>,
-    /// Engines, with commas between them: store, tree, lmdb, redb, fjall, rocksdb, sqlite
-    /// [default: all that this build and this system have]
+    /// Engines, with commas between them: store, tree, lmdb, redb, fjall, rocksdb, sqlite,
+    /// btreemap [default: all stores that this build and this system have]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = parsed::<peers::Engine>)]
     pub engines: Vec<peers::Engine>,
     /// Workloads, with commas between them [default: all]

@@ -38,7 +38,7 @@ const GROUP: f64 = 0.86;
 const BARS: usize = 32;
 
 /// Colours that people with any common kind of colour vision can distinguish (Okabe and Ito).
-const COLOURS: [RGBColor; 7] = [
+const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
     RGBColor(0, 158, 115),
@@ -46,6 +46,7 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(213, 94, 0),
     RGBColor(86, 180, 233),
     RGBColor(200, 186, 20),
+    RGBColor(140, 140, 140),
 ];
 const TEXT: RGBColor = RGBColor(30, 30, 30);
 const FAINT: RGBColor = RGBColor(105, 105, 105);

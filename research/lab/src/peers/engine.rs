@@ -2,6 +2,7 @@
 //! change is durable.
 
 use super::own::{Product, Tree};
+use super::volatile::Volatile;
 use crate::LabError;
 use bristlecone::Database;
 use bristlecone_peers::store::Store;
@@ -37,11 +38,13 @@ pub enum Engine {
     RocksDb,
     /// SQLite.
     Sqlite,
+    /// The standard library's `BTreeMap` in DRAM, which keeps nothing: a bound, not a peer.
+    BTreeMap,
 }
 
 impl Engine {
     /// All engines; those of this project are the first.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Store,
         Self::Tree,
         Self::Lmdb,
@@ -49,6 +52,7 @@ impl Engine {
         Self::Fjall,
         Self::RocksDb,
         Self::Sqlite,
+        Self::BTreeMap,
     ];
 
     /// Returns its name in commands and JSON.
@@ -62,6 +66,7 @@ impl Engine {
             Self::Fjall => "fjall",
             Self::RocksDb => "rocksdb",
             Self::Sqlite => "sqlite",
+            Self::BTreeMap => "btreemap",
         }
     }
 
@@ -73,21 +78,23 @@ impl Engine {
             Self::Lmdb => "LMDB",
             Self::RocksDb => "RocksDB",
             Self::Sqlite => "SQLite",
+            Self::BTreeMap => "BTreeMap",
             Self::Tree | Self::Redb | Self::Fjall => self.name(),
         }
     }
 
-    /// Returns true if it is another project's.
+    /// Returns true if it is another project's store.
     #[must_use]
     pub fn is_peer(self) -> bool {
-        !matches!(self, Self::Store | Self::Tree)
+        !matches!(self, Self::Store | Self::Tree | Self::BTreeMap)
     }
 
-    /// Returns those of all engines that this build and this system have.
+    /// Returns those of all stores that this build and this system have.
     #[must_use]
     pub fn available() -> Vec<Self> {
         let all = Self::ALL.into_iter();
-        all.filter(|engine| engine.check().is_ok()).collect()
+        all.filter(|engine| *engine != Self::BTreeMap && engine.check().is_ok())
+            .collect()
     }
 
     /// Checks that this build and this system have it.
@@ -99,7 +106,7 @@ impl Engine {
         match self {
             Self::RocksDb => RocksDb::library_version().map(|_| ())?,
             Self::Sqlite => Sqlite::library_version().map(|_| ())?,
-            Self::Store | Self::Tree | Self::Lmdb | Self::Redb | Self::Fjall => {}
+            Self::Store | Self::Tree | Self::Lmdb | Self::Redb | Self::Fjall | Self::BTreeMap => {}
         }
         #[cfg(not(feature = "peers"))]
         if self.is_peer() {
@@ -127,6 +134,7 @@ impl Engine {
         Ok(match self {
             Self::Store => Box::new(Product::open(&dir.join("pairs.db"), place.memory)?),
             Self::Tree => Box::new(Tree::open(&dir.join("pairs.pool"))?),
+            Self::BTreeMap => Box::new(Volatile::default()),
             #[cfg(feature = "peers")]
             Self::Lmdb => Box::new(Lmdb::open(&dir, place.lmdb_mode(), place.map_bytes()?)?),
             #[cfg(feature = "peers")]

@@ -23,6 +23,7 @@ mod own;
 mod published;
 mod report;
 mod values;
+mod volatile;
 mod workload;
 
 pub use counts::{Counts, count};
@@ -131,9 +132,11 @@ impl Params {
             let may_be = format!("{LEAST_MEMORY} or more");
             return Err(LabError::parameter("memory", bytes, may_be));
         }
-        if self.memory.is_some() && self.engines.contains(&Engine::Tree) {
-            let may_be = "an engine that keeps within a bound; the tree by itself has none";
-            return Err(LabError::parameter("engines", Engine::Tree, may_be));
+        let boundless = [Engine::Tree, Engine::BTreeMap];
+        let boundless = boundless.into_iter().find(|one| self.engines.contains(one));
+        if let Some(engine) = boundless.filter(|_| self.memory.is_some()) {
+            let may_be = "an engine that keeps within a bound; tree and btreemap have none";
+            return Err(LabError::parameter("engines", engine, may_be));
         }
         self.engines.iter().try_for_each(|engine| engine.check())
     }
