@@ -408,6 +408,52 @@ fn a_batch_without_space_changes_nothing_and_gives_space_back() {
     assert_eq!(tree.verify().unwrap().entries, 201);
 }
 
+/// The only key of a page may be what all of its keys begin with, and its value be empty: such an
+/// entry takes no bytes.
+#[test]
+fn an_entry_without_bytes_is_visited() {
+    let rng = &mut StdRng::seed_from_u64(27);
+    let tree = tree::<[u8]>(512);
+    let mut model = BTreeMap::new();
+    let mut without_bytes = 0;
+    for _ in 0..4_000 {
+        let first = [b'a', rng.random_range(b'a'..=b'c')];
+        let key = match rng.random_range(0..8) {
+            0 => first.to_vec(),
+            _ => [&first[..], &[rng.random_range(b'a'..=b'z')]].concat(),
+        };
+        if rng.random_bool(0.4) {
+            assert_eq!(tree.remove(&key).unwrap(), model.remove(&key).is_some());
+        } else {
+            let value = vec![7; if key.len() == 2 { 0 } else { 200 }];
+            tree.upsert(&key, &value).unwrap();
+            model.insert(key, value);
+        }
+        let at = tree.inner.find(&first, &crossbeam_epoch::pin());
+        let Handle::Part(slot) = Handle::decode(at.leaf) else {
+            unreachable!("all pages are loaded");
+        };
+        let base = tree.part(slot).base();
+        let words = base.form.map(|form| base.entry_words(form));
+        if base.entries == 0 || words != Some(0) {
+            continue;
+        }
+        without_bytes += 1;
+        let all: Vec<_> = model.clone().into_iter().collect();
+        let mut seen = Vec::new();
+        let mut visit = |key: &[u8], value: &[u8]| {
+            seen.push((key.to_vec(), value.to_vec()));
+            ControlFlow::Continue(())
+        };
+        tree.scan::<(Bound<&[u8]>, Bound<&[u8]>)>((Bound::Unbounded, Bound::Unbounded), &mut visit);
+        let range: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
+        tree.scan_reverse(range, &mut visit);
+        let there_and_back = all.iter().chain(all.iter().rev());
+        assert!(seen.iter().eq(there_and_back));
+    }
+    assert!(without_bytes > 10, "{without_bytes} times");
+}
+
 /// Merging was tried at every eighth removal, and pages that hold fewer entries kept their space.
 #[test]
 fn pages_of_few_entries_are_merged() {

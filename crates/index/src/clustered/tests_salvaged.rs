@@ -174,11 +174,12 @@ impl Copy {
 
     /// Blocks that have a page with that number, whether or not something leads there.
     fn blocks_of(&self, id: u32) -> Vec<u64> {
-        let blocks = (0..self.file.len()).step_by(PAGE);
+        let blocks = (0..self.file.len() - PAGE).step_by(64);
         let has = |at: &usize| {
             let (words, _) = self.file[*at..].as_chunks();
-            let words = std::array::from_fn(|i| u64::from_le_bytes(words[i]));
-            Header::decode(&words, PAGE / 8).is_some_and(|header| header.id == id)
+            let words: [u64; 6] = std::array::from_fn(|i| u64::from_le_bytes(words[i]));
+            let header = Header::decode(&words, (words[1] >> 48) as usize);
+            header.is_some_and(|header| header.id == id)
         };
         blocks.filter(has).map(|at| at as u64).collect()
     }
