@@ -658,3 +658,6 @@ fn short_file(path: &Path, len: u64) -> OpenError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -512,3 +512,115 @@ impl Blocks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::layout::ChunkUse;
+
+    /// An allocator that owns chunks of these classes, from chunk 1 on.
+    fn blocks(classes: &[u8]) -> Blocks {
+        let blocks = Blocks::new(0, 64, Arc::default());
+        let used = classes.iter().map(|class| ChunkUse::Blocks {
+            owner: 0,
+            class: *class,
+        });
+        blocks.begin_recovery((1..).zip(used).collect());
+        blocks
+    }
+
+    fn class_of(bytes: u64) -> u8 {
+        CLASSES.iter().position(|class| *class == bytes).unwrap() as u8
+    }
+
+    #[test]
+    fn a_cache_has_a_bounded_share_of_each_class() {
+        for (class, bytes) in (0..).zip(CLASSES) {
+            let most = max_cached(class) as u64;
+            assert!((2..=1024).contains(&most), "{most} of {bytes} bytes");
+            assert!(
+                most * bytes <= 32_768 || most == 2,
+                "{most} of {bytes} bytes"
+            );
+            assert!(
+                (most + 1) * bytes > 32_768 || most == 1024,
+                "{most} of {bytes} bytes"
+            );
+            assert!(batch(class) as u64 <= most);
+        }
+    }
+
+    #[test]
+    fn offsets_inside_and_behind_blocks_are_none() {
+        // Blocks that do not fill their chunk.
+        let class = CLASSES
+            .iter()
+            .position(|bytes| !CHUNK.is_multiple_of(*bytes))
+            .unwrap();
+        let bytes = CLASSES[class];
+        let (blocks, guard) = (blocks(&[class as u8]), epoch::pin());
+        let number = |off| blocks.block(off, &guard).map(|(_, _, number)| number);
+        let count = CHUNK / bytes;
+        assert_eq!(number(CHUNK), Some(0));
+        assert_eq!(number(CHUNK + (count - 1) * bytes), Some(count as u32 - 1));
+        for off in [
+            CHUNK + 1,
+            CHUNK + bytes - 8,
+            CHUNK + count * bytes,
+            0,
+            2 * CHUNK,
+        ] {
+            assert_eq!(number(off), None, "{off:#x}");
+        }
+    }
+
+    #[test]
+    fn what_was_captured_when_a_block_was_freed_is_known() {
+        let blocks = blocks(&[class_of(4096)]);
+        blocks.finish_recovery(77);
+        assert_eq!(blocks.freed(CHUNK), 77);
+        assert_eq!(blocks.freed(CHUNK + 4096), 77);
+        assert_eq!(blocks.freed(9 * CHUNK), u64::MAX, "none of its blocks");
+    }
+
+    /// What is left of chunks is handed out before they are, and no more at a time than a batch.
+    #[test]
+    fn a_batch_comes_from_as_many_chunks_as_it_takes() {
+        let class = class_of(4096);
+        let (blocks, guard) = (blocks(&[class, class]), epoch::pin());
+        let (of_chunk, most) = (CHUNK / 4096, batch(class) as u64);
+        assert!(most > 3);
+        // All of the second chunk but three blocks are live, and one of the first.
+        for block in (0..of_chunk - 3)
+            .map(|i| 2 * CHUNK + i * 4096)
+            .chain([CHUNK])
+        {
+            blocks.mark(block, 4096, 64 * CHUNK, &guard).unwrap();
+        }
+        blocks.finish_recovery(0);
+        let assign = || -> Result<u32, SpaceError> { unreachable!("there are free blocks") };
+        blocks.refill(class, &guard, assign).unwrap();
+        let cached = blocks.cache().0[usize::from(class)].clone();
+        assert_eq!(cached.len() as u64, most - 1);
+        let of_second = cached.iter().filter(|block| **block >= 2 * CHUNK).count();
+        assert!((2..=3).contains(&of_second), "{cached:x?}");
+    }
+
+    #[test]
+    fn saved_marks_beyond_the_last_block_are_refused() {
+        let class = class_of(4096);
+        let (blocks, guard) = (blocks(&[class]), epoch::pin());
+        blocks.mark(CHUNK + 4096, 4096, 64 * CHUNK, &guard).unwrap();
+        let mut saved = Vec::new();
+        blocks.save_marks(&mut saved);
+        assert_eq!(blocks.load_marks(&saved), Some(saved.len()));
+        let of_chunk = (CHUNK / 4096) as usize;
+        assert!(
+            of_chunk < 64,
+            "the last word of the marks has room for more"
+        );
+        saved[8 + of_chunk / 8] |= 1 << (of_chunk % 8);
+        assert_eq!(blocks.load_marks(&saved), None);
+        assert_eq!(blocks.load_marks(&saved[..saved.len() - 1]), None);
+    }
+}
