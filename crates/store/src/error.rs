@@ -668,3 +668,6 @@ impl std::error::Error for CloseError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

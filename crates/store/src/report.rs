@@ -201,3 +201,22 @@ pub struct SalvageReport {
     /// [salvaged](bristlecone_pmem::Pool::salvage).
     pub passed: Vec<String>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_damage_is_counted_and_the_first_of_it_listed() {
+        let mut report = StoreRecovery::default();
+        for offset in 0..1_500 {
+            report.found(DamagedRecord {
+                index_key: None,
+                offset,
+                what: "torn".into(),
+            });
+        }
+        assert_eq!((report.damaged, report.damage.len()), (1_500, 1_000));
+        assert_eq!(report.damage[999].offset, 999);
+    }
+}

@@ -61,4 +61,21 @@ mod tests {
         assert_eq!(positions(..=u64::MAX), 0..u64::MAX);
         assert_eq!(positions(3..=4), 3..5);
     }
+
+    #[test]
+    fn a_stream_is_read_to_its_end() {
+        assert_eq!(
+            whole(&mut &b"of three parts"[..]).unwrap(),
+            b"of three parts"
+        );
+        struct Fails;
+        impl Read for Fails {
+            fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+                Err(std::io::Error::other("no more"))
+            }
+        }
+        let error = whole(&mut b"some".chain(Fails)).unwrap_err();
+        let source = std::error::Error::source(&error).unwrap();
+        assert_eq!(source.to_string(), "no more");
+    }
 }

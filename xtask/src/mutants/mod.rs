@@ -101,6 +101,9 @@ pub fn run(options: &Options) -> Outcome {
         }
         return Ok(());
     }
+    if tree.chosen.is_empty() && options.json.is_none() {
+        return Ok(());
+    }
     let executables = tree.compile(options)?;
     say(format!(
         "compiled after {} s; {} changes are refused by the compiler",
@@ -177,7 +180,7 @@ fn report(options: &Options, tree: &build::Tree, fates: &[Fate], begun: Instant)
             .map_err(|e| format!("{}: {e}", file.display()))?;
     }
     match options.at_least {
-        Some(least) if share < least => Err(format!(
+        Some(least) if viable > 0 && share < least => Err(format!(
             "{share:.1} % of the changes are noticed, less than {least} %"
         )),
         _ => Ok(()),

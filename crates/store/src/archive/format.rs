@@ -319,6 +319,31 @@ mod tests {
     const UUID: Uuid = [7; 16];
 
     #[test]
+    fn a_frame_is_as_long_as_its_head_says_within_bounds() {
+        let mut bytes = Vec::new();
+        frame(&mut bytes, (&UUID, 3), Kind::Range, |out| {
+            out.extend([1; 40])
+        });
+        let head = |bytes: &[u8]| FrameHead::decode(bytes.first_chunk().unwrap());
+        let found = head(&bytes).unwrap();
+        assert_eq!((found.kind, found.number, found.len), (Kind::Range, 3, 40));
+        assert!(is_whole(
+            &UUID,
+            bytes.first_chunk().unwrap(),
+            &bytes[FRAME_HEAD..]
+        ));
+        for (len, is_one) in [(MOST_BYTES, true), (MOST_BYTES + 1, false)] {
+            bytes[12..FRAME_HEAD].copy_from_slice(&(len as u32).to_le_bytes());
+            assert_eq!(head(&bytes).map(|head| head.len), is_one.then_some(len));
+        }
+        for at in [0, 4, 5, 7] {
+            let mut other = bytes.clone();
+            other[at] ^= 0x80;
+            assert_eq!(head(&other), None, "byte {at}");
+        }
+    }
+
+    #[test]
     fn what_is_written_is_read() {
         let head = Head {
             format: FORMAT,

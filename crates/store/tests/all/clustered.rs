@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A key of one of few beginnings, up to three times as long as the tree has keys.
 fn any_key(rng: &mut SmallRng) -> Vec<u8> {
-    let beginnings: [usize; 7] = [0, 5, 2042, 2043, 2044, 4080, 6_000];
+    let beginnings: [usize; 8] = [0, 5, 2042, 2043, 2044, 4_073, 4_080, 6_000];
     let len = beginnings[rng.random_range(0..beginnings.len())];
     let mut key = vec![b'm'; len];
     if len > 10 && rng.random_bool(0.3) {

@@ -418,3 +418,51 @@ fn dropping_the_last_handle_gives_the_last_changes_first() {
     assert!(watch.is_ended());
     assert_eq!(watch.try_next().unwrap(), None);
 }
+
+/// The tree has long keys elsewhere. Whoever watches is told what they are.
+#[test]
+fn long_keys_are_told_whole() {
+    for design in ALL {
+        let f = Fixture::new(design);
+        let mut all = watch(&f, "");
+        let key = "k".repeat(5_000);
+        f.put(&key, "1");
+        f.put(&key, "2");
+        let mut batch = Batch::new();
+        batch.put(&f.k, key.as_bytes(), b"3");
+        batch.put(&f.k, b"short", b"4");
+        f.store.write(batch).unwrap();
+        assert!(f.store.delete(&f.k, key.as_bytes()).unwrap());
+        let mut told = taken(&mut all);
+        // Those of a batch come in any order.
+        told[2..4].sort();
+        let expected = [
+            format!("{key}=1"),
+            format!("{key}=2"),
+            format!("{key}=3"),
+            "short=4".to_owned(),
+            format!("-{key}"),
+        ];
+        assert!(told == expected, "{design}: {} events", told.len());
+    }
+}
+
+/// A key that has expired is gone already: nobody is told that the sweep removes it.
+#[test]
+fn the_removal_of_what_has_expired_is_not_told() {
+    let f = Fixture::new(TREE);
+    f.hands.set(10);
+    for (key, at) in [("a", Some(50)), ("b", Some(51)), ("c", None)] {
+        let put = f.store.put_expiring(&f.k, key.as_bytes(), b"v", at);
+        put.unwrap();
+    }
+    let mut all = watch(&f, "");
+    f.hands.set(50);
+    assert_eq!(f.get("a"), None);
+    assert_eq!(f.store.vacuum_all().unwrap().expired, 1);
+    assert_eq!(taken(&mut all), [""; 0]);
+    for key in ["b", "c"] {
+        assert!(f.store.delete(&f.k, key.as_bytes()).unwrap());
+    }
+    assert_eq!(taken(&mut all), ["-b", "-c"]);
+}

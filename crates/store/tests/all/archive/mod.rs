@@ -653,3 +653,49 @@ fn states_are_written_beside_commits() {
     assert!(exact > 0);
     assert_eq!(a.restored(Until::End).unwrap(), content(a.store()));
 }
+
+/// What the statistics say is what lies in the files.
+#[test]
+fn what_is_written_is_counted() {
+    let a = Archived::new(MediumKind::Mapped, |_| {});
+    let keyspace = a.store().keyspace("k").unwrap();
+    for i in 0..3_000_u32 {
+        let put = a.store().put(&keyspace, &i.to_be_bytes(), &[7; 200]);
+        put.unwrap();
+    }
+    a.wait();
+    let written = a.store().archive_stats().unwrap();
+    let least = 3_000 * 200;
+    assert!(
+        written.commits >= 3_000 && written.bytes > least,
+        "{written:?}"
+    );
+    let files = Archive::open(a.archive()).unwrap().files;
+    let bytes = files.iter().map(|file| file.path.metadata().unwrap().len());
+    assert_eq!(written.bytes, bytes.sum::<u64>());
+}
+
+/// An archive that ends with a state, which no commit follows.
+#[test]
+fn a_state_alone_says_when_it_was() {
+    let mut a = Archived::new(MediumKind::Mapped, |_| {});
+    let keyspace = a.store().keyspace("k").unwrap();
+    a.store().put(&keyspace, b"k", b"v").unwrap();
+    a.wait();
+    a.close();
+    // Another archive of it begins with all that there is.
+    let archive = a.dir.path().join("another");
+    a.options.archive = Some(ArchiveOptions::new(archive.clone()));
+    a.open();
+    a.wait();
+    let ts = a.store().applied();
+    let expected = content(a.store());
+    a.close();
+    let pool = Pool::<Dram>::create("restored".as_ref(), &PoolOptions::default()).unwrap();
+    let options = a.options.clone().without_thread();
+    let from = (&*archive, Until::End);
+    let restored = Store::restore_archive(&pool, "r", &options, from, &mut |_, _| {});
+    let (store, report) = restored.unwrap();
+    assert_eq!((report.timestamp, report.at), (ts, 1_000));
+    assert_eq!(content(&store), expected);
+}
