@@ -4,7 +4,7 @@ mod journal_support;
 
 use bristlecone_pmem::CommitError;
 use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
-use bristlecone_pmem::media::{Access, Durability, Media};
+use bristlecone_pmem::media::{Access, Durability, Media, MediaOptions};
 use journal_support::{Acknowledged, create, get, open, options, run, verify, word};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -257,6 +257,34 @@ fn interval_syncs_by_itself_and_none_when_asked() {
     )
     .expect("opens");
     assert_eq!(get(&pm, 3), 49);
+}
+
+/// Where much is written in a short time, the journal becomes longer, and few checkpoints write the
+/// same pages again and again.
+#[test]
+fn a_burst_makes_the_journal_longer() {
+    const LINES: u64 = 512;
+    let o = MediaOptions {
+        journal_max: 8 << 20,
+        ..options(Access::ReadWrite, IMMEDIATE)
+    };
+    let disk = FaultDisk::new(16);
+    let pm = create(&disk, &o).expect("creates");
+    let (before, mut rounds) = (pm.stats(), 0);
+    while pm.stats().frame_bytes - before.frame_bytes < 5 << 20 {
+        rounds += 1;
+        for line in 0..LINES {
+            word(&pm, line, 0).store(&pm, rounds, Ordering::Release);
+            pm.flush_of(word(&pm, line, 0));
+        }
+        pm.fence();
+        pm.commit().expect("commits");
+    }
+    let after = pm.stats();
+    assert!(after.checkpoints - before.checkpoints <= 3, "{after:?}");
+    assert!(after.journal_bytes > 4 << 20, "{after:?}");
+    let pm = open(&disk.restart(1), &o).expect("opens");
+    assert!((0..LINES).all(|line| get(&pm, line) == rounds));
 }
 
 #[test]

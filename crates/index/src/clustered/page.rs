@@ -211,6 +211,12 @@ impl<'p, M: Media> Page<'p, M> {
         unsafe { std::slice::from_raw_parts(at, span.len) }
     }
 
+    /// A point where a simulated medium may let another thread run.
+    #[inline(always)]
+    pub(super) fn interleave(self) {
+        self.pm.interleave();
+    }
+
     /// Asks for the lines of some words.
     #[inline(always)]
     pub(super) fn prefetch(self, word: usize, words: usize) {

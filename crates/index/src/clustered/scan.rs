@@ -18,7 +18,7 @@ use bristlecone_pmem::Media;
 use bristlecone_pmem::media::cpu;
 use crossbeam_epoch::{self as epoch, Guard};
 use std::borrow::Borrow;
-use std::ops::{Bound, ControlFlow, RangeBounds};
+use std::ops::{Bound, ControlFlow, Range, RangeBounds};
 
 /// Later than all stamps.
 pub(super) const NOW: u64 = u64::MAX;
@@ -229,11 +229,8 @@ where
                 run = walk.run(direction);
                 if !run.is_empty() {
                     if let Some(entries) = &entries {
-                        let left = page.bytes(entries.span(std::mem::take(&mut run)));
-                        if keys
-                            .visit_run((entries, left), direction, visitor)?
-                            .is_break()
-                        {
+                        let run = (page, entries, std::mem::take(&mut run));
+                        if keys.visit_run(run, direction, visitor)?.is_break() {
                             return Ok(ControlFlow::Break(()));
                         }
                     }
@@ -309,19 +306,21 @@ impl<'p> Keys<'p> {
         &self.long
     }
 
-    /// Visits entries of a base in uniform form, which are `bytes`.
+    /// Visits some of the entries of a base in uniform form.
     #[inline(always)]
-    fn visit_run<K: KeyRepr + ?Sized>(
+    fn visit_run<K: KeyRepr + ?Sized, M: Media>(
         &mut self,
-        (entries, bytes): (&Entries, &[u8]),
+        (page, entries, run): (Page<'_, M>, &Entries, Range<usize>),
         direction: Direction,
         visitor: &mut impl Visitor<K>,
     ) -> Result<ControlFlow<()>, ReadError> {
+        let bytes = page.bytes(entries.span(run));
         let mut at = match direction {
             Direction::Up => 0,
             Direction::Down => bytes.len().wrapping_sub(entries.bytes),
         };
         while let Some((rest, value)) = entries.parts(bytes, at) {
+            page.interleave();
             at = match direction {
                 Direction::Up => at.wrapping_add(entries.bytes),
                 Direction::Down => at.wrapping_sub(entries.bytes),

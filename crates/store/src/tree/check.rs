@@ -49,7 +49,9 @@ impl<M: Media> Core<M> {
         if self.dropped_at(number).is_some() {
             return 0;
         }
-        self.count_keys();
+        if !self.are_counted() {
+            self.count_keys();
+        }
         self.counts.of(number).or_zero().keys
     }
 

@@ -202,18 +202,17 @@ impl<M: Media> Core<M> {
     }
 
     /// Returns when a keyspace was dropped, if it was.
+    #[inline]
     fn dropped_at(&self, number: u32) -> Option<u64> {
-        self.counts.dropped.since(number, &epoch::pin())
+        let dropped = &self.counts.dropped;
+        let may_be = !dropped.is_empty();
+        may_be.then(|| dropped.since(number, &epoch::pin()))?
     }
 
     /// Returns whether the keyspace of an index key was dropped at or before `ts`.
     #[inline]
     fn is_dropped_by(&self, key: &[u8], ts: impl FnOnce() -> u64) -> bool {
-        if self.counts.dropped.is_empty() {
-            return false;
-        }
-        let number = split(key).map_or(0, |(number, _)| number);
-        let since = self.dropped_at(number);
+        let since = split(key).and_then(|(number, _)| self.dropped_at(number));
         since.is_some_and(|since| since <= ts())
     }
 }

@@ -67,22 +67,24 @@ impl Core {
         let mut keeper = lock(&self.keeper);
         // Not where it is the number of dirty pages that calls for it.
         let crowded = lock(&self.log).is_half_full();
+        let began = Instant::now();
+        let often = keeper.last.is_some_and(|last| began - last < TOO_OFTEN);
         if crowded {
             let usual = self.usual(&keeper);
-            self.lengthen(&mut keeper, usual)?;
+            let twice = 2 * keeper.header.segments;
+            let wanted = if often || full {
+                usual.max(twice)
+            } else {
+                usual
+            };
+            self.lengthen(&mut keeper, wanted)?;
             if !lock(&self.log).is_half_full() && !self.is_dirty(2) {
+                keeper.last = Some(began);
                 return Ok(());
             }
         }
-        let began = Instant::now();
-        let often = keeper.last.is_some_and(|last| began - last < TOO_OFTEN);
         keeper.last = Some(began);
-        self.checkpoint(&mut keeper)?;
-        if crowded && (often || full) {
-            let twice = 2 * keeper.header.segments;
-            self.lengthen(&mut keeper, twice)?;
-        }
-        Ok(())
+        self.checkpoint(&mut keeper)
     }
 
     fn no_longer_full(&self, mut progress: MutexGuard<'_, Progress>) {
