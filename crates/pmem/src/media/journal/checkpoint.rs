@@ -29,7 +29,7 @@ const BATCH: u64 = 2048;
 const OF_BOUND: u64 = 32;
 /// But not fewer pages than this: each copy may need a sync of the journal.
 const FEWEST: u64 = 256;
-/// A journal that needs a checkpoint sooner than this after the last one is made longer.
+/// A journal that needs room sooner than this after the last time is made longer.
 const TOO_OFTEN: Duration = Duration::from_secs(1);
 /// A closed pool is so many times as long as its journal, or more.
 const KEPT: u64 = 4;
@@ -62,7 +62,8 @@ impl Core {
     }
 
     /// Makes room in the journal, or for dirty pages: by a checkpoint, and before that by more
-    /// segments where the journal is short for its pool, which saves the checkpoint.
+    /// segments where the journal is short for its pool or for what is written just now, which
+    /// saves the checkpoint.
     fn make_room(&self, full: bool) -> Result<(), CommitError> {
         let mut keeper = lock(&self.keeper);
         // Not where it is the number of dirty pages that calls for it.

@@ -89,7 +89,7 @@ pub(super) struct Keeper {
     pub slot: usize,
     /// Replayed frames that are to be written once more before a session begins.
     pub unsure: VecDeque<Unsure>,
-    /// When the last checkpoint began.
+    /// When room was last made in it.
     pub last: Option<Instant>,
     /// Room for copied pages, where memory is bounded. One for all checkpoints: each thread's would
     /// stay with its heap.
