@@ -69,7 +69,8 @@ impl Core {
         // Not where it is the number of dirty pages that calls for it.
         let crowded = lock(&self.log).is_half_full();
         let began = Instant::now();
-        let often = keeper.last.is_some_and(|last| began - last < TOO_OFTEN);
+        let last = keeper.last.replace(began);
+        let often = last.is_some_and(|last| began - last < TOO_OFTEN);
         if crowded {
             let usual = self.usual(&keeper);
             let twice = 2 * keeper.header.segments;
@@ -80,11 +81,9 @@ impl Core {
             };
             self.lengthen(&mut keeper, wanted)?;
             if !lock(&self.log).is_half_full() && !self.is_dirty(2) {
-                keeper.last = Some(began);
                 return Ok(());
             }
         }
-        keeper.last = Some(began);
         self.checkpoint(&mut keeper)
     }
 
