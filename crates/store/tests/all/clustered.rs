@@ -4,7 +4,7 @@
 use crate::common::{Fixture, TREE, k, text};
 use bristlecone_pmem::Pool;
 use bristlecone_pmem::media::{Auto, MediumKind};
-use bristlecone_store::{Step, Store, StoreOptions, Update};
+use bristlecone_store::{Step, Store, StoreOptions, Update, WatchEvent, WatchLimits};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
@@ -431,5 +431,27 @@ fn of_a_killed_store_that_is_whole_nothing_is_passed_over() {
         });
         scanned.unwrap();
         assert!(expected.len() > 100 && found == expected, "round {round}");
+    }
+}
+
+/// A key that has expired is gone already: nobody is told that the sweep removes it.
+#[test]
+fn the_removal_of_what_has_expired_is_not_told() {
+    let f = Fixture::new(TREE);
+    f.hands.set(10);
+    for (key, at) in [("a", Some(50)), ("b", Some(51)), ("c", None)] {
+        let put = f.store.put_expiring(&f.k, key.as_bytes(), b"v", at);
+        put.unwrap();
+    }
+    let watch = f.store.watch(&f.k, b"", WatchLimits::default());
+    let mut watch = watch.unwrap();
+    f.hands.set(50);
+    assert_eq!(f.get("a"), None);
+    assert_eq!(f.store.vacuum_all().unwrap().expired, 1);
+    assert_eq!(watch.try_next().unwrap(), None);
+    for one in [b"b", b"c"] {
+        assert!(f.store.delete(&f.k, one).unwrap());
+        let told = watch.try_next().unwrap();
+        assert!(matches!(told, Some(WatchEvent::Delete { key, .. }) if *key == *one));
     }
 }

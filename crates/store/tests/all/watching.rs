@@ -446,23 +446,3 @@ fn long_keys_are_told_whole() {
         assert!(told == expected, "{design}: {} events", told.len());
     }
 }
-
-/// A key that has expired is gone already: nobody is told that the sweep removes it.
-#[test]
-fn the_removal_of_what_has_expired_is_not_told() {
-    let f = Fixture::new(TREE);
-    f.hands.set(10);
-    for (key, at) in [("a", Some(50)), ("b", Some(51)), ("c", None)] {
-        let put = f.store.put_expiring(&f.k, key.as_bytes(), b"v", at);
-        put.unwrap();
-    }
-    let mut all = watch(&f, "");
-    f.hands.set(50);
-    assert_eq!(f.get("a"), None);
-    assert_eq!(f.store.vacuum_all().unwrap().expired, 1);
-    assert_eq!(taken(&mut all), [""; 0]);
-    for key in ["b", "c"] {
-        assert!(f.store.delete(&f.k, key.as_bytes()).unwrap());
-    }
-    assert_eq!(taken(&mut all), ["-b", "-c"]);
-}
