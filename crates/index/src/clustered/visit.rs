@@ -9,8 +9,8 @@ use crate::repr::{KeyRepr, Repr};
 use bristlecone_pmem::Media;
 use std::ops::ControlFlow;
 
-/// What a visitor reads. Long values lie outside the pages; they are prefetched only for a visitor
-/// that reads them.
+/// The part of an entry that a visitor reads. Long values lie outside the pages; they are
+/// prefetched only for a visitor that reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visits {
     /// Keys, and of long values at most their beginnings.

@@ -2,20 +2,12 @@
 
 use super::*;
 use crate::media::{Dram, MediaOptions};
-use crate::pool::{DataKind, PoolOptions, Root, RootKind};
+use crate::pool::tests::kind;
+use crate::pool::{PoolOptions, Root};
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-
-fn kind() -> RootKind {
-    RootKind {
-        design: "test".into(),
-        keys: DataKind::U64,
-        values: DataKind::U64,
-        node_bytes: 256,
-    }
-}
 
 fn root(reserve: u64) -> Root<Dram> {
     let media = MediaOptions {

@@ -660,4 +660,4 @@ fn short_file(path: &Path, len: u64) -> OpenError {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

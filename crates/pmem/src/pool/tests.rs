@@ -4,7 +4,7 @@ use super::*;
 use crate::media::{Dram, Mapped};
 use std::os::unix::fs::FileExt;
 
-fn kind() -> RootKind {
+pub(crate) fn kind() -> RootKind {
     RootKind {
         design: "test".into(),
         keys: DataKind::U64,
@@ -34,7 +34,7 @@ fn chunks_past_the_end_have_no_use() {
     }
 }
 
-/// A pool of any size grows at most 128 times, or so, until it is twice as large.
+/// A pool grows about 128 times at most before its size has doubled.
 #[test]
 fn a_pool_grows_by_a_share_of_its_size() {
     let pool = dram(8 << 30);
@@ -153,7 +153,7 @@ fn a_root_that_is_opened_again_has_its_chunks_once() {
     assert_eq!(heap.stats().chunk_bytes, stats.chunk_bytes);
     assert_eq!(heap.live_blocks(), blocks.len() as u64);
     assert_eq!(pool.verify().unwrap(), report);
-    // What is left of the chunks is used first.
+    // Their free blocks come before a new chunk.
     for bytes in [64, 4096, 32_768] {
         heap.alloc(bytes).unwrap();
     }

@@ -1,4 +1,4 @@
-//! What errors say, and what they lead to.
+//! Messages and sources of errors.
 
 use super::*;
 use std::error::Error;
@@ -28,7 +28,7 @@ fn a_version_that_is_not_read_is_told_from_other_reasons() {
     assert_eq!(StoreError::Damaged(damage()).version(), None);
 }
 
-/// What lies behind an error is what caused it, and the error says as much.
+/// The source of an error is its cause, and the error's message includes it.
 #[test]
 fn errors_lead_to_what_caused_them() {
     let of_source = || WriteError::Source(io::Error::other("no more"));

@@ -28,7 +28,7 @@ open and take turns; rates are medians of the rounds, and ratios are medians of 
 fastest engine but store, tree and btreemap. Values that are read or visited are copied out. Memory, space and bytes written are \
 counted in a process of its own for each engine.
 
-The engine btreemap is the standard library's BTreeMap, which keeps nothing: what a turn of it takes bounds all others.
+The engine btreemap is the standard library's BTreeMap, which keeps nothing: a reference for what the workload itself takes.
 
 Engines other than store, tree and btreemap need a build with --features peers. RocksDB and SQLite are the system's libraries \
 (Debian: apt-get install librocksdb-dev libsqlite3-0).

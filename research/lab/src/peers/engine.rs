@@ -38,7 +38,7 @@ pub enum Engine {
     RocksDb,
     /// SQLite.
     Sqlite,
-    /// The standard library's `BTreeMap` in DRAM, which keeps nothing: a bound, not a peer.
+    /// The standard library's `BTreeMap` in DRAM, which keeps nothing: a reference, not a peer.
     BTreeMap,
 }
 

@@ -1,7 +1,7 @@
 //! The standard library's `BTreeMap` as a store that keeps nothing.
 //!
 //! It has no persistence, no versions and no concurrency but a lock, so what the harness and a
-//! sorted search tree in DRAM take is in its rates, and little else: a bound for the others.
+//! sorted search tree in DRAM take is in its rates, and little else: a reference for the others.
 
 use super::Engine;
 use bristlecone_peers::PeerError;

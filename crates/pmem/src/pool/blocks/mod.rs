@@ -516,6 +516,7 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::classes::class_of;
     use crate::pool::layout::ChunkUse;
 
     /// An allocator that owns chunks of these classes, from chunk 1 on.
@@ -527,10 +528,6 @@ mod tests {
         });
         blocks.begin_recovery((1..).zip(used).collect());
         blocks
-    }
-
-    fn class_of(bytes: u64) -> u8 {
-        CLASSES.iter().position(|class| *class == bytes).unwrap() as u8
     }
 
     #[test]
@@ -576,17 +573,17 @@ mod tests {
 
     #[test]
     fn what_was_captured_when_a_block_was_freed_is_known() {
-        let blocks = blocks(&[class_of(4096)]);
+        let blocks = blocks(&[class_of(4096).unwrap()]);
         blocks.finish_recovery(77);
         assert_eq!(blocks.freed(CHUNK), 77);
         assert_eq!(blocks.freed(CHUNK + 4096), 77);
         assert_eq!(blocks.freed(9 * CHUNK), u64::MAX, "none of its blocks");
     }
 
-    /// What is left of chunks is handed out before they are, and no more at a time than a batch.
+    /// Free blocks of chunks in use come before a new chunk, at most a batch of them at a time.
     #[test]
     fn a_batch_comes_from_as_many_chunks_as_it_takes() {
-        let class = class_of(4096);
+        let class = class_of(4096).unwrap();
         let (blocks, guard) = (blocks(&[class, class]), epoch::pin());
         let (of_chunk, most) = (CHUNK / 4096, batch(class) as u64);
         assert!(most > 3);
@@ -608,7 +605,7 @@ mod tests {
 
     #[test]
     fn saved_marks_beyond_the_last_block_are_refused() {
-        let class = class_of(4096);
+        let class = class_of(4096).unwrap();
         let (blocks, guard) = (blocks(&[class]), epoch::pin());
         blocks.mark(CHUNK + 4096, 4096, 64 * CHUNK, &guard).unwrap();
         let mut saved = Vec::new();

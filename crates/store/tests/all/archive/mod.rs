@@ -654,7 +654,7 @@ fn states_are_written_beside_commits() {
     assert_eq!(a.restored(Until::End).unwrap(), content(a.store()));
 }
 
-/// What the statistics say is what lies in the files.
+/// The bytes in the statistics are those of the archive's files.
 #[test]
 fn what_is_written_is_counted() {
     let a = Archived::new(MediumKind::Mapped, |_| {});
