@@ -3,8 +3,11 @@
 use bristlecone_pmem::media::{Auto, Dram, Journal, Mapped};
 use bristlecone_pmem::pool::{BackupError, DataKind, RootError, RootKind};
 use bristlecone_pmem::{Access, Media, MediumKind, OpenError, Pool, PoolOptions};
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 fn options() -> PoolOptions {
@@ -410,4 +413,59 @@ fn what_is_in_use_is_written_back_after_a_kill() {
     let pool = Pool::<Caches>::open(&killed, &options()).unwrap();
     let first = pool.pm().first.load(Ordering::Relaxed);
     assert!(first < 10, "{first} lines before the first fence");
+}
+
+/// Starts a process, and calls `parent` between its fork and its program, when it has done `child`.
+fn while_one_is_started(mut child: impl FnMut() + Send + Sync + 'static, parent: impl FnOnce()) {
+    let (mut said, mut say) = std::io::pipe().unwrap();
+    let (mut answered, mut answer) = std::io::pipe().unwrap();
+    let mut command = Command::new("true");
+    // SAFETY: 1. the child only reads, writes, unmaps and closes, and waits for no other thread's
+    // lock, so that it does not matter that it is a copy of one thread only.
+    unsafe {
+        command.pre_exec(move || {
+            child();
+            say.write_all(b"1")?;
+            answered.read_exact(&mut [0])
+        });
+    }
+    let starter = std::thread::spawn(move || command.status());
+    said.read_exact(&mut [0]).unwrap();
+    parent();
+    answer.write_all(b"1").unwrap();
+    assert!(starter.join().unwrap().unwrap().success());
+}
+
+/// It has copies of all descriptors until it runs its program.
+#[test]
+fn a_process_that_is_started_does_not_keep_a_closed_pool_locked() {
+    let dir = tempfile::tempdir().unwrap();
+    for medium in [MediumKind::Mapped, MediumKind::Journal] {
+        let path = dir.path().join(medium.name());
+        let options = with(Access::ReadWrite, Some(medium));
+        let pool = Pool::<Auto>::create(&path, &options).unwrap();
+        while_one_is_started(
+            || (),
+            || {
+                drop(pool);
+                drop(Pool::<Auto>::open(&path, &options).unwrap());
+            },
+        );
+    }
+}
+
+/// A child that closes what it has a copy of leaves its parent's pool locked.
+#[test]
+fn a_pool_that_a_child_closes_stays_locked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    let options = with(Access::ReadWrite, Some(MediumKind::Mapped));
+    let mut pool = Some(Pool::<Auto>::create(&path, &options).unwrap());
+    while_one_is_started(
+        move || drop(pool.take()),
+        || {
+            let second = Pool::<Auto>::open(&path, &options);
+            assert!(matches!(second, Err(OpenError::Locked(_))), "{second:?}");
+        },
+    );
 }

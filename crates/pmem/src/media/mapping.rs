@@ -16,9 +16,10 @@
 mod private;
 
 use crate::error::{OpenError, SpaceError};
-use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::{Pid, getpid};
 use std::ffi::c_void;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -62,6 +63,8 @@ pub struct Mapping {
     /// True if the size is a device's and not a file's, so that nothing can be extended.
     fixed: bool,
     on_tmpfs: bool,
+    /// Who has locked the file.
+    process: Pid,
 }
 
 // SAFETY: 1. `base` is a mapping owned by this value until drop, not thread-bound; 2. all mutable
@@ -101,9 +104,9 @@ impl Mapping {
                 return Err(OpenError::NotAFile(path.to_path_buf()));
             }
             let lock = if access.reads_only() {
-                rustix::fs::FlockOperation::NonBlockingLockShared
+                FlockOperation::NonBlockingLockShared
             } else {
-                rustix::fs::FlockOperation::NonBlockingLockExclusive
+                FlockOperation::NonBlockingLockExclusive
             };
             rustix::fs::flock(&fd, lock).map_err(|e| {
                 if e == Errno::WOULDBLOCK {
@@ -205,6 +208,7 @@ impl Mapping {
             path: path.to_path_buf(),
             fixed,
             on_tmpfs,
+            process: getpid(),
         };
         let want = if fixed { len } else { need };
         mapping.map_to(want).map_err(|e| {
@@ -600,6 +604,15 @@ impl Drop for Mapping {
         // pointers into it borrowed (or shared ownership of) this value, so none are left.
         unsafe {
             let _ = rustix::mm::munmap(self.reserved.0.cast(), self.reserved.1 as usize);
+        }
+        // A process that another thread is starting has a copy of the descriptor until it runs its
+        // program, and closing ours would leave the file locked as long. A child that was forked
+        // from the owner must not unlock what the owner has, though.
+        if let Some(file) = &self.file
+            && self.process == getpid()
+        {
+            // The lock ends with the last descriptor at the latest.
+            let _ = rustix::fs::flock(file, FlockOperation::Unlock);
         }
     }
 }

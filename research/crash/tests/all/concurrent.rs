@@ -15,7 +15,7 @@ use std::sync::Mutex;
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Schedules of each right structure, model and number of threads.
-const SCHEDULES: u64 = 120 / SHARE;
+const SCHEDULES: u64 = 120 / (SHARE * SHARE);
 
 fn lbtree() -> Box<dyn Subject> {
     let all = subjects::matching("lbtree");
