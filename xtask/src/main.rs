@@ -2,7 +2,6 @@
 //!
 //! | command | does |
 //! | --- | --- |
-//! | `tests` | the tests of the workspace, several programs at a time |
 //! | `readme` | runs the shell blocks of the README and the book |
 //! | `layers` | checks which crate depends on which |
 //! | `references` | checks that links, file names and headings that are referred to exist |
@@ -44,7 +43,6 @@ mod references;
 mod resets;
 mod rocksdb;
 mod server;
-mod tests;
 mod tools;
 mod tsan;
 
@@ -62,13 +60,6 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Runs the workspace's tests as `cargo test --workspace --no-fail-fast` does, but as many
-    /// programs at a time as there are processors, each with one thread.
-    Tests {
-        /// Passed to `cargo test`, for example features.
-        #[arg(last = true)]
-        args: Vec<String>,
-    },
     /// Runs the shell blocks of README.md and of the book's pages, with the built commands on the
     /// PATH.
     Readme {
@@ -172,7 +163,6 @@ enum Chore {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().chore {
-        Chore::Tests { args } => tests::run(&args),
         Chore::Readme {
             list: true,
             documents,

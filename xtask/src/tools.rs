@@ -34,28 +34,6 @@ pub fn target_dir() -> Outcome<PathBuf> {
     Ok(folder.into())
 }
 
-/// An executable of tests.
-pub struct Executable {
-    /// Its target's name.
-    pub name: String,
-    pub path: PathBuf,
-    /// The package's folder, in which its tests run.
-    pub folder: PathBuf,
-}
-
-/// Returns the executable of tests that a message of cargo's is about.
-pub fn test_program(message: &serde_json::Value) -> Option<Executable> {
-    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
-        return None;
-    }
-    let manifest = Path::new(message["manifest_path"].as_str()?);
-    Some(Executable {
-        name: message["target"]["name"].as_str()?.into(),
-        path: message["executable"].as_str()?.into(),
-        folder: manifest.parent()?.into(),
-    })
-}
-
 /// The cargo that runs this chore.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -2,7 +2,7 @@
 
 use super::sites::{File, Mutant};
 use super::{Options, folder};
-use crate::tools::{self, Executable, Outcome, say};
+use crate::tools::{self, Outcome, say};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs;
@@ -89,6 +89,15 @@ struct Source {
     ids: HashMap<usize, u32>,
     is_root: bool,
     pieces: Vec<(Range<usize>, Vec<usize>)>,
+}
+
+/// An executable of tests.
+pub struct Executable {
+    /// Its target's name.
+    pub name: String,
+    pub path: PathBuf,
+    /// The package's folder in the copy, in which tests run.
+    pub folder: PathBuf,
 }
 
 impl Tree {
@@ -281,8 +290,15 @@ impl Tree {
             };
             let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_string();
             match message["reason"].as_str() {
-                Some("compiler-artifact") => {
-                    built.executables.extend(tools::test_program(&message));
+                Some("compiler-artifact") if message["profile"]["test"] == true => {
+                    let manifest = PathBuf::from(text(&message["manifest_path"]));
+                    if let Some(path) = message["executable"].as_str() {
+                        built.executables.push(Executable {
+                            name: text(&message["target"]["name"]),
+                            path: path.into(),
+                            folder: manifest.parent().unwrap_or(&manifest).to_path_buf(),
+                        });
+                    }
                 }
                 Some("compiler-message") if message["message"]["level"] == "error" => {
                     let message = &message["message"];

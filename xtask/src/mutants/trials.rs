@@ -1,7 +1,8 @@
 //! Tests of a package, each by itself: which changes it comes by, and which make it fail.
 
+use super::build::Executable;
 use super::{Fate, Options};
-use crate::tools::{self, Executable, Outcome, say};
+use crate::tools::{self, Outcome, say};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -209,7 +209,7 @@ fn every_design_is_explored() {
             "--ops",
             "12",
             "--budget",
-            "4",
+            "1",
             "--json",
         ];
         let reports = b.run(&args).ok().json();
