@@ -26,6 +26,7 @@ mod renaming;
 mod salvage;
 mod salvage_tree;
 mod scrubbing;
+mod shrinking;
 mod single;
 mod streams;
 mod transactions;
