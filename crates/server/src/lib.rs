@@ -42,6 +42,7 @@ pub mod commands;
 pub mod committer;
 pub mod config;
 mod conversation;
+mod current;
 pub mod data;
 mod dispatch;
 pub mod error;

@@ -4,6 +4,7 @@ use crate::budget::Part;
 use crate::client::Client;
 use crate::command::{Command, InMulti, Spec, database};
 pub use crate::conversation::Flow;
+use crate::current::{Current, Fate};
 use crate::data::Reads;
 use crate::data::tx::Waiter;
 use crate::data::watch::Watch;
@@ -14,7 +15,6 @@ use crate::reply::{Out, Protocol};
 use crate::resp::Limits;
 use crate::server::Server;
 use crate::table::add;
-use crate::users::User;
 use crate::{config::Settings, help, table::Entry};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -161,7 +161,6 @@ pub struct Session {
     pub(crate) client: Arc<Client>,
     pub(crate) db: usize,
     pub(crate) protocol: Protocol,
-    pub(crate) user: Arc<User>,
     /// The client has authenticated, or need not.
     pub(crate) authenticated: bool,
     pub(crate) transaction: Option<Transaction>,
@@ -177,9 +176,7 @@ pub struct Session {
     pub(crate) waits_silently: bool,
     /// Writes or reads of this batch have to be durable before the replies are sent.
     pub(crate) unsettled: bool,
-    pub(crate) settings: Arc<Settings>,
-    settings_generation: u64,
-    users_generation: u64,
+    pub(crate) current: Current,
     /// The number of commands in this batch.
     pub(crate) batch: u64,
     /// The end of the last command.
@@ -231,7 +228,6 @@ impl Session {
             client,
             db: 0,
             protocol: Protocol::default(),
-            user: server.default_user(),
             authenticated: false,
             transaction: None,
             watch: Watch::default(),
@@ -242,15 +238,17 @@ impl Session {
             waiter: None,
             waits_silently: false,
             unsettled: false,
-            settings: server.settings(),
-            settings_generation: server.generation(),
-            users_generation: server.users.generation(),
+            current: Current::new(server),
             batch: 0,
             clock: Instant::now(),
             last: None,
         };
-        session.authenticated = session.user.on && session.user.nopass;
-        session.client.names().user.clone_from(&session.user.name);
+        session.authenticated = session.current.user.on && session.current.user.nopass;
+        session
+            .client
+            .names()
+            .user
+            .clone_from(&session.current.user.name);
         session
     }
 
@@ -260,7 +258,7 @@ impl Session {
         match server.users.get(name.as_bytes()).filter(|user| user.on) {
             Some(user) => {
                 self.client.names().user.clone_from(&user.name);
-                self.user = user;
+                self.current.user = user;
                 self.authenticated = true;
             }
             None => {
@@ -283,8 +281,8 @@ impl Session {
     #[must_use]
     pub fn limits(&self) -> Limits {
         Limits {
-            bulk: self.settings.proto_max_bulk_len,
-            arguments: self.settings.proto_max_arguments,
+            bulk: self.current.settings.proto_max_bulk_len,
+            arguments: self.current.settings.proto_max_arguments,
             unauthenticated: !self.authenticated,
         }
     }
@@ -298,7 +296,7 @@ impl Session {
     /// Returns the settings of the current batch.
     #[must_use]
     pub fn settings(&self) -> &Settings {
-        &self.settings
+        &self.current.settings
     }
 
     /// Returns the state that its commands read: its own unsettled writes are included.
@@ -327,28 +325,29 @@ impl Session {
         self.client.touch();
         self.clock = Instant::now();
         self.batch = 0;
-        if self.settings_generation != server.generation() {
-            self.settings_generation = server.generation();
-            self.settings = server.settings();
-        }
-        self.renew_user(server)
+        let fate = self.current.renew(server);
+        self.may_go_on(fate)
     }
 
     /// Adopts the current rights of its user. Returns false if the user was deleted, or may not
     /// hear what this connection subscribed to: the connection has to end.
     pub(crate) fn renew_user(&mut self, server: &Server) -> bool {
-        if self.users_generation == server.users.generation() {
-            return true;
+        let fate = self.current.renew_user(server);
+        self.may_go_on(fate)
+    }
+
+    fn may_go_on(&self, fate: Fate) -> bool {
+        let user = &self.current.user;
+        match fate {
+            Fate::Same => true,
+            Fate::Changed => {
+                let mut channels = self.channels.iter();
+                let mut patterns = self.patterns.iter();
+                channels.all(|name| user.may_hear(name, false))
+                    && patterns.all(|name| user.may_hear(name, true))
+            }
+            Fate::Deleted => false,
         }
-        self.users_generation = server.users.generation();
-        let Some(user) = server.users.get(self.user.name.as_bytes()) else {
-            return false;
-        };
-        self.user = user;
-        let mut channels = self.channels.iter();
-        let mut patterns = self.patterns.iter();
-        channels.all(|name| self.user.may_hear(name, false))
-            && patterns.all(|name| self.user.may_hear(name, true))
     }
 
     /// Ends a batch: publishes what other clients see of this one.
@@ -394,7 +393,7 @@ impl Session {
         handler: Handler,
         args: &[Arg<'_>],
     ) -> Result<(), CommandError> {
-        let limit = self.settings.client_query_buffer_limit;
+        let limit = self.current.settings.client_query_buffer_limit;
         let Some(transaction) = &mut self.transaction else {
             return Ok(());
         };

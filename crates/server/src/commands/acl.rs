@@ -109,7 +109,7 @@ fn acl(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     let (word, lower, rest) = subcommand(args);
     let Context { server, session } = context;
     match (lower.as_str(), rest) {
-        ("whoami", []) => out.bulk(session.user.name.as_bytes()),
+        ("whoami", []) => out.bulk(session.current.user.name.as_bytes()),
         ("list", []) => {
             let lines: Vec<String> = server.users.all().iter().map(|user| user.line()).collect();
             bulks(out, lines.iter().map(String::as_str));
@@ -182,7 +182,7 @@ fn acl(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
                 }
             }
             out.integer(gone as i64);
-            if rest.contains(&session.user.name.as_bytes()) {
+            if rest.contains(&session.current.user.name.as_bytes()) {
                 return Ok(Flow::Close);
             }
         }

@@ -186,7 +186,7 @@ fn config(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
 
 fn debug(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     let session = &context.session;
-    let allowed = match session.settings.enable_debug_command {
+    let allowed = match session.current.settings.enable_debug_command {
         Allowed::No => false,
         Allowed::Yes => true,
         Allowed::Local => session.client.on_loopback,

@@ -69,11 +69,11 @@ fn reset(context: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
     session.client.set_protocol(Protocol::Resp2);
     session.replies = Replies::On;
     session.client.account.set_exempt(false);
-    session.user = server.default_user();
-    session.authenticated = session.user.on && session.user.nopass;
+    session.current.user = server.default_user();
+    session.authenticated = session.current.user.on && session.current.user.nopass;
     let mut names = session.client.names();
     names.name.clear();
-    names.user.clone_from(&session.user.name);
+    names.user.clone_from(&session.current.user.name);
     out.status("RESET");
     Ok(Flow::Go)
 }
@@ -87,7 +87,7 @@ fn select(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
 /// Logs in. After a wrong password it returns how long the reply that says so has to wait.
 fn log_in(context: &mut Context<'_>, name: Arg<'_>, password: Arg<'_>) -> Result<(), Duration> {
     let Context { server, session } = context;
-    session.user = server.log_in(&session.client, name, password)?;
+    session.current.user = server.log_in(&session.client, name, password)?;
     session.authenticated = true;
     Ok(())
 }

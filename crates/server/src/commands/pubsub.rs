@@ -164,7 +164,7 @@ fn publish(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Do
     check_name(channel)?;
     // Receivers of the message may read what was written before it.
     context.settle()?;
-    let limit = context.session.settings.client_output_buffer_limit;
+    let limit = context.session.current.settings.client_output_buffer_limit;
     let pubsub = &context.server.pubsub;
     let told = if channel.len() > LONG_NAME {
         tokio::task::block_in_place(|| pubsub.publish(channel, message, limit))

@@ -143,8 +143,8 @@ fn exec(context: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
             "EXECABORT Transaction discarded because of previous errors.",
         ));
     }
-    if !session.user.everything {
-        recheck(server, &session.user, &mut transaction);
+    if !session.current.user.everything {
+        recheck(server, &session.current.user, &mut transaction);
     }
     let done = if transaction.long {
         tokio::task::block_in_place(|| run(context, &transaction, out))

@@ -318,7 +318,7 @@ impl Session {
             return Err(CommandError::reply("ERR Command not allowed inside a transaction").into());
         }
         if !spec.before_auth {
-            rights::permit(&self.user, entry, args).map_err(|error| Refused {
+            rights::permit(&self.current.user, entry, args).map_err(|error| Refused {
                 error,
                 denied: true,
             })?;
@@ -425,7 +425,7 @@ impl Session {
         for (entry, calls) in counts {
             entry.stats.took.note(took, calls);
         }
-        let slow = u128::try_from(self.settings.slowlog_log_slower_than);
+        let slow = u128::try_from(self.current.settings.slowlog_log_slower_than);
         if slow.is_ok_and(|slow| took.as_micros() >= slow) {
             for args in commands {
                 self.note_slow(server, args, took);
@@ -436,7 +436,7 @@ impl Session {
     fn note_slow(&self, server: &Server, args: &[Arg<'_>], took: Duration) {
         let name = self.client.names().name.clone();
         let client = (self.client.address.clone(), name);
-        let most = self.settings.slowlog_max_len;
+        let most = self.current.settings.slowlog_max_len;
         server.slowlog.note(args, took, client, most);
     }
 }

@@ -21,8 +21,8 @@ mod text;
 mod words;
 
 use crate::client::Client;
-use crate::config::Settings;
 use crate::conversation::{Conversation, ENOUGH_OUTPUT, Flow};
+use crate::current::{Current, Fate};
 use crate::data::Reads;
 use crate::input::Input;
 use crate::items::change::{Put, Stored};
@@ -33,7 +33,6 @@ use crate::rights;
 use crate::server::Server;
 use crate::session::LARGE;
 use crate::table::add;
-use crate::users::User;
 use bristlecone_store::WriteError;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -82,12 +81,9 @@ struct Wanted<'a, T> {
 pub(crate) struct Memcached {
     client: Arc<Client>,
     items: Arc<Items>,
-    user: Arc<User>,
+    current: Current,
     authenticated: bool,
     wire: Option<Wire>,
-    settings: Arc<Settings>,
-    settings_generation: u64,
-    users_generation: u64,
     /// What was written or read in this batch has to be durable before the replies are sent.
     unsettled: bool,
     /// The number of commands in this batch.
@@ -134,17 +130,15 @@ fn server_error(error: &ItemError) -> String {
 impl Memcached {
     /// Begins one.
     pub fn new(server: &Server, client: Arc<Client>, items: Arc<Items>) -> Self {
-        let user = server.default_user();
+        let current = Current::new(server);
+        let user = &current.user;
         client.names().user.clone_from(&user.name);
         Self {
             authenticated: user.on && user.nopass,
-            user,
+            current,
             client,
             items,
             wire: None,
-            settings: server.settings(),
-            settings_generation: server.generation(),
-            users_generation: server.users.generation(),
             unsettled: false,
             batch: 0,
             stored: false,
@@ -164,18 +158,7 @@ impl Memcached {
         self.client.touch();
         self.clock = Instant::now();
         self.batch = 0;
-        if self.settings_generation != server.generation() {
-            self.settings_generation = server.generation();
-            self.settings = server.settings();
-        }
-        if self.users_generation != server.users.generation() {
-            self.users_generation = server.users.generation();
-            let Some(user) = server.users.get(self.user.name.as_bytes()) else {
-                return false;
-            };
-            self.user = user;
-        }
-        true
+        self.current.renew(server) != Fate::Deleted
     }
 
     /// Returns the state that commands read: the connection's own unsettled writes are included.
@@ -195,7 +178,7 @@ impl Memcached {
 
     /// Refuses a command for which the user lacks the right to a command of Redis', or to the key.
     fn permit(&self, server: &Server, as_command: &str, key: Option<&[u8]>) -> Result<(), String> {
-        if self.user.everything {
+        if self.current.user.everything {
             return Ok(());
         }
         let Some(entry) = server.table.find(as_command.as_bytes()) else {
@@ -203,7 +186,7 @@ impl Memcached {
         };
         let args: [Arg<'_>; 2] = [as_command.as_bytes(), key.unwrap_or_default()];
         let args = if key.is_some() { &args[..] } else { &args[..1] };
-        rights::permit(&self.user, entry, args).map_err(|e| {
+        rights::permit(&self.current.user, entry, args).map_err(|e| {
             add(&server.stats.denied, 1);
             e.to_string()
         })
@@ -218,10 +201,10 @@ impl Memcached {
         let took =
             now.saturating_duration_since(self.clock) / u32::try_from(commands).unwrap_or(1).max(1);
         self.clock = now;
-        let slow = u128::try_from(self.settings.slowlog_log_slower_than);
+        let slow = u128::try_from(self.current.settings.slowlog_log_slower_than);
         if slow.is_ok_and(|slow| took.as_micros() >= slow) {
             let client = (self.client.address.clone(), String::new());
-            let most = self.settings.slowlog_max_len;
+            let most = self.current.settings.slowlog_max_len;
             (server.slowlog).note(&[name.as_bytes(), key], took, client, most);
         }
     }
@@ -414,7 +397,7 @@ impl Conversation for Memcached {
     }
 
     fn most_input(&self) -> usize {
-        self.settings.client_query_buffer_limit
+        self.current.settings.client_query_buffer_limit
     }
 
     fn leave(&mut self, server: &Server) {

@@ -308,7 +308,7 @@ impl Memcached {
 
     /// Returns true if the client may move the clock.
     pub(super) fn may_debug(&self) -> bool {
-        match self.settings.enable_debug_command {
+        match self.current.settings.enable_debug_command {
             Allowed::Yes => true,
             Allowed::Local => self.client.on_loopback,
             Allowed::No => false,
@@ -328,7 +328,7 @@ impl Memcached {
         let user: Arc<User> = server
             .log_in(&self.client, name, password)
             .inspect_err(|_| add(&counters.auth_errors, 1))?;
-        self.user = user;
+        self.current.user = user;
         self.authenticated = true;
         Ok(())
     }

@@ -640,7 +640,7 @@ impl Memcached {
     /// Returns what the connection does next, if the server stops.
     fn shutdown(&mut self, server: &Server, words: &Words<'_>, out: &mut Vec<u8>) -> Option<Flow> {
         self.note(server, "shutdown", b"", 1);
-        if !self.settings.memcached_shutdown {
+        if !self.current.settings.memcached_shutdown {
             self.say(out, false, "ERROR: shutdown not enabled");
         } else if let Err(text) = self.permit(server, "shutdown", None) {
             self.say(out, false, &format!("CLIENT_ERROR {text}"));

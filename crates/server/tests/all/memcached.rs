@@ -38,10 +38,15 @@ impl Client {
         reply
     }
 
-    /// Sends commands, in whose place `|` is a line's end, and compares all that comes.
+    /// Sends commands to which there is no reply, in which `|` is a line's end.
+    pub fn tells(&mut self, commands: &str) {
+        self.send((commands.replace('|', "\r\n") + "\r\n").as_bytes());
+    }
+
+    /// Sends commands, in which `|` is a line's end, and compares all that comes.
     #[track_caller]
     pub fn says(&mut self, commands: &str, replies: &str) {
-        self.send((commands.replace('|', "\r\n") + "\r\n").as_bytes());
+        self.tells(commands);
         let expected = replies.replace('|', "\r\n") + "\r\n";
         let mut reply = Vec::new();
         while reply.len() < expected.len() && expected.as_bytes().starts_with(&reply) {

@@ -63,6 +63,15 @@ impl Live {
         live
     }
 
+    /// Serves this store, which is not in the directory: it cannot be reopened.
+    pub fn over(store: Store<Auto>, settings: Settings) -> Self {
+        Self {
+            running: Some(Running::start(store, settings).unwrap()),
+            dir: tempfile::tempdir().unwrap(),
+            medium: MediumKind::Dram,
+        }
+    }
+
     fn open(&mut self, settings: Settings) {
         let store = store(&self.dir.path().join("pool"), self.medium);
         self.running = Some(Running::start(store, settings).unwrap());
