@@ -22,6 +22,7 @@ mod live;
 mod long_commands;
 mod memcached;
 mod memcached_database;
+mod memcached_full;
 mod redis_rs;
 mod tls;
 mod users;
