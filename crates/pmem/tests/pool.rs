@@ -415,7 +415,8 @@ fn what_is_in_use_is_written_back_after_a_kill() {
     assert!(first < 10, "{first} lines before the first fence");
 }
 
-/// Starts a process, and calls `parent` between its fork and its program, when it has done `child`.
+/// Starts a process. Between its fork and its exec the child runs `child`, then this process runs
+/// `parent`.
 fn while_one_is_started(mut child: impl FnMut() + Send + Sync + 'static, parent: impl FnOnce()) {
     let (mut said, mut say) = std::io::pipe().unwrap();
     let (mut answered, mut answer) = std::io::pipe().unwrap();
@@ -436,7 +437,7 @@ fn while_one_is_started(mut child: impl FnMut() + Send + Sync + 'static, parent:
     assert!(starter.join().unwrap().unwrap().success());
 }
 
-/// It has copies of all descriptors until it runs its program.
+/// A child has copies of all descriptors until its exec.
 #[test]
 fn a_process_that_is_started_does_not_keep_a_closed_pool_locked() {
     let dir = tempfile::tempdir().unwrap();
@@ -454,7 +455,7 @@ fn a_process_that_is_started_does_not_keep_a_closed_pool_locked() {
     }
 }
 
-/// A child that closes what it has a copy of leaves its parent's pool locked.
+/// A forked child that closes its copy of a pool leaves the parent's locked.
 #[test]
 fn a_pool_that_a_child_closes_stays_locked() {
     let dir = tempfile::tempdir().unwrap();

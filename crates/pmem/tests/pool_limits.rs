@@ -1,4 +1,4 @@
-//! What a pool refuses, and what it says of its space.
+//! The limits that a pool enforces, and its figures for free space.
 
 use bristlecone_pmem::media::Mapped;
 use bristlecone_pmem::pool::layout::CHUNK;
@@ -82,7 +82,7 @@ fn idle_space_is_what_is_free_and_no_hole() {
     let report = pool.compact().unwrap();
     assert!(report.punched_bytes >= 7 * CHUNK, "{report:?}");
     assert_eq!(pool.idle_bytes(), 0);
-    // What is used again is no hole any more, and the rest still is.
+    // A chunk that is used again stops being a hole. The others stay holes.
     let again = heap.alloc(2 * CHUNK).unwrap();
     assert_eq!(pool.idle_bytes(), 0);
     heap.free(again);

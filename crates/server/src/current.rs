@@ -1,5 +1,5 @@
-//! What the commands of a connection go by: the settings, and its user's rights. Others may change
-//! both at any time; a connection adopts changes where a batch of commands begins.
+//! The settings and the user's rights that a connection's commands run under. Both can change at
+//! any time. A connection picks up changes at the start of each batch of commands.
 
 use crate::config::Settings;
 use crate::server::Server;
@@ -15,11 +15,11 @@ pub(crate) struct Current {
     users_generation: u64,
 }
 
-/// What has become of the user.
+/// Whether a user was changed or deleted since the last renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    Same,
-    /// Its rights may be others now.
+pub(crate) enum UserState {
+    Unchanged,
+    /// Its rights may differ.
     Changed,
     Deleted,
 }
@@ -37,7 +37,7 @@ impl Current {
     }
 
     /// Adopts the current settings and rights.
-    pub(crate) fn renew(&mut self, server: &Server) -> Fate {
+    pub(crate) fn renew(&mut self, server: &Server) -> UserState {
         let generation = server.generation();
         if self.settings_generation != generation {
             self.settings_generation = generation;
@@ -47,18 +47,18 @@ impl Current {
     }
 
     /// Adopts the current rights.
-    pub(crate) fn renew_user(&mut self, server: &Server) -> Fate {
+    pub(crate) fn renew_user(&mut self, server: &Server) -> UserState {
         let generation = server.users.generation();
         if self.users_generation == generation {
-            return Fate::Same;
+            return UserState::Unchanged;
         }
         self.users_generation = generation;
         match server.users.get(self.user.name.as_bytes()) {
             Some(user) => {
                 self.user = user;
-                Fate::Changed
+                UserState::Changed
             }
-            None => Fate::Deleted,
+            None => UserState::Deleted,
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::budget::Part;
 use crate::client::Client;
 use crate::command::{Command, InMulti, Spec, database};
 pub use crate::conversation::Flow;
-use crate::current::{Current, Fate};
+use crate::current::{Current, UserState};
 use crate::data::Reads;
 use crate::data::tx::Waiter;
 use crate::data::watch::Watch;
@@ -325,28 +325,28 @@ impl Session {
         self.client.touch();
         self.clock = Instant::now();
         self.batch = 0;
-        let fate = self.current.renew(server);
-        self.may_go_on(fate)
+        let state = self.current.renew(server);
+        self.may_go_on(state)
     }
 
     /// Adopts the current rights of its user. Returns false if the user was deleted, or may not
     /// hear what this connection subscribed to: the connection has to end.
     pub(crate) fn renew_user(&mut self, server: &Server) -> bool {
-        let fate = self.current.renew_user(server);
-        self.may_go_on(fate)
+        let state = self.current.renew_user(server);
+        self.may_go_on(state)
     }
 
-    fn may_go_on(&self, fate: Fate) -> bool {
+    fn may_go_on(&self, state: UserState) -> bool {
         let user = &self.current.user;
-        match fate {
-            Fate::Same => true,
-            Fate::Changed => {
+        match state {
+            UserState::Unchanged => true,
+            UserState::Changed => {
                 let mut channels = self.channels.iter();
                 let mut patterns = self.patterns.iter();
                 channels.all(|name| user.may_hear(name, false))
                     && patterns.all(|name| user.may_hear(name, true))
             }
-            Fate::Deleted => false,
+            UserState::Deleted => false,
         }
     }
 

@@ -13,16 +13,17 @@
 //! `len` is atomic and only grows while others read it; `grow`, `shrink` and `punch` are called
 //! under the pool's growth lock.
 
+mod open_file;
 mod private;
 
 use crate::error::{OpenError, SpaceError};
+use open_file::OpenFile;
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
-use rustix::process::{Pid, getpid};
 use std::ffi::c_void;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,13 +59,11 @@ pub struct Mapping {
     discarded: Mutex<Vec<(u64, u64)>>,
     small_pages: AtomicBool,
     sharing: Sharing,
-    file: Option<OwnedFd>,
+    file: Option<OpenFile>,
     path: PathBuf,
     /// True if the size is a device's and not a file's, so that nothing can be extended.
     fixed: bool,
     on_tmpfs: bool,
-    /// Who has locked the file.
-    process: Pid,
 }
 
 // SAFETY: 1. `base` is a mapping owned by this value until drop, not thread-bound; 2. all mutable
@@ -82,7 +81,7 @@ impl Mapping {
         path: &Path,
         access: super::Access,
         initial: u64,
-    ) -> Result<(OwnedFd, u64), OpenError> {
+    ) -> Result<(OpenFile, u64), OpenError> {
         use super::Access;
         // A device is there already; creating a pool on one means taking it over.
         let takes_device = access == Access::Create && is_device_node(path);
@@ -95,6 +94,7 @@ impl Mapping {
         // No effect on a file. A FIFO is opened, and then refused, and not waited for.
         let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))
+            .map(OpenFile::new)
             .map_err(|e| OpenError::io(path, "open", e))?;
         let made = access == Access::Create && !takes_device;
         let result = (|| {
@@ -156,7 +156,7 @@ impl Mapping {
     /// `Sharing::Sync` is.
     pub fn map(
         path: &Path,
-        file: Option<(OwnedFd, u64)>,
+        file: Option<(OpenFile, u64)>,
         sharing: Sharing,
         reserve: u64,
     ) -> Result<Self, OpenError> {
@@ -208,7 +208,6 @@ impl Mapping {
             path: path.to_path_buf(),
             fixed,
             on_tmpfs,
-            process: getpid(),
         };
         let want = if fixed { len } else { need };
         mapping.map_to(want).map_err(|e| {
@@ -331,7 +330,7 @@ impl Mapping {
     }
 
     /// Returns the opened file, if there is one.
-    pub fn file(&self) -> Option<&OwnedFd> {
+    pub fn file(&self) -> Option<&OpenFile> {
         self.file.as_ref()
     }
 
@@ -468,7 +467,7 @@ impl Mapping {
     }
 
     /// Allocates real space behind `from..to`, so that a store there cannot fail for want of it.
-    fn back(&self, fd: &OwnedFd, from: u64, to: u64) -> Result<(), Errno> {
+    fn back(&self, fd: &OpenFile, from: u64, to: u64) -> Result<(), Errno> {
         if self.on_tmpfs && self.sharing == Sharing::Shared {
             self.gather(from, to);
             // Populating (and not fallocate) lets tmpfs use huge pages where it is allowed to, and
@@ -605,15 +604,6 @@ impl Drop for Mapping {
         unsafe {
             let _ = rustix::mm::munmap(self.reserved.0.cast(), self.reserved.1 as usize);
         }
-        // A process that another thread is starting has a copy of the descriptor until it runs its
-        // program, and closing ours would leave the file locked as long. A child that was forked
-        // from the owner must not unlock what the owner has, though.
-        if let Some(file) = &self.file
-            && self.process == getpid()
-        {
-            // The lock ends with the last descriptor at the latest.
-            let _ = rustix::fs::flock(file, FlockOperation::Unlock);
-        }
     }
 }
 
@@ -649,7 +639,7 @@ pub(crate) fn sync_parent(path: &Path) -> Result<(), OpenError> {
         .map_err(|e| OpenError::io(parent, "sync the folder", e))
 }
 
-fn is_device(fd: &OwnedFd) -> bool {
+fn is_device(fd: impl AsFd) -> bool {
     rustix::fs::fstat(fd)
         .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device())
 }

@@ -22,7 +22,7 @@ mod words;
 
 use crate::client::Client;
 use crate::conversation::{Conversation, ENOUGH_OUTPUT, Flow};
-use crate::current::{Current, Fate};
+use crate::current::{Current, UserState};
 use crate::data::Reads;
 use crate::input::Input;
 use crate::items::change::{Put, Stored};
@@ -158,7 +158,7 @@ impl Memcached {
         self.client.touch();
         self.clock = Instant::now();
         self.batch = 0;
-        self.current.renew(server) != Fate::Deleted
+        self.current.renew(server) != UserState::Deleted
     }
 
     /// Returns the state that commands read: the connection's own unsettled writes are included.

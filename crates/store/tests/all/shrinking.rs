@@ -15,8 +15,7 @@ fn a_file_shrinks_without_being_asked_to() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pool");
     let pool = Pool::<Auto>::create(&path, &on(MediumKind::Mapped, RESERVE)).unwrap();
-    let options = StoreOptions::default();
-    let store = create(&pool, "s", TREE, &options).unwrap();
+    let store = create(&pool, "s", TREE, &StoreOptions::default()).unwrap();
     let k = store.keyspace("k").unwrap();
     let value = |n: u32| [n.to_le_bytes(); 250].concat();
     for n in 0..KEYS {

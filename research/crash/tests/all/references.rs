@@ -88,9 +88,7 @@ fn each_flaw_is_reported_as_what_it_is(model: Model) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What this model can leave, the next one can leave too.
 #[test]
-#[cfg_attr(not(feature = "thorough"), ignore = "CI_FULL runs it")]
 fn flaws_under_total_store_order() {
     each_flaw_is_reported_as_what_it_is(Model::X86Tso);
 }

@@ -195,6 +195,9 @@ fn every_design_is_measured_and_modelled() {
     }
 }
 
+/// Time for the images of one design.
+const SECONDS: &str = if cfg!(feature = "thorough") { "4" } else { "1" };
+
 /// Each design is found by its name, and images of each layout are recovered.
 #[test]
 fn every_design_is_explored() {
@@ -209,7 +212,7 @@ fn every_design_is_explored() {
             "--ops",
             "12",
             "--budget",
-            "1",
+            SECONDS,
             "--json",
         ];
         let reports = b.run(&args).ok().json();

@@ -121,6 +121,7 @@ use commit::{Core, Keeper, Stop};
 use image::Image;
 use recover::Source;
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -301,7 +302,8 @@ unsafe impl Media for Journal {
             e
         };
         let file = fd
-            .try_clone()
+            .as_fd()
+            .try_clone_to_owned()
             .map_err(|e| OpenError::io(path, "duplicate the descriptor", e))
             .and_then(|copy| {
                 let mapping =
