@@ -419,7 +419,7 @@ fn what_is_in_use_is_written_back_after_a_kill() {
 /// `parent`.
 fn while_one_is_started(mut child: impl FnMut() + Send + Sync + 'static, parent: impl FnOnce()) {
     let (mut said, mut say) = std::io::pipe().unwrap();
-    let (mut answered, mut answer) = std::io::pipe().unwrap();
+    let (mut answered, answer) = std::io::pipe().unwrap();
     let mut command = Command::new("true");
     // SAFETY: 1. the child only reads, writes, unmaps and closes, and waits for no other thread's
     // lock, so that it does not matter that it is a copy of one thread only.
@@ -432,8 +432,11 @@ fn while_one_is_started(mut child: impl FnMut() + Send + Sync + 'static, parent:
     }
     let starter = std::thread::spawn(move || command.status());
     said.read_exact(&mut [0]).unwrap();
-    parent();
-    answer.write_all(b"1").unwrap();
+    {
+        // The child, which has this end of the pipe too, also ends if an assertion fails.
+        let _answers = scopeguard::guard(answer, |mut answer| answer.write_all(b"1").unwrap());
+        parent();
+    }
     assert!(starter.join().unwrap().unwrap().success());
 }
 
