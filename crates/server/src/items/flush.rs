@@ -9,7 +9,7 @@ use super::place::Place;
 use super::{Item, ItemError, Items, number};
 use crate::data::Reads;
 use crate::error::CommandError;
-use bristlecone_store::{Entry, Update, WriteError};
+use bristlecone_store::{Entry, Keyspace, ReadError, Update, WriteError};
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -18,6 +18,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 pub(super) const FLUSH_KEY: &[u8] = b"flush";
 /// Records that are looked at in one step of the sweeper.
 const AT_ONCE: usize = 1024;
+/// Records that are looked at to make room for a flush. A full pool has room for as many deletions.
+const SOME: usize = 512;
 /// How long the sweeper waits after a flush, in ms: until then commands count what they find
 /// flushed.
 const PATIENCE: u64 = 1000;
@@ -48,6 +50,20 @@ struct Sweep {
     from: u64,
     /// Where it goes on.
     position: Vec<u8>,
+}
+
+/// What was found among some records.
+#[derive(Debug, Default)]
+struct Found {
+    flushed: Vec<Vec<u8>>,
+    /// How many records there were.
+    looked: usize,
+    /// The key of the last one.
+    last: Vec<u8>,
+}
+
+fn is_flushed(entry: Entry<'_>, before: u64) -> bool {
+    Item::decode(entry).is_ok_and(|item| item.cas < before)
 }
 
 impl Flushes {
@@ -184,17 +200,7 @@ impl Items {
             })?;
             return Ok(self.data.settle(self.data.applied())?);
         }
-        self.reserve()?;
-        let before = {
-            let changes = self.flushes.changes.write();
-            let _no_change = changes.unwrap_or_else(PoisonError::into_inner);
-            let before = self.next_cas();
-            self.put_flush(before, 0, false)?;
-            let of_changes = &self.flushes.before_of_changes;
-            // ORDERING: Relaxed; under the lock.
-            of_changes.store(before, Ordering::Relaxed);
-            before
-        };
+        let before = self.commit_flush()?;
         // Nobody may miss an item because of a flush that a crash could take back. If that cannot
         // be had, the flush has still been committed, and becomes durable with the next commit that
         // does.
@@ -213,6 +219,48 @@ impl Items {
         // ORDERING: Release; pairs with the Acquire of `Flushes::before`.
         self.flushes.before.store(before, Ordering::Release);
         Ok(settled?)
+    }
+
+    /// Commits the record of a flush. Returns the cas below which items are flushed.
+    ///
+    /// # Errors
+    /// [`ItemError`]; nothing was flushed then, or some of the items if there was no room.
+    fn commit_flush(&self) -> Result<u64, ItemError> {
+        let changes = self.flushes.changes.write();
+        let _no_change = changes.unwrap_or_else(PoisonError::into_inner);
+        let commit = || {
+            self.reserve()?;
+            let before = self.next_cas();
+            self.put_flush(before, 0, false)?;
+            Ok(before)
+        };
+        let before = loop {
+            match commit() {
+                Err(WriteError::Space(e)) => {
+                    // A full store takes deletions, and all items are to go.
+                    if !self.delete_some()? {
+                        return Err(WriteError::Space(e).into());
+                    }
+                }
+                done => break done?,
+            }
+        };
+        let of_changes = &self.flushes.before_of_changes;
+        // ORDERING: Relaxed; under the lock.
+        of_changes.store(before, Ordering::Relaxed);
+        Ok(before)
+    }
+
+    /// Deletes some items to make room. Returns false if there are none.
+    fn delete_some(&self) -> Result<bool, ItemError> {
+        let Place::Own(keyspace) = &self.place else {
+            return Ok(false);
+        };
+        let found = self.flushed_after(keyspace, &[], u64::MAX, SOME)?;
+        self.delete_flushed(keyspace, &found.flushed, u64::MAX)?;
+        // Deletions make room once they are durable.
+        self.data.settle(self.data.applied())?;
+        Ok(!found.flushed.is_empty())
     }
 
     /// Takes one step: evicts what a store has left to it, and deletes some of the items that were
@@ -242,35 +290,65 @@ impl Items {
             return Ok(false);
         }
         let before = self.flushes.before();
-        let is_flushed = |entry: Entry<'_>| Item::decode(entry).is_ok_and(|item| item.cas < before);
-        let start = if sweep.position.is_empty() {
+        let found = self.flushed_after(keyspace, &sweep.position, before, AT_ONCE)?;
+        self.delete_flushed(keyspace, &found.flushed, before)?;
+        let more = found.looked == AT_ONCE;
+        if !more {
+            self.put_flush(before, self.flushes.due(), true)?;
+            sweep.done = true;
+        }
+        sweep.position = found.last;
+        drop(sweep);
+        self.data.settle(self.data.applied())?;
+        Ok(more)
+    }
+
+    /// Looks at up to `most` records after a key, or from the first one if it is empty, for items
+    /// with a lower cas than `before`.
+    fn flushed_after(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        before: u64,
+        most: usize,
+    ) -> Result<Found, ReadError> {
+        let start = if key.is_empty() {
             Bound::Unbounded
         } else {
-            Bound::Excluded(&sweep.position[..])
+            Bound::Excluded(key)
         };
-        let (mut flushed, mut last, mut looked) = (Vec::new(), Vec::new(), 0);
+        let mut found = Found::default();
         let snapshot = self.data.writer().snapshot();
         snapshot.scan::<&[u8]>(keyspace, (start, Bound::Unbounded), |key, entry| {
-            looked += 1;
-            if is_flushed(entry) {
-                flushed.push(key.to_vec());
+            found.looked += 1;
+            if is_flushed(entry, before) {
+                found.flushed.push(key.to_vec());
             }
-            last.clear();
-            last.extend_from_slice(key);
-            if looked < AT_ONCE {
+            found.last.clear();
+            found.last.extend_from_slice(key);
+            if found.looked < most {
                 ControlFlow::Continue(())
             } else {
                 ControlFlow::Break(())
             }
         })?;
-        drop(snapshot);
-        for key in &flushed {
+        Ok(found)
+    }
+
+    /// Deletes those of these items that still have a lower cas than `before`.
+    fn delete_flushed(
+        &self,
+        keyspace: &Keyspace,
+        keys: &[Vec<u8>],
+        before: u64,
+    ) -> Result<(), WriteError> {
+        for key in keys {
             if let Some(lru) = &self.lru {
                 lru.deleted(key, before - 1);
             }
             // It may have been stored anew meanwhile.
             self.data.writer().update(keyspace, key, |entry| {
-                let change = if entry.is_some_and(is_flushed) {
+                let change = if entry.is_some_and(|entry| is_flushed(entry, before)) {
                     Update::Delete
                 } else {
                     Update::Keep
@@ -278,14 +356,6 @@ impl Items {
                 Ok((change, ()))
             })?;
         }
-        let more = looked == AT_ONCE;
-        if !more {
-            self.put_flush(before, self.flushes.due(), true)?;
-            sweep.done = true;
-        }
-        sweep.position = last;
-        drop(sweep);
-        self.data.settle(self.data.applied())?;
-        Ok(more)
+        Ok(())
     }
 }

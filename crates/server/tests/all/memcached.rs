@@ -72,14 +72,19 @@ impl Client {
         line.unwrap().parse().unwrap()
     }
 
-    pub fn cas(&mut self, key: &str) -> u64 {
-        self.send(format!("mg {key} c\r\n").as_bytes());
+    /// Sends a command and returns the line that answers it.
+    pub fn asks(&mut self, command: &str) -> String {
+        self.tells(command);
         let mut line = Vec::new();
         while line.last() != Some(&b'\n') {
             line.extend(self.read(1));
         }
-        let text = String::from_utf8(line).unwrap();
-        text.trim().strip_prefix("HD c").unwrap().parse().unwrap()
+        String::from_utf8(line).unwrap().trim().to_owned()
+    }
+
+    pub fn cas(&mut self, key: &str) -> u64 {
+        let line = self.asks(&format!("mg {key} c"));
+        line.strip_prefix("HD c").unwrap().parse().unwrap()
     }
 
     fn is_closed(&mut self) -> bool {

@@ -37,11 +37,15 @@ fn fill(client: &mut Client, value: &str) -> u64 {
 
 #[test]
 fn after_a_flush_there_is_room_again() {
+    let mut full = false;
     for bytes in [8, 300] {
         let live = small();
         let mut client = Client::of(&live);
         let value = "v".repeat(bytes);
         assert!(fill(&mut client, &value) > 1_000);
+        // Until there is not even room for the record of a flush.
+        let has_room = |client: &mut Client| client.asks("flush_all 100000") == "OK";
+        full |= !(0..500).all(|_| has_room(&mut client));
         client.says("flush_all|get k0 k1 k2 k3", "OK|END");
         let until = Instant::now() + Duration::from_secs(30);
         while client.stat("curr_items") > 0 {
@@ -50,4 +54,5 @@ fn after_a_flush_there_is_room_again() {
         }
         assert!(fill(&mut client, &value) > 1_000);
     }
+    assert!(full, "no flush with a delay was refused");
 }
