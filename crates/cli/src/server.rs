@@ -17,14 +17,15 @@ pub struct Server {
 
 impl Server {
     /// Starts a server on a free port, with more arguments of `serve`; returns when it can be
-    /// connected to, with TLS if they say where.
+    /// connected to, with TLS or by memcached clients if they say where.
     pub fn start(pool: &Path, arguments: &[&str]) -> Outcome<Self> {
         let mut child = Self::spawn(pool, arguments)?;
         let out = child.stdout.take();
         let mut out = BufReader::new(out.ok_or_else(|| Failure::new("the server has no output"))?);
         let mut line = String::new();
         let mut told = out.read_line(&mut line);
-        if arguments.contains(&"--tls-listen") {
+        // The second line is about those.
+        if arguments.contains(&"--tls-listen") || arguments.contains(&"--memcached") {
             line.clear();
             told = told.and_then(|_| out.read_line(&mut line));
         }
@@ -53,7 +54,7 @@ impl Server {
         })
     }
 
-    /// Where it listens, for TLS if it does.
+    /// Where it listens; for TLS or for memcached clients if it does.
     pub fn address(&self) -> &str {
         &self.address
     }

@@ -19,14 +19,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A store takes engines of one design, from byte strings to offsets ([`Kind`]). Its own is the
-//! LB+-Tree; [`NVTREE`] is another.
+//! NV-Store takes engines of one design, from byte strings to offsets ([`Kind`]). Its own is the
+//! LB+-Tree; [`NVTREE`], [`FPTREE`] and [`WBTREE`] are others.
 
 use crate::designs::{
-    AnyDesign, Choice, Design, Holds, Nv, Task, UnknownDesign, Wide, WideDesign, WideTask, info,
-    table,
+    AnyDesign, Choice, Design, Fp, Holds, Nv, Task, UnknownDesign, Wb, Wide, WideDesign, WideTask,
+    info, table,
 };
 use crate::index::{DurableIndex, TreeError};
+use crate::leaftree::LeafOptions;
 use crate::nvtree::{Adaptivity, NvOptions};
 use crate::repr::{KeyRepr, Repr, Stored, StoredKey};
 use bristlecone_index::engine::{EngineInfo, EngineKind, engine};
@@ -185,7 +186,7 @@ impl Compiled<u128, u128> for Sim {
     }
 }
 
-/// Engines of a store, of one design.
+/// Engines of an NV-Store, of one design.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind<D> {
     info: EngineInfo,
@@ -251,3 +252,27 @@ pub const NVTREE_PLAIN: Kind<Nv> = Kind {
         })
     },
 };
+
+/// FPTrees with leaves of 256 bytes.
+pub const FPTREE: Kind<Fp<1>> = Kind {
+    info: of_256(table::FPTREE.name),
+    design: |_, recovery_threads| Fp(leaves(recovery_threads)),
+};
+
+/// wB+-Trees with leaves of 256 bytes.
+pub const WBTREE: Kind<Wb<1>> = Kind {
+    info: of_256(table::WBTREE.name),
+    design: |_, recovery_threads| Wb(leaves(recovery_threads)),
+};
+
+const fn of_256(name: &'static str) -> EngineInfo {
+    EngineInfo {
+        name,
+        node_bytes: &[256],
+        default_node_bytes: 256,
+    }
+}
+
+fn leaves(recovery_threads: usize) -> LeafOptions {
+    LeafOptions { recovery_threads }
+}

@@ -10,20 +10,24 @@ use std::path::PathBuf;
 pub enum AgainstServer {
     /// redis-server with appendfsync always, its file in the same directory
     Redis,
+    /// memcached, in memory and with a file in the same directory (-e); clients speak its protocol
+    Memcached,
 }
 
 /// `bench server`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The mixes are YCSB's as NV-Tree (TC 2016), section 6.6, uses them. Each slice of time is measured for one server after the \
+The mixes status-update and session-store are YCSB's, as NV-Tree (TC 2016), section 6.6, uses them; gets and sets are those \
+of LB+-Trees (PVLDB 2020), section 4.4. Each slice of time is measured for one server after the \
 other, in rounds; shown are medians. With two processors or more, servers have half of them and the clients the rest; the \
 shares of time that the server's process and the clients were at work tell which was the bottleneck. \
 Where the clients were and the server was not, there is no ratio: a faster client would change it.
 
 Example:
-  bristlecone bench server --against redis --path /dev/shm --clients 1,32")]
+  bristlecone bench server --against redis --path /dev/shm --clients 1,32
+  bristlecone bench server --against memcached --path /dev/shm --mix gets,sets")]
 pub struct BenchServer {
-    /// Operations of the clients, with commas between [default: all]
+    /// Operations of the clients, with commas between [default: status-update,session-store]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub mix: Vec<Mix>,
     /// Numbers of clients, with commas between

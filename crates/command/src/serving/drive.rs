@@ -1,8 +1,7 @@
-//! Clients of a server that speaks Redis's protocol. Each sends some commands at once and waits for
-//! all their replies.
+//! Clients of a server. Each sends some commands at once and waits for all their replies.
 
-use super::mix::{Load, Op, key};
-use crate::resp::encode;
+use super::mix::{Load, Op};
+use super::protocol::Protocol;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, clock_gettime};
 use std::io::{self, Read, Write};
@@ -41,6 +40,7 @@ pub struct Slice {
 
 struct Connection {
     stream: TcpStream,
+    protocol: Protocol,
     /// Bytes that have come and were not looked at: the beginning of a reply.
     read: Vec<u8>,
     missing: usize,
@@ -49,11 +49,12 @@ struct Connection {
 }
 
 impl Connection {
-    fn connect(address: &str) -> io::Result<Self> {
+    fn connect(address: &str, protocol: Protocol) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         Ok(Self {
             stream,
+            protocol,
             read: Vec::with_capacity(64 << 10),
             missing: 0,
             adds: 0,
@@ -77,9 +78,10 @@ impl Connection {
         requests.clear();
         for _ in 0..pipeline {
             let op = load.next_op();
+            let key = load.key(op.record());
             match op {
-                Op::Get(_) => encode(requests, &[b"GET", &op.key()]),
-                Op::Put(_) | Op::Add(_) => encode(requests, &[b"SET", &op.key(), value]),
+                Op::Get(_) => self.protocol.get(requests, &key),
+                Op::Put(_) | Op::Add(_) => self.protocol.set(requests, &key, value),
             }
             self.adds += u64::from(matches!(op, Op::Add(_)));
         }
@@ -96,7 +98,7 @@ impl Connection {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let mut at = 0;
-        while let Some(length) = reply_length(&self.read[at..])? {
+        while let Some(length) = self.protocol.reply_length(&self.read[at..])? {
             at += length;
             self.missing = self
                 .missing
@@ -108,40 +110,19 @@ impl Connection {
     }
 }
 
-/// Bytes of the first reply, if it has come: to `GET` and `SET` only, for their replies are counted
-/// and not looked at.
-fn reply_length(bytes: &[u8]) -> io::Result<Option<usize>> {
-    let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
-        return Ok(None);
-    };
-    let length = match &bytes[..end] {
-        [b'+', ..] | b"$-1\r" => end + 1,
-        [b'$', digits @ .., b'\r'] => {
-            let digits = str::from_utf8(digits).map_err(io::Error::other)?;
-            let length: usize = digits.parse().map_err(io::Error::other)?;
-            end + 1 + length + 2
-        }
-        other => {
-            return Err(io::Error::other(
-                String::from_utf8_lossy(other).into_owned(),
-            ));
-        }
-    };
-    Ok((length <= bytes.len()).then_some(length))
-}
-
-/// Puts so many records into a server.
+/// Puts the records of a load into a server.
 ///
 /// # Errors
 /// Those of the connection, and what the server answers.
-pub fn fill(address: &str, records: u64, value: &[u8]) -> io::Result<()> {
-    let mut connection = Connection::connect(address)?;
+pub fn fill(address: &str, protocol: Protocol, load: &Load, value: &[u8]) -> io::Result<()> {
+    let records = load.loaded();
+    let mut connection = Connection::connect(address, protocol)?;
     let mut requests = Vec::new();
     for first in (0..records).step_by(LOADED_AT_ONCE as usize) {
         requests.clear();
         let end = (first + LOADED_AT_ONCE).min(records);
         for record in first..end {
-            encode(&mut requests, &[b"SET", &key(record), value]);
+            protocol.set(&mut requests, &load.key(record), value);
         }
         connection.send((end - first) as usize, &requests)?;
         while connection.missing > 0 {
@@ -157,13 +138,14 @@ pub fn fill(address: &str, records: u64, value: &[u8]) -> io::Result<()> {
 /// Those of the connections, and what the server answers.
 pub fn drive(
     address: &str,
+    protocol: Protocol,
     load: &mut Load,
     clients: Clients,
     value: &[u8],
     time: Duration,
 ) -> io::Result<Slice> {
     let mut connections = (0..clients.count)
-        .map(|_| Connection::connect(address))
+        .map(|_| Connection::connect(address, protocol))
         .collect::<io::Result<Vec<_>>>()?;
     let sends = (clients.pipeline, value);
     let start = Instant::now();
@@ -300,22 +282,6 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::net::TcpListener;
 
-    #[test]
-    fn replies_are_counted_when_they_are_whole() {
-        for (bytes, length) in [
-            (&b"+OK\r\n+OK\r\n"[..], Some(5)),
-            (b"$-1\r\n", Some(5)),
-            (b"$3\r\nabc\r\n$", Some(9)),
-            (b"$3\r\nabc\r", None),
-            (b"$3", None),
-            (b"", None),
-        ] {
-            assert_eq!(reply_length(bytes).unwrap(), length, "{bytes:?}");
-        }
-        let told = reply_length(b"-ERR no\r\n").unwrap_err().to_string();
-        assert!(told.contains("ERR no"), "{told}");
-    }
-
     /// Answers `+OK` to every request on every connection; counts them.
     fn answers(listener: TcpListener) {
         for stream in listener.incoming() {
@@ -336,16 +302,16 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         thread::spawn(|| answers(listener));
-        fill(&address, 1201, b"v").unwrap();
+        let mut load = Load::new(Mix::StatusUpdate, 1201);
+        fill(&address, Protocol::Redis, &load, b"v").unwrap();
         for threads in [false, true] {
-            let mut load = Load::new(Mix::StatusUpdate, 1201);
             let clients = Clients {
                 count: 3,
                 pipeline: 4,
                 threads,
             };
             let time = Duration::from_millis(30);
-            let slice = drive(&address, &mut load, clients, b"v", time).unwrap();
+            let slice = drive(&address, Protocol::Redis, &mut load, clients, b"v", time).unwrap();
             assert!(slice.kops > 0.0 && slice.seconds >= 0.03, "{slice:?}");
             assert!(slice.p50_us <= slice.p99_us, "{slice:?}");
             // At least one round of every client.

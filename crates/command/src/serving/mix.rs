@@ -1,12 +1,14 @@
-//! Two mixes of operations from YCSB.
+//! Mixes of operations.
 //!
-//! NV-Tree (TC 2016), section 6.6, uses them: StatusUpdate reads the latest records mostly, and
-//! adds new ones; SessionStore reads and replaces records by Zipf's law.
+//! Two are YCSB's, as NV-Tree (TC 2016), section 6.6, uses them: StatusUpdate reads the latest
+//! records mostly, and adds new ones; SessionStore reads and replaces records by Zipf's law. Two are
+//! those of LB+-Trees (PVLDB 2020), section 4.4: getting and setting random keys of 20 bytes.
 
 use clap::ValueEnum;
 use rand::rngs::Xoshiro256PlusPlus as Random;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Zipf};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,6 +24,10 @@ pub enum Mix {
     StatusUpdate,
     /// Half reads, half updates, of records by Zipf's law
     SessionStore,
+    /// Reads of any record, under random keys of 20 bytes
+    Gets,
+    /// New records, under random keys of 20 bytes
+    Sets,
 }
 
 impl Mix {
@@ -31,8 +37,69 @@ impl Mix {
         match self {
             Self::StatusUpdate => "status-update",
             Self::SessionStore => "session-store",
+            Self::Gets => "gets",
+            Self::Sets => "sets",
         }
     }
+
+    /// Returns the key of a record.
+    #[must_use]
+    pub fn key(self, record: u64) -> Key {
+        match self {
+            Self::StatusUpdate | Self::SessionStore => Key::numbered(record),
+            Self::Gets | Self::Sets => Key::random(record),
+        }
+    }
+}
+
+/// The key of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    bytes: [u8; 20],
+    length: usize,
+}
+
+impl Key {
+    /// `user` and the number, 16 bytes.
+    fn numbered(record: u64) -> Self {
+        let mut bytes = *b"user0000000000000000";
+        let mut rest = record;
+        for digit in bytes[4..16].iter_mut().rev() {
+            *digit = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        Self { bytes, length: 16 }
+    }
+
+    /// 20 letters that look like chance. Different records have different ones: the first 14 are
+    /// a permutation of 64 bits.
+    fn random(record: u64) -> Self {
+        let mut hash = mixed(record);
+        let bytes = std::array::from_fn(|at| {
+            if at == 14 {
+                hash = mixed(!record);
+            }
+            let letter = b'a' + (hash % 26) as u8;
+            hash /= 26;
+            letter
+        });
+        Self { bytes, length: 20 }
+    }
+}
+
+impl Deref for Key {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// A permutation of 64 bits: the finalizer of SplitMix64.
+fn mixed(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    number ^ (number >> 31)
 }
 
 /// An operation on a record.
@@ -47,24 +114,12 @@ pub enum Op {
 }
 
 impl Op {
-    /// Returns the record's key.
+    /// Returns the record.
     #[must_use]
-    pub fn key(self) -> [u8; 16] {
+    pub fn record(self) -> u64 {
         let (Self::Get(record) | Self::Put(record) | Self::Add(record)) = self;
-        key(record)
+        record
     }
-}
-
-/// Returns the key of a record.
-#[must_use]
-pub fn key(record: u64) -> [u8; 16] {
-    let mut key = *b"user000000000000";
-    let mut rest = record;
-    for digit in key[4..].iter_mut().rev() {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-    }
-    key
 }
 
 /// A hash of a rank, as YCSB spreads likely records over all of them: FNV-1a, 64 bits.
@@ -122,6 +177,23 @@ impl Load {
         }
     }
 
+    /// Returns the key of a record.
+    #[must_use]
+    pub fn key(&self, record: u64) -> Key {
+        self.mix.key(record)
+    }
+
+    /// Returns the same records under another mix, which has to give them the same keys.
+    #[must_use]
+    pub fn of(&self, mix: Mix) -> Self {
+        Self {
+            mix,
+            records: Arc::clone(&self.records),
+            random: self.random.clone(),
+            ..*self
+        }
+    }
+
     /// Returns how many records there are at first.
     #[must_use]
     pub fn loaded(&self) -> u64 {
@@ -133,13 +205,18 @@ impl Load {
         self.zipf.sample(&mut self.random) as u64 - 1
     }
 
+    fn add(&self) -> Op {
+        let added = self.records.added.fetch_add(1, Ordering::Relaxed);
+        Op::Add(self.records.loaded + added)
+    }
+
     /// Returns the next operation.
     pub fn next_op(&mut self) -> Op {
         let loaded = self.records.loaded;
         match self.mix {
-            Mix::StatusUpdate if self.random.random_range(0..100) < 5 => {
-                Op::Add(loaded + self.records.added.fetch_add(1, Ordering::Relaxed))
-            }
+            Mix::StatusUpdate if self.random.random_range(0..100) < 5 => self.add(),
+            Mix::Sets => self.add(),
+            Mix::Gets => Op::Get(self.random.random_range(0..loaded)),
             Mix::StatusUpdate => {
                 let back = self.rank();
                 let answered = self.records.answered.load(Ordering::Relaxed);
@@ -165,10 +242,16 @@ impl Load {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
 
     #[test]
     fn mixes_have_their_shares() {
-        for (mix, writes) in [(Mix::StatusUpdate, 0.05), (Mix::SessionStore, 0.5)] {
+        for (mix, writes) in [
+            (Mix::StatusUpdate, 0.05),
+            (Mix::SessionStore, 0.5),
+            (Mix::Gets, 0.0),
+            (Mix::Sets, 1.0),
+        ] {
             let mut load = Load::new(mix, 1000);
             let mut clients = [load.another(), load.another()];
             let mut counts = [0_u32; 3];
@@ -192,8 +275,27 @@ mod tests {
             }
             let [_, puts, adds] = counts.map(|count| f64::from(count) / 20_000.0);
             assert!((puts + adds - writes).abs() < 0.01, "{counts:?}");
-            assert_eq!(adds > 0.0, mix == Mix::StatusUpdate);
+            assert_eq!(
+                adds > 0.0,
+                [Mix::StatusUpdate, Mix::Sets].contains(&mix),
+                "{mix:?}"
+            );
         }
-        assert_eq!(&Op::Get(1_234).key(), b"user000000001234");
+    }
+
+    #[test]
+    fn keys_are_as_long_as_their_mixes_say_and_differ() {
+        assert_eq!(&*Mix::SessionStore.key(1_234), b"user000000001234");
+        let keys: HashSet<Vec<u8>> = (0..10_000).map(|n| Mix::Gets.key(n).to_vec()).collect();
+        assert_eq!(keys.len(), 10_000);
+        assert!(keys.iter().all(|key| key.len() == 20));
+        let first: HashSet<u8> = keys.iter().map(|key| key[0]).collect();
+        assert_eq!(first.len(), 26);
+        // What one mix adds, the other one knows by the same key.
+        let mut sets = Load::new(Mix::Sets, 10);
+        let mut gets = sets.of(Mix::Gets);
+        let added = sets.next_op().record();
+        assert_eq!((added, gets.next_op().record() < 10), (10, true));
+        assert_eq!(*sets.key(added), *gets.key(added));
     }
 }

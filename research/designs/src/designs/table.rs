@@ -45,6 +45,22 @@ pub(crate) const NVTREE: DesignInfo = DesignInfo {
     explored_bytes: &[256],
 };
 
+pub(crate) const FPTREE: DesignInfo = DesignInfo {
+    name: "fptree",
+    summary: "FPTree: fingerprints, splits under a micro-log",
+    node_bytes: BLOCKS,
+    default_node_bytes: 256,
+    explored_bytes: &[256, 1024],
+};
+
+pub(crate) const WBTREE: DesignInfo = DesignInfo {
+    name: "wbtree",
+    summary: "wB+-Tree: entries kept in order by a slot array, splits by a redo log",
+    node_bytes: BLOCKS,
+    default_node_bytes: 256,
+    explored_bytes: &[256, 1024],
+};
+
 /// Every design that lives in a pool.
 pub const DESIGNS: &[DesignInfo] = &[
     DesignInfo {
@@ -89,20 +105,8 @@ pub const DESIGNS: &[DesignInfo] = &[
         default_node_bytes: 1024,
         explored_bytes: &[256],
     },
-    DesignInfo {
-        name: "fptree",
-        summary: "FPTree: fingerprints, splits under a micro-log",
-        node_bytes: BLOCKS,
-        default_node_bytes: 256,
-        explored_bytes: &[256, 1024],
-    },
-    DesignInfo {
-        name: "wbtree",
-        summary: "wB+-Tree: entries kept in order by a slot array, splits by a redo log",
-        node_bytes: BLOCKS,
-        default_node_bytes: 256,
-        explored_bytes: &[256, 1024],
-    },
+    FPTREE,
+    WBTREE,
     DesignInfo {
         name: "fastfair",
         summary: "FAST/FAIR: sorted nodes shifted failure-atomically, siblings before children, no log",

@@ -15,6 +15,7 @@
 //! | `claim` | [`Claim`] and the condition on its number, [`Expect`] |
 //! | `panel` | [`Panel`]: lines over numbers or bars in groups; table and rows |
 //! | `draw` | SVG of panels |
+//! | `served` | servers under load, ours and others, by turns on the host |
 //! | `tree` | designs under test, on the model and on the host |
 //! | `trial` | designs with the same operations, on the model or by turns on the host |
 
@@ -58,6 +59,7 @@ mod lb_fig11;
 mod lb_fig13;
 mod lb_fig14;
 mod lb_fig15;
+mod lb_fig17;
 mod lb_insertion;
 mod lb_theorem_3_5;
 mod nv;
@@ -72,6 +74,7 @@ mod nv_fig9b;
 mod nv_rebuilding;
 mod nv_table4;
 mod panel;
+mod served;
 mod tree;
 mod trial;
 
@@ -92,6 +95,7 @@ pub const ALL: &[Entry] = &[
     lb_fig13::ENTRY,
     lb_fig14::ENTRY,
     lb_fig15::ENTRY,
+    lb_fig17::ENTRY,
     gap_table1::ENTRY,
     gap_fig4_5::ENTRY,
     gap_fig6::FIG6,

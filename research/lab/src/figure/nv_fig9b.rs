@@ -3,32 +3,19 @@
 //! The paper's clients call NV-Store as a library, and Redis through its socket. Here NV-Store is
 //! measured both ways: called by threads, and behind the server of `bristlecone serve`, where both
 //! sides pay for the socket.
-//!
-//! ```text
-//!   clients' processors              servers' processors
-//!   a thread for each client  <--->  the server over NV-Store, in this process, or redis-server
-//! ```
-//!
-//! Contenders take turns in short slices, and medians of the slices are compared. How long clients
-//! and servers were at work is measured too. Where the clients were the bottleneck and the server
-//! was not, a slice says nothing of the server, so nothing is concluded from it.
 
+use super::served::{
+    Contender, Curves, Point, Served, VALUE, failed, most_over, note, nv_store, points, told,
+};
 use super::tree::scratch;
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Scale, Setting, papers};
 use crate::LabError;
 use crate::limits::median;
-use bristlecone_command::failure::Failure;
-use bristlecone_command::serving::processors::worked;
-use bristlecone_command::serving::{
-    BOUND, Clients, Fsync, Load, Mix, Op, Processors, Redis, drive, fill,
-};
+use bristlecone_command::serving::{Clients, Fsync, Load, Mix, Op, Peer, Processors, Protocol};
 use bristlecone_designs::engines::{NVTREE, NVTREE_PLAIN};
-use bristlecone_nv_store::{EngineKind, LbEngine, NvStore};
-use bristlecone_pmem::media::{Access, Auto, MediaOptions};
-use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
-use bristlecone_server::Running;
-use bristlecone_server::config::Settings;
-use bristlecone_store::{Keyspace, Store, StoreOptions};
+use bristlecone_nv_store::{EngineKind, LbEngine};
+use bristlecone_pmem::media::Auto;
+use bristlecone_store::{Keyspace, Store};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,7 +26,13 @@ pub(super) const FIG9B: Entry = Entry {
     paper: papers::NV,
     place: "section 6.6, figure 9b",
     on: &[On::Host],
-    run: |setting| run(setting, Mix::StatusUpdate),
+    run: |setting| {
+        let paper = Paper {
+            over_redis: 4.7,
+            over_plain: 1.09,
+        };
+        run(setting, Mix::StatusUpdate, &paper)
+    },
 };
 
 pub(super) const FIG9C: Entry = Entry {
@@ -48,7 +41,13 @@ pub(super) const FIG9C: Entry = Entry {
     paper: papers::NV,
     place: "section 6.6, figure 9c",
     on: &[On::Host],
-    run: |setting| run(setting, Mix::SessionStore),
+    run: |setting| {
+        let paper = Paper {
+            over_redis: 7.3,
+            over_plain: 1.30,
+        };
+        run(setting, Mix::SessionStore, &paper)
+    },
 };
 
 /// The paper's numbers for a mix.
@@ -57,30 +56,12 @@ struct Paper {
     over_plain: f64,
 }
 
-const fn paper(mix: Mix) -> Paper {
-    match mix {
-        Mix::StatusUpdate => Paper {
-            over_redis: 4.7,
-            over_plain: 1.09,
-        },
-        Mix::SessionStore => Paper {
-            over_redis: 7.3,
-            over_plain: 1.30,
-        },
-    }
-}
-
 const ADAPTIVE: &str = "NV-Store";
 const PLAIN: &str = "NV-Store'";
 const LB: &str = "NV-Store on LB+-Tree";
 const VOLATILE: &str = "Redis, volatile";
 const CONSISTENT: &str = "Redis, consistent";
 const STORES: [&str; 3] = [ADAPTIVE, PLAIN, LB];
-
-/// Bytes of a value.
-const VALUE: [u8; 100] = [b'v'; 100];
-/// Name of the store in its pool, as of a server's.
-const STORE: &str = "store";
 
 /// The amounts of a run.
 struct Amounts {
@@ -108,165 +89,37 @@ impl Amounts {
     }
 }
 
-fn failed(doing: &'static str) -> impl Fn(Failure) -> FigureError {
-    move |e| {
-        let message = match e {
-            Failure::Message(message) => message,
-            other => format!("{other:?}"),
-        };
-        LabError::index(doing, message).into()
-    }
-}
-
-/// Makes an NV-Store in shared memory.
-fn nv_store(path: &Path, name: &str) -> Result<Store<Auto>, FigureError> {
-    let kind: &dyn EngineKind<Auto> = match name {
+/// Returns the kind of a store's index.
+fn kind(name: &str) -> &'static dyn EngineKind<Auto> {
+    match name {
         ADAPTIVE => &NVTREE,
         PLAIN => &NVTREE_PLAIN,
         _ => &LbEngine,
-    };
-    let media = MediaOptions {
-        access: Access::Create,
-        medium: Some(MediumKind::Mapped),
-        ..MediaOptions::default()
-    };
-    let pool = Pool::<Auto>::create(path, &PoolOptions { media })?;
-    let format = NvStore::over(&[kind]);
-    Store::create_as(&pool, STORE, &StoreOptions::default(), &format)
-        .map_err(|e| LabError::index("making NV-Store", e).into())
+    }
 }
 
-/// A slice of one contender.
-#[derive(Clone, Copy)]
-struct Sample {
-    kops: f64,
-    /// Processors at work, on the servers' side.
-    server: f64,
-    /// The same on the clients'.
-    clients: f64,
-}
-
-/// The medians at one number of clients.
-#[derive(Clone, Copy)]
-struct Point {
-    kops: f64,
-    /// Share of the time that the busiest side's processors were at work.
-    busiest: f64,
-    /// The clients were the bottleneck.
-    bound_by_clients: bool,
-}
-
-/// A server that is measured.
-struct Contender {
+/// Starts a contender and loads the records.
+fn contender(
+    dir: &Path,
     name: &'static str,
-    server: Served,
-    address: String,
-    load: Load,
-    samples: Vec<Sample>,
-}
-
-enum Served {
-    /// In this process.
-    Here(Running),
-    Redis(Redis),
-}
-
-impl Contender {
-    /// Starts it on the servers' processors and loads the records.
-    fn start(
-        dir: &Path,
-        name: &'static str,
-        mix: Mix,
-        records: u64,
-        processors: &Processors,
-    ) -> Result<Self, FigureError> {
-        processors
-            .for_servers()
-            .map_err(failed("starting a server"))?;
-        let (server, address) = if STORES.contains(&name) {
-            let settings = Settings {
-                listen: "127.0.0.1:0".into(),
-                threads: processors.counts()[0],
-                ..Settings::default()
-            };
-            let store = nv_store(&dir.join(name), name)?;
-            let running = Running::start(store, settings)
-                .map_err(|e| LabError::index("starting the server", e))?;
-            let address = running.address().to_string();
-            (Served::Here(running), address)
-        } else {
-            let dir = dir.join(name);
-            std::fs::create_dir(&dir).map_err(|e| FigureError::write(&dir, e))?;
-            let fsync = match name {
-                VOLATILE => Fsync::EverySecond,
-                _ => Fsync::Always,
-            };
-            let redis = Redis::start(&dir, fsync).map_err(failed("starting redis-server"))?;
-            let address = redis.address().to_owned();
-            (Served::Redis(redis), address)
+    load: &Load,
+    processors: &Processors,
+) -> Result<Contender, FigureError> {
+    let path = dir.join(name);
+    Contender::start(name, load, processors, || {
+        if STORES.contains(&name) {
+            let store = nv_store(&path, kind(name))?;
+            return Served::here(store, Protocol::Redis, processors.counts()[0]);
+        }
+        std::fs::create_dir(&path).map_err(|e| FigureError::write(&path, e))?;
+        let fsync = match name {
+            VOLATILE => Fsync::EverySecond,
+            _ => Fsync::Always,
         };
-        processors
-            .for_clients()
-            .map_err(failed("starting clients"))?;
-        fill(&address, records, &VALUE).map_err(|e| LabError::index("loading the records", e))?;
-        Ok(Self {
-            name,
-            server,
-            address,
-            load: Load::new(mix, records),
-            samples: Vec::new(),
-        })
-    }
-
-    /// Processors that it can use.
-    fn processors(&self, there: &Processors) -> usize {
-        match self.server {
-            Served::Here(_) => there.counts()[0],
-            // One thread executes all commands.
-            Served::Redis(_) => 1,
-        }
-    }
-
-    fn measure(&mut self, clients: Clients, time: Duration) -> Result<(), FigureError> {
-        let process = match &self.server {
-            Served::Here(_) => std::process::id(),
-            Served::Redis(redis) => redis.id(),
-        };
-        let before = worked(process);
-        let slice = drive(&self.address, &mut self.load, clients, &VALUE, time)
-            .map_err(|e| LabError::index("working as clients", e))?;
-        // The threads of the clients have ended, and no longer count.
-        let server = (worked(process) - before) / slice.seconds;
-        self.samples.push(Sample {
-            kops: slice.kops,
-            server: server.max(0.0),
-            clients: slice.worked / slice.seconds,
-        });
-        Ok(())
-    }
-
-    /// The medians since the last time.
-    fn point(&mut self, clients: Clients, there: &Processors) -> Point {
-        let samples = std::mem::take(&mut self.samples);
-        let of = |of: fn(&Sample) -> f64| median(samples.iter().map(of).collect());
-        let client_processors = there.counts()[1].min(clients.count.into());
-        let server = of(|sample| sample.server) / self.processors(there) as f64;
-        let client = of(|sample| sample.clients) / client_processors as f64;
-        Point {
-            kops: of(|sample| sample.kops),
-            busiest: server.max(client),
-            bound_by_clients: client >= BOUND && server < BOUND,
-        }
-    }
-
-    fn stop(self) -> Result<(), FigureError> {
-        match self.server {
-            Served::Here(running) => running
-                .stop()
-                .map_err(|e| LabError::index("stopping the server", e).into()),
-            Served::Redis(_) => Ok(()),
-        }
-    }
+        let redis = Peer::redis(&path, fsync).map_err(failed("starting redis-server"))?;
+        // One thread executes all commands.
+        Ok(Served::apart(redis, Protocol::Redis, 1))
+    })
 }
 
 /// A store that threads call.
@@ -279,19 +132,21 @@ struct Called {
 
 impl Called {
     fn new(dir: &Path, name: &str, mix: Mix, records: u64) -> Result<Self, FigureError> {
-        let store = nv_store(&dir.join(format!("{name} called")), name)?;
+        let store = nv_store(&dir.join(format!("{name} called")), kind(name))?;
         let failed = |e| LabError::index("loading the records", e);
         let keyspace = store
             .keyspace("records")
             .map_err(|e| LabError::index("making a keyspace", e))?;
+        let load = Load::new(mix, records);
         for record in 0..records {
-            let key = Op::Put(record).key();
-            store.put(&keyspace, &key, &VALUE).map_err(failed)?;
+            store
+                .put(&keyspace, &load.key(record), &VALUE)
+                .map_err(failed)?;
         }
         Ok(Self {
             store: Arc::new(store),
             keyspace,
-            load: Load::new(mix, records),
+            load,
             samples: Vec::new(),
         })
     }
@@ -333,7 +188,7 @@ impl Called {
 /// Does the next operation of a mix.
 fn call(store: &Store<Auto>, keyspace: &Keyspace, load: &mut Load) -> Result<(), LabError> {
     let op = load.next_op();
-    let key = op.key();
+    let key = load.key(op.record());
     match op {
         Op::Get(_) => {
             let found = store
@@ -351,10 +206,7 @@ fn call(store: &Store<Auto>, keyspace: &Keyspace, load: &mut Load) -> Result<(),
     Ok(())
 }
 
-/// The points of each contender, by number of clients.
-type Curves = Vec<(&'static str, Vec<Point>)>;
-
-fn run(setting: &mut Setting<'_>, mix: Mix) -> Result<Findings, FigureError> {
+fn run(setting: &mut Setting<'_>, mix: Mix, paper: &Paper) -> Result<Findings, FigureError> {
     let amounts = Amounts::of(setting.scale);
     let processors = Processors::new();
     let served = measured(setting, mix, &amounts, &processors);
@@ -389,13 +241,7 @@ fn run(setting: &mut Setting<'_>, mix: Mix) -> Result<Findings, FigureError> {
         .push(called.iter().fold(panel, |panel, (name, points)| {
             panel.with(name, points.iter().map(|p| p.kops).collect())
         }));
-    findings.claims = claims(mix, &by_pipeline, &called);
-    let [servers, clients] = processors.counts();
-    let split = if processors.are_split() {
-        format!("servers have {servers} processors, clients {clients}")
-    } else {
-        "servers and clients share a processor".to_owned()
-    };
+    findings.claims = claims(paper, &by_pipeline, &called);
     findings.notes = vec![
         format!(
             "{} records, keys of 16 bytes, values of {}; medians of {} slices of {} ms, by turns; a thread for \
@@ -405,11 +251,7 @@ fn run(setting: &mut Setting<'_>, mix: Mix) -> Result<Findings, FigureError> {
             amounts.rounds,
             amounts.slice.as_millis()
         ),
-        format!(
-            "{split}; nothing is concluded where the clients were at work for {:.0} % of their time and the \
-             server was not",
-            BOUND * 100.0
-        ),
+        note(&processors),
     ];
     Ok(findings)
 }
@@ -426,12 +268,18 @@ fn measured(
     let mut done = 0;
     setting.step("loading", done, total);
     let mut contenders = [ADAPTIVE, PLAIN, LB, VOLATILE, CONSISTENT]
-        .map(|name| Contender::start(dir.path(), name, mix, amounts.records, processors))
+        .map(|name| {
+            let load = Load::new(mix, amounts.records);
+            contender(dir.path(), name, &load, processors).map(|one| (one, load))
+        })
         .into_iter()
         .collect::<Result<Vec<_>, _>>()?;
     let mut by_pipeline = Vec::new();
     for pipeline in amounts.pipelines {
-        let mut curves: Curves = contenders.iter().map(|one| (one.name, vec![])).collect();
+        let mut curves: Curves = contenders
+            .iter()
+            .map(|(one, _)| (one.name, vec![]))
+            .collect();
         for count in amounts.clients {
             let clients = Clients {
                 count: *count,
@@ -439,11 +287,11 @@ fn measured(
                 threads: true,
             };
             for _ in 0..amounts.rounds {
-                for contender in &mut contenders {
-                    contender.measure(clients, amounts.slice)?;
+                for (contender, load) in &mut contenders {
+                    contender.measure(load, clients, amounts.slice)?;
                 }
             }
-            for (contender, (_, points)) in contenders.iter_mut().zip(&mut curves) {
+            for ((contender, _), (_, points)) in contenders.iter_mut().zip(&mut curves) {
                 points.push(contender.point(clients, processors));
             }
             done += 1;
@@ -451,7 +299,7 @@ fn measured(
         }
         by_pipeline.push(curves);
     }
-    for contender in contenders {
+    for (contender, _) in contenders {
         contender.stop()?;
     }
 
@@ -482,33 +330,7 @@ fn measured(
     Ok((by_pipeline, called))
 }
 
-/// Returns the points of a contender.
-fn points<'a>(curves: &'a Curves, name: &str) -> &'a [Point] {
-    let found = curves.iter().find(|(other, _)| *other == name);
-    found.map_or(&[], |(_, points)| points)
-}
-
-/// Returns the most that one contender has of another's throughput at the same number of clients,
-/// where it can be told; NaN if it can be told nowhere.
-fn most_over(ours: &[Point], theirs: &[Point]) -> f64 {
-    let told = ours
-        .iter()
-        .zip(theirs)
-        .filter(|(this, that)| !this.bound_by_clients && !that.bound_by_clients);
-    told.map(|(this, that)| this.kops / that.kops)
-        .fold(f64::NAN, f64::max)
-}
-
-/// A claim, with a note if nothing could be told.
-fn told(claim: Claim) -> Claim {
-    if claim.measured.is_nan() {
-        return claim.note("no conclusion: the clients were the bottleneck");
-    }
-    claim
-}
-
-fn claims(mix: Mix, by_pipeline: &[Curves], called: &Curves) -> Vec<Claim> {
-    let paper = paper(mix);
+fn claims(paper: &Paper, by_pipeline: &[Curves], called: &Curves) -> Vec<Claim> {
     let served = |ours: &str, theirs: &str| {
         let most = |curves| most_over(points(curves, ours), points(curves, theirs));
         by_pipeline.iter().map(most).fold(f64::NAN, f64::max)
@@ -555,27 +377,4 @@ fn claims(mix: Mix, by_pipeline: &[Curves], called: &Curves) -> Vec<Claim> {
         )));
     }
     claims
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn point(kops: f64, bound_by_clients: bool) -> Point {
-        Point {
-            kops,
-            busiest: 1.0,
-            bound_by_clients,
-        }
-    }
-
-    #[test]
-    fn nothing_is_concluded_where_the_clients_were_the_bottleneck() {
-        let ours = [point(10.0, false), point(90.0, true), point(30.0, false)];
-        let theirs = [point(10.0, false), point(10.0, false), point(10.0, true)];
-        assert_eq!(most_over(&ours, &theirs), 1.0);
-        assert!(most_over(&ours[1..], &theirs[1..]).is_nan());
-        let claim = told(Claim::new("x", 2.0, f64::NAN, Expect::at_least(0.0)));
-        assert!(!claim.holds && claim.note.starts_with("no conclusion"));
-    }
 }

@@ -153,15 +153,11 @@ fn assert_above(above: &[f64], below: &[f64]) {
     );
 }
 
-/// Returns true if there is a `redis-server` on this machine. It must be where
-/// `BRISTLECONE_NEED_REDIS` is set.
-fn redis_is_there() -> bool {
-    let there = Command::new("redis-server")
-        .arg("--version")
-        .output()
-        .is_ok();
-    let needed = std::env::var_os("BRISTLECONE_NEED_REDIS").is_some();
-    assert!(there || !needed, "there is no redis-server");
+/// Returns true if there is this program on this machine. It must be where the variable is set.
+fn is_there(program: &str, needed: &str) -> bool {
+    let there = Command::new(program).arg("--version").output().is_ok();
+    let needed = std::env::var_os(needed).is_some();
+    assert!(there || !needed, "there is no {program}");
     there
 }
 
@@ -170,8 +166,13 @@ fn redis_is_there() -> bool {
 #[test]
 fn every_figure_of_the_host_can_be_had() {
     for entry in ALL.iter().filter(|entry| entry.on.contains(&On::Host)) {
-        if ["nv-fig9b", "nv-fig9c"].contains(&entry.name) && !redis_is_there() {
-            println!("{} is left out: there is no redis-server", entry.name);
+        let beside = match entry.name {
+            "nv-fig9b" | "nv-fig9c" => Some(("redis-server", "BRISTLECONE_NEED_REDIS")),
+            "lb-fig17" => Some(("memcached", "BRISTLECONE_NEED_MEMCACHED")),
+            _ => None,
+        };
+        if beside.is_some_and(|(program, needed)| !is_there(program, needed)) {
+            println!("{} is left out: there is no {beside:?}", entry.name);
             continue;
         }
         let figure = made_at(entry.name, On::Host, Scale::Glance);

@@ -1,4 +1,4 @@
-//! `bench server`: the server under YCSB's mixes, beside Redis.
+//! `bench server`: the server under load, beside Redis or memcached.
 
 use crate::args::{AgainstServer, BenchServer};
 use crate::server::Server;
@@ -7,10 +7,11 @@ use bristlecone_command::progress;
 use bristlecone_command::scratch::{Purpose, Scratch};
 use bristlecone_command::serving::processors::worked;
 use bristlecone_command::serving::{
-    BOUND, Clients, Fsync, Load, Mix, Processors, Redis, Slice, drive, fill,
+    BOUND, Clients, Fsync, Load, Mix, Peer, Processors, Protocol, Slice, drive, fill,
 };
 use serde::Serialize;
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
 /// The medians of one server under so many clients.
@@ -38,8 +39,15 @@ struct Row {
     mix: &'static str,
     clients: u16,
     bristlecone: Figures,
-    redis: Option<Figures>,
-    /// Of their kops, unless the clients were the bottleneck of one of them.
+    peers: Vec<PeerFigures>,
+}
+
+#[derive(Debug, Serialize)]
+struct PeerFigures {
+    name: &'static str,
+    #[serde(flatten)]
+    figures: Figures,
+    /// Bristlecone's kops over its, unless the clients were the bottleneck of one of them.
     ratio: Option<f64>,
 }
 
@@ -75,38 +83,36 @@ impl fmt::Display for Report {
         )?;
         write!(
             f,
-            "{:14} {:>7} {:>9} {:>8} {:>8} {:>5} {:>7}",
-            "mix", "clients", "kops/s", "p50 us", "p99 us", "busy", "clients"
+            "{:14} {:>7}  {:14} {:>9} {:>8} {:>8} {:>5} {:>7} {:>6}",
+            "mix", "clients", "server", "kops/s", "p50 us", "p99 us", "busy", "clients", "ratio"
         )?;
-        write!(
-            f,
-            "   {:>9} {:>8} {:>8} {:>5} {:>7} {:>6}",
-            "redis", "p50 us", "p99 us", "busy", "clients", "ratio"
-        )?;
-        let figures = |f: &mut fmt::Formatter<'_>, one: &Figures| {
-            write!(
-                f,
-                " {:9.1} {:8.0} {:8.0} {:5.2} {:7.2}",
-                one.kops, one.p50_us, one.p99_us, one.busy, one.clients_busy
-            )
-        };
         for row in &self.rows {
-            write!(f, "\n{:14} {:>7}", row.mix, row.clients)?;
-            figures(f, &row.bristlecone)?;
-            if let Some(redis) = &row.redis {
-                write!(f, "  ")?;
-                figures(f, redis)?;
-                match row.ratio {
-                    Some(ratio) => write!(f, " {ratio:6.2}")?,
-                    None => write!(f, " {:>6}", "none")?,
+            let all = std::iter::once((OURS, &row.bristlecone, None)).chain(
+                row.peers
+                    .iter()
+                    .map(|peer| (peer.name, &peer.figures, Some(peer.ratio))),
+            );
+            for (name, one, ratio) in all {
+                write!(
+                    f,
+                    "\n{:14} {:>7}  {name:14} {:9.1} {:8.0} {:8.0} {:5.2} {:7.2}",
+                    row.mix,
+                    row.clients,
+                    one.kops,
+                    one.p50_us,
+                    one.p99_us,
+                    one.busy,
+                    one.clients_busy
+                )?;
+                match ratio {
+                    Some(Some(ratio)) => write!(f, " {ratio:6.2}")?,
+                    Some(None) => write!(f, " {:>6}", "none")?,
+                    None => {}
                 }
             }
         }
-        if self
-            .rows
-            .iter()
-            .any(|row| row.redis.is_some() && row.ratio.is_none())
-        {
+        let mut peers = self.rows.iter().flat_map(|row| &row.peers);
+        if peers.any(|peer| peer.ratio.is_none()) {
             write!(
                 f,
                 "\nnone: the clients were the bottleneck, so their number says nothing of the servers"
@@ -116,30 +122,33 @@ impl fmt::Display for Report {
     }
 }
 
+/// The name of the server that is measured.
+const OURS: &str = "bristlecone";
+
 /// A server that is measured, and what was.
 struct Contender {
+    name: &'static str,
     address: String,
     process: u32,
+    /// How many processors it can use.
+    processors: usize,
+    protocol: Protocol,
     load: Load,
     slices: Vec<(Slice, f64)>,
 }
 
 impl Contender {
-    fn new(address: &str, process: u32, load: Load, value: &[u8]) -> Outcome<Self> {
-        fill(address, load.loaded(), value)
-            .map_err(|e| Failure::new(format!("loading the records failed: {e}")))?;
-        Ok(Self {
-            address: address.to_owned(),
-            process,
-            load,
-            slices: Vec::new(),
-        })
+    /// Loads the records.
+    fn load(&self, value: &[u8]) -> Outcome {
+        fill(&self.address, self.protocol, &self.load, value)
+            .map_err(|e| Failure::new(format!("{}: loading the records failed: {e}", self.name)))
     }
 
     fn measure(&mut self, clients: Clients, value: &[u8], time: Duration) -> Outcome {
         let before = worked(self.process);
-        let slice = drive(&self.address, &mut self.load, clients, value, time)
-            .map_err(|e| Failure::new(format!("a client failed: {e}")))?;
+        let load = &mut self.load;
+        let slice = drive(&self.address, self.protocol, load, clients, value, time)
+            .map_err(|e| Failure::new(format!("{}: a client failed: {e}", self.name)))?;
         let busy = (worked(self.process) - before) / slice.seconds;
         self.slices.push((slice, busy));
         Ok(())
@@ -163,6 +172,29 @@ impl Contender {
     }
 }
 
+/// Starts those that are measured beside the server, with their files in `dir`.
+fn peers(against: Option<AgainstServer>, dir: &Path, processors: usize) -> Outcome<Peers> {
+    Ok(match against {
+        None => Vec::new(),
+        // It executes commands in one thread.
+        Some(AgainstServer::Redis) => vec![("redis", Peer::redis(dir, Fsync::Always)?, 1)],
+        Some(AgainstServer::Memcached) => {
+            let file = dir.join("memcached");
+            vec![
+                ("memcached", Peer::memcached(None, processors)?, processors),
+                (
+                    "memcached -e",
+                    Peer::memcached(Some(&file), processors)?,
+                    processors,
+                ),
+            ]
+        }
+    })
+}
+
+/// Names, processes, and how many processors they can use.
+type Peers = Vec<(&'static str, Peer, usize)>;
+
 /// Measures.
 pub fn run(args: &BenchServer) -> Outcome<Report> {
     let processors = Processors::new();
@@ -184,21 +216,33 @@ pub fn run(args: &BenchServer) -> Outcome<Report> {
         if let Some(medium) = args.medium {
             how.extend(["--medium", medium.name()]);
         }
-        let server = Server::start(&dir.path().join("pool"), &how)?;
-        let redis = match args.against {
-            Some(AgainstServer::Redis) => Some(Redis::start(dir.path(), Fsync::Always)?),
-            None => None,
+        let protocol = match args.against {
+            Some(AgainstServer::Memcached) => {
+                how.extend(["--memcached", "127.0.0.1:0"]);
+                Protocol::Memcached
+            }
+            _ => Protocol::Redis,
         };
+        let server = Server::start(&dir.path().join("pool"), &how)?;
+        let peers = peers(args.against, dir.path(), processors.counts()[0])?;
         processors.for_clients()?;
-        let load = || Load::new(*mix, args.records);
-        let mut contenders = vec![Contender::new(
-            server.address(),
-            server.id(),
-            load(),
-            &value,
-        )?];
-        if let Some(redis) = &redis {
-            contenders.push(Contender::new(redis.address(), redis.id(), load(), &value)?);
+        let ours = (OURS, server.address(), server.id(), processors.counts()[0]);
+        let theirs = (peers.iter())
+            .map(|(name, peer, processors)| (*name, peer.address(), peer.id(), *processors));
+        let mut contenders: Vec<_> = std::iter::once(ours)
+            .chain(theirs)
+            .map(|(name, address, process, processors)| Contender {
+                name,
+                address: address.to_owned(),
+                process,
+                processors,
+                protocol,
+                load: Load::new(*mix, args.records),
+                slices: Vec::new(),
+            })
+            .collect();
+        for contender in &contenders {
+            contender.load(&value)?;
         }
         for count in &args.clients {
             bar.set_message(format!("{}, {count} clients", mix.name()));
@@ -218,20 +262,24 @@ pub fn run(args: &BenchServer) -> Outcome<Report> {
             } else {
                 1
             };
-            let mut figures = contenders.iter_mut().map(|one| one.figures(used));
-            let bristlecone = figures.next().unwrap_or_default();
-            let redis = figures.next();
-            // Redis executes commands in one thread.
-            let by_clients = |redis: &Figures| {
-                redis.bound_by_clients(1) || bristlecone.bound_by_clients(processors.counts()[0])
-            };
-            let judged = redis.as_ref().filter(|redis| !by_clients(redis));
+            let mut measured = contenders.iter_mut().map(|one| {
+                let figures = one.figures(used);
+                let judged = !figures.bound_by_clients(one.processors);
+                (one.name, figures, judged)
+            });
+            let (_, bristlecone, judged) = measured.next().unwrap_or_default();
+            let peers = measured
+                .map(|(name, figures, other)| PeerFigures {
+                    name,
+                    ratio: (judged && other).then(|| bristlecone.kops / figures.kops),
+                    figures,
+                })
+                .collect();
             rows.push(Row {
                 mix: mix.name(),
                 clients: *count,
-                ratio: judged.map(|redis| bristlecone.kops / redis.kops),
                 bristlecone,
-                redis,
+                peers,
             });
         }
         server.stop()?;
