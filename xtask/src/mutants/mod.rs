@@ -7,13 +7,17 @@
 //! and notes which changes it comes by. A change is tried with those tests only, the quickest
 //! first, until one fails ([`trials`]).
 //!
+//! A survivor is fixed by a test, or [listed](reasons) with the reason why none can notice it.
+//!
 //! Constants, `const fn`, what macros expand to and implementations of `Debug` are left alone.
 
 mod build;
+mod reasons;
 mod sites;
 mod trials;
 
 use crate::tools::{self, Outcome, say};
+use reasons::Reasons;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -48,7 +52,7 @@ pub struct Options {
     /// Only tests whose name has this in it.
     #[arg(long, value_name = "TEXT")]
     test: Option<String>,
-    /// Fails if fewer of those that compile are noticed, in percent.
+    /// Fails if fewer of those that compile are noticed, or listed with a reason, in percent.
     #[arg(long, value_name = "PERCENT")]
     at_least: Option<f64>,
     /// A file for the result, as JSON.
@@ -93,6 +97,7 @@ impl Fate {
 /// Runs the chore.
 pub fn run(options: &Options) -> Outcome {
     let begun = Instant::now();
+    let reasons = Reasons::read()?;
     let mut tree = build::Tree::new(options)?;
     say(format!("{} changes", tree.chosen.len()));
     if options.list {
@@ -132,35 +137,51 @@ pub fn run(options: &Options) -> Outcome {
     for (id, fate) in tried {
         fates[id as usize - 1] = fate;
     }
-    report(options, &tree, &fates, begun)
+    report(options, &tree, &fates, &reasons, begun)
 }
 
-fn report(options: &Options, tree: &build::Tree, fates: &[Fate], begun: Instant) -> Outcome {
+fn report(
+    options: &Options,
+    tree: &build::Tree,
+    fates: &[Fate],
+    reasons: &Reasons,
+    begun: Instant,
+) -> Outcome {
+    let all: Vec<_> = tree.chosen.iter().zip(fates).collect();
     let count = |name: &str| fates.iter().filter(|fate| fate.name() == name).count();
     let viable = fates.len() - count("unviable");
     let noticed = fates.iter().filter(|fate| fate.is_noticed()).count();
-    let share = 100.0 * noticed as f64 / viable.max(1) as f64;
+    let share = |number: usize| 100.0 * number as f64 / viable.max(1) as f64;
     let mut text = String::new();
+    let mut listed = 0;
     for name in ["survived", "unreached"] {
-        for (change, _) in (tree.chosen.iter().zip(fates)).filter(|(_, fate)| fate.name() == name) {
+        for (change, _) in all.iter().filter(|(_, fate)| fate.name() == name) {
+            let why = reasons.why(change);
+            listed += usize::from(why.is_some());
             // Cannot fail: it is a string.
-            let _ = writeln!(text, "{name}: {change}");
+            let _ = match why {
+                Some(why) => writeln!(text, "{name}, listed: {change}: {why}"),
+                None => writeln!(text, "{name}: {change}"),
+            };
         }
     }
     print!("{text}");
     println!(
         "{}: {viable} changes compile, {} are noticed by a failed test and {} by one that does not \
-         end, {} survive, no test comes by {}: {share:.1} % are noticed; {} do not compile; {} s",
+         end, {} survive, no test comes by {}: {:.1} % are noticed; {listed} of the others are listed \
+         with a reason, {:.1} % with these; {} do not compile; {} s",
         options.package,
         count("killed"),
         count("timed out"),
         count("survived"),
         count("unreached"),
+        share(noticed),
+        share(noticed + listed),
         count("unviable"),
         begun.elapsed().as_secs(),
     );
     if let Some(file) = &options.json {
-        let all: Vec<_> = (tree.chosen.iter().zip(fates))
+        let changes: Vec<_> = (all.iter())
             .map(|(change, fate)| {
                 let by = match fate {
                     Fate::Killed(test) | Fate::TimedOut(test) => Some(test),
@@ -169,19 +190,29 @@ fn report(options: &Options, tree: &build::Tree, fates: &[Fate], begun: Instant)
                 serde_json::json!({
                     "file": change.file, "line": change.mutant.line, "column": change.mutant.column,
                     "function": change.mutant.function, "what": change.mutant.what,
-                    "fate": fate.name(), "by": by,
+                    "fate": fate.name(), "by": by, "listed": reasons.why(change),
                 })
             })
             .collect();
-        let all = serde_json::json!({
-            "package": options.package, "viable": viable, "noticed": noticed, "changes": all,
+        let report = serde_json::json!({
+            "package": options.package, "viable": viable, "noticed": noticed, "listed": listed,
+            "changes": changes,
         });
-        std::fs::write(file, format!("{all:#}\n"))
+        std::fs::write(file, format!("{report:#}\n"))
             .map_err(|e| format!("{}: {e}", file.display()))?;
     }
+    let outdated = reasons.outdated(&all);
+    if !outdated.is_empty() {
+        return Err(format!(
+            "{}: listed, but noticed: {}",
+            reasons::LIST,
+            outdated.join("; ")
+        ));
+    }
     match options.at_least {
-        Some(least) if viable > 0 && share < least => Err(format!(
-            "{share:.1} % of the changes are noticed, less than {least} %"
+        Some(least) if viable > 0 && share(noticed + listed) < least => Err(format!(
+            "{:.1} % of the changes are noticed or listed, less than {least} %",
+            share(noticed + listed)
         )),
         _ => Ok(()),
     }
