@@ -241,7 +241,7 @@ where
     ) -> Result<Vec<Run<'t>>, ReadError> {
         let mut turn = 0;
         loop {
-            let mut runs = Vec::new();
+            let mut runs = Vec::with_capacity(batch.changes.len().min(TOGETHER));
             let ready = self.prepare(batch, spreads, &mut runs);
             if ready.is_ok() {
                 return Ok(runs);

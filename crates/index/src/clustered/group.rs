@@ -87,7 +87,8 @@ impl Group {
             kind: uniform.map_or(Kind::General, |_| Kind::Uniform { padded }),
         };
         if words > FEW {
-            group.many = vec![0; words];
+            // Memory that comes zeroed is not taken from the allocator's cache.
+            group.many.resize(words, 0);
         }
         let all = group.all_mut();
         let mut at = 2;

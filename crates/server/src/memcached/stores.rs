@@ -117,7 +117,8 @@ impl Memcached {
         let (mut held, mut end) = (first.put.value.len(), first.end);
         let mut silent: SmallVec<[bool; 8]> = SmallVec::new();
         silent.push(first.no_reply);
-        let mut puts: Vec<Put<'_>> = vec![first.put];
+        let mut puts: Vec<Put<'_>> = Vec::with_capacity(16);
+        puts.push(first.put);
         while puts.len() < AT_ONCE
             && held < MAX_BATCH_BYTES
             && let Some(plain) = self.plain_store(server, &bytes[end..])
