@@ -4,6 +4,7 @@
 
 use bristlecone_pmem::cell::PWord;
 use bristlecone_pmem::media::{Dram, Instrument, Mapped, MediaOptions, Recorder, Untraced};
+use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::pool::{DataKind, RootKind};
 use bristlecone_pmem::{
     Access, CommitError, Media, MediumKind, OpenError, Pool, PoolOptions, SpaceError,
@@ -79,12 +80,13 @@ pub enum Asked {
     Punch { at: u64, bytes: u64 },
     Back { at: u64, bytes: u64 },
     Commit,
+    Sync,
 }
 
 type Hook = Box<dyn FnMut(&Mapped) + Send>;
 
 /// `Mapped`, which notes what is asked of it, has as much capacity as a test gives it, and refuses
-/// when told.
+/// when told. A new file whose name ends in `.short` is too short for a pool.
 pub struct Noting {
     mapped: Mapped,
     pub capacity: u64,
@@ -112,6 +114,7 @@ impl Noting {
     }
 
     /// Calls `hook` whenever the pool asks how long it is.
+    /// Not while the hook itself runs.
     pub fn at_length(&self, hook: impl FnMut(&Mapped) + Send + 'static) {
         *self.at_length.lock().unwrap() = Some(Box::new(hook));
     }
@@ -137,7 +140,8 @@ impl Instrument for Noting {
 // SAFETY: 1 to 6. as of `Mapped`, which it wraps; its capacity is constant, and not below a length.
 unsafe impl Media for Noting {
     fn open(path: &Path, initial: u64, options: &MediaOptions) -> Result<Self, OpenError> {
-        let mapped = Mapped::open(path, initial, options)?;
+        let is_short = path.extension().is_some_and(|end| end == "short");
+        let mapped = Mapped::open(path, if is_short { CHUNK } else { initial }, options)?;
         Ok(Self {
             capacity: mapped.capacity(),
             sparse: false,
@@ -173,8 +177,10 @@ unsafe impl Media for Noting {
     }
 
     fn len(&self) -> u64 {
-        if let Some(hook) = &mut *self.at_length.lock().unwrap() {
+        let hook = self.at_length.lock().unwrap().take();
+        if let Some(mut hook) = hook {
             hook(&self.mapped);
+            self.at_length.lock().unwrap().get_or_insert(hook);
         }
         self.mapped.len()
     }
@@ -218,6 +224,11 @@ unsafe impl Media for Noting {
     }
 
     fn sync(&self) -> Result<(), CommitError> {
+        let failed = |source| CommitError::Failed {
+            doing: "sync",
+            source,
+        };
+        self.note(Asked::Sync).map_err(failed)?;
         self.mapped.sync()
     }
 
