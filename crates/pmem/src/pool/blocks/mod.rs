@@ -220,7 +220,7 @@ impl Blocks {
                 }
                 continue;
             }
-            if untaken == 1 && state.blocks > 1 || state.blocks == untaken && state.blocks == 1 {
+            if untaken == 1 {
                 partial.push(chunk);
             }
             // One empty chunk is kept, so that a leaf going back and forth costs no persist.
