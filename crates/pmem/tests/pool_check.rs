@@ -2,11 +2,13 @@
 
 mod pool_support;
 
-use bristlecone_pmem::media::Dram;
+use bristlecone_pmem::media::sim::Simulation;
+use bristlecone_pmem::media::{Dram, Sim};
 use bristlecone_pmem::pool::layout::{CHUNK, CHUNK_TABLE, ChunkUse, SUPERBLOCK_B};
 use bristlecone_pmem::pool::{PoolViolation, Root};
 use bristlecone_pmem::{Heap, Media, Pool};
-use pool_support::{dram, kind, load, store};
+use pool_support::{dram, kind, load, options, store};
+use std::path::Path;
 use std::sync::Arc;
 
 /// A pool with two roots: a chunk of blocks (chunk 1) and a run (2 to 4) of the first one, which is
@@ -216,4 +218,25 @@ fn the_superblock_says_how_long_the_pool_is() {
         violation.what,
         format!("the pool has {has} bytes, its superblock says {says}")
     );
+}
+
+/// The fault is one that the explorer of crash states plants.
+#[test]
+fn a_chunk_that_is_given_back_in_memory_only_is_a_leak() {
+    let simulation = Simulation::new(64 << 20);
+    let _attached = simulation.attach();
+    let pool = Pool::<Sim>::create(Path::new("simulated"), &options()).unwrap();
+    let root = pool.create_root("r", &kind()).unwrap();
+    let heap = root.heap();
+    let [low, high] = [0; 2].map(|_| heap.alloc(3 * CHUNK).unwrap());
+    heap.free(low);
+    pool.verify().unwrap();
+    simulation.plant(Some("pool-release-lost"));
+    heap.free(high);
+    let violation = pool.verify().unwrap_err();
+    assert!(
+        violation.what.contains("the free set says otherwise"),
+        "{violation}"
+    );
+    assert!(violation.leak);
 }
