@@ -313,7 +313,7 @@ fn find_run(free: &BTreeSet<u32>, chunks: u32) -> Option<u32> {
     None
 }
 
-/// Where a run ends that has no room below `end`, the pool's end, once the pool has grown so far: it
+/// Returns where a run ends that has no room below `end`, the pool's end, and gets it by growth: it
 /// may begin in what is free there, and does not lie across the header of a region.
 fn end_of_run(free: &BTreeSet<u32>, end: u32, chunks: u32) -> u32 {
     let at_end = (0..end).rev().take_while(|chunk| free.contains(chunk));
