@@ -1,6 +1,7 @@
 //! Pools on every medium that a test machine has: open, grow, lock, reopen, back up.
 
 use bristlecone_pmem::media::{Auto, Dram, Journal, Mapped};
+use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::pool::{BackupError, DataKind, RootError, RootKind};
 use bristlecone_pmem::{Access, Media, MediumKind, OpenError, Pool, PoolOptions};
 use std::io::{Read, Write};
@@ -395,6 +396,7 @@ fn what_is_in_use_is_written_back_after_a_kill() {
     let sizes = [64, 4096, 300_000, 1_000_000];
     let blocks = sizes.map(|bytes| (heap.alloc(bytes).unwrap().get(), bytes));
     let used = pool.info().used_bytes;
+    let chunks = 1 + pool.verify().unwrap().owned_chunks;
     let killed = dir.path().join("killed");
     std::fs::copy(&path, &killed).unwrap();
     drop((heap, root, pool));
@@ -408,6 +410,8 @@ fn what_is_in_use_is_written_back_after_a_kill() {
             (block / 64..(block + bytes).div_ceil(64)).find(|line| !flushed.contains(line));
         assert_eq!(missing, None, "of {bytes} bytes");
     }
+    let most = chunks * CHUNK / 64;
+    assert!(first <= most, "{first} lines: also of what is free");
     drop(pool);
     // After a clean close nothing has to be.
     let pool = Pool::<Caches>::open(&killed, &options()).unwrap();

@@ -389,3 +389,94 @@ fn a_file_may_be_cut_short() {
     assert!(matches!(f.is_refused(), OpenError::Truncated { .. }));
     f.all_is_there(&["bytes"]);
 }
+
+/// As far as the superblock says, the pool is as long as it was, and its end reads as zeros.
+#[test]
+fn what_was_cut_off_reads_as_zeros() {
+    let f = Fixture::new(MediumKind::Mapped, true);
+    let length = std::fs::metadata(&f.path).unwrap().len();
+    let file = std::fs::File::options().write(true).open(&f.path).unwrap();
+    for cut in [length - CHUNK, length - 4096] {
+        file.set_len(cut).unwrap();
+        let pool = Pool::<Auto>::salvage(&f.path).unwrap();
+        assert_eq!(pool.size(), length);
+        assert_eq!(pool.pm().len(), length);
+        let end = (cut..length).step_by(8).map(|at| word(&pool, at));
+        let zeros = end.filter(|word| word.load(pool.pm(), Ordering::Relaxed) == 0);
+        assert_eq!(zeros.count() as u64, (length - cut) / 8);
+        drop(pool);
+        file.set_len(length).unwrap();
+    }
+}
+
+#[test]
+fn a_pool_whose_size_is_not_known_has_the_whole_chunks_of_its_file() {
+    let f = Fixture::new(MediumKind::Mapped, true);
+    let length = std::fs::metadata(&f.path).unwrap().len();
+    for size in [length - 8, length - CHUNK + 512, CHUNK, 0] {
+        set_size(&f, size);
+        assert!(matches!(f.is_refused(), OpenError::Corrupt { .. }));
+        f.all_is_there(&[&format!("superblock: a size of {size} bytes")]);
+        let pool = Pool::<Auto>::salvage(&f.path).unwrap();
+        assert_eq!(pool.size(), length);
+    }
+    // Neither superblock is left.
+    for at in [0, 4096] {
+        f.change(at, |bytes| bytes[..512].fill(0));
+    }
+    let file = std::fs::File::options().write(true).open(&f.path).unwrap();
+    for more in [0, 4096, CHUNK - 4096, CHUNK] {
+        file.set_len(length + more).unwrap();
+        let pool = Pool::<Auto>::salvage(&f.path).unwrap();
+        assert_eq!(pool.size(), (length + more) / CHUNK * CHUNK);
+        drop(pool);
+        f.all_is_there(&["not a Bristlecone pool"]);
+    }
+}
+
+/// Without a superblock, the roots tell a pool from another file: one of them, to within a bit.
+#[test]
+fn roots_tell_that_a_file_was_a_pool() {
+    let f = Fixture::new(MediumKind::Mapped, true);
+    for at in [0, 4096] {
+        f.change(at, |bytes| bytes[..512].fill(0));
+    }
+    for bit in [0, 7, 30, 63] {
+        let flip = |bytes: &mut [u8]| bytes[bit / 8] ^= 1 << (bit % 8);
+        f.change(ROOT_TABLE, flip);
+        f.all_is_there(&["not a Bristlecone pool", "one wrong bit was turned back"]);
+        f.change(ROOT_TABLE, |bytes| bytes[(bit / 8 + 1) % 8] ^= 1);
+        let error = Pool::<Auto>::salvage(&f.path).unwrap_err();
+        assert!(matches!(error, OpenError::NotAPool { .. }), "{error}");
+        f.change(ROOT_TABLE, |bytes| bytes[(bit / 8 + 1) % 8] ^= 1);
+        f.change(ROOT_TABLE, flip);
+    }
+}
+
+/// One of two wrong bits is never turned back: what came of it would be a root that was not there.
+#[test]
+fn two_wrong_bits_of_a_root_are_left_as_they_are() {
+    let f = Fixture::new(MediumKind::Mapped, true);
+    // Two of the state; one of the state, and one of the checksum, the name or the kind.
+    for (first, second) in [(3, 60), (9, 64), (9, 70), (9, 128 + 8), (40, 128 + 70 * 8)] {
+        for bit in [first, second] {
+            f.change(ROOT_TABLE, |bytes| bytes[bit / 8] ^= 1 << (bit % 8));
+        }
+        f.is_refused();
+        let pool = Pool::<Auto>::salvage(&f.path).unwrap();
+        let told = pool.problems();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("root slot 0: state"), "{told:?}");
+        assert!(!told[0].contains("turned back"), "{told:?}");
+        assert!(pool.roots().is_empty());
+        drop(pool);
+        for bit in [first, second] {
+            f.change(ROOT_TABLE, |bytes| bytes[bit / 8] ^= 1 << (bit % 8));
+        }
+    }
+    // An empty slot with a wrong bit stays empty.
+    f.change(ROOT_TABLE + 1024, |bytes| bytes[2] ^= 4);
+    let pool = Pool::<Auto>::salvage(&f.path).unwrap();
+    assert!(pool.problems()[0].contains("root slot 1: state"));
+    assert_eq!(pool.roots().len(), 1);
+}

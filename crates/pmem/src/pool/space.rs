@@ -28,6 +28,8 @@ use std::sync::atomic::Ordering;
 const STEP: u64 = 2 << 20;
 const MAX_STEP: u64 = 1 << 30;
 
+const _: () = assert!(MAX_RUN as u64 * CHUNK <= MAX_STEP);
+
 /// Volatile state of the space manager, under the pool's lock.
 #[derive(Debug, Default)]
 pub(super) struct Space {
@@ -178,14 +180,12 @@ impl<M: Media> Pool<M> {
     fn grow(&self, space: &mut Space, chunks: u32) -> Result<(), SpaceError> {
         let mut superblock = lock(&self.superblock);
         let old = superblock.size;
-        let step = (old / 128).clamp(
-            u64::from(chunks) * CHUNK,
-            MAX_STEP.max(u64::from(chunks) * CHUNK),
-        );
+        let step = (old / 128).clamp(u64::from(chunks) * CHUNK, MAX_STEP);
         let capacity = self.pm.capacity() / CHUNK * CHUNK;
         let wanted = (old + step).next_multiple_of(STEP);
+        let needed = end_of_run(&space.free, (old / CHUNK) as u32, chunks);
         // Near the end of what can be addressed, take what is left.
-        let new = if wanted > capacity && old + u64::from(chunks) * CHUNK <= capacity {
+        let new = if wanted > capacity && u64::from(needed) * CHUNK <= capacity {
             capacity
         } else {
             wanted
@@ -313,6 +313,18 @@ fn find_run(free: &BTreeSet<u32>, chunks: u32) -> Option<u32> {
     None
 }
 
+/// Returns where a run ends that has no room below `end`, the pool's end, and gets it by growth: it
+/// may begin in what is free there, and does not lie across the header of a region.
+fn end_of_run(free: &BTreeSet<u32>, end: u32, chunks: u32) -> u32 {
+    let at_end = (0..end).rev().take_while(|chunk| free.contains(chunk));
+    let first = end - at_end.count() as u32;
+    let region_end = first.next_multiple_of(REGION_CHUNKS as u32);
+    match first + chunks {
+        past if past <= region_end => past,
+        _ => region_end + 1 + chunks,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -325,5 +337,19 @@ mod tests {
         assert_eq!(find_run(&free, 3), Some(5));
         assert_eq!(find_run(&free, 4), None);
         assert_eq!(runs(&free), [(1, 2), (5, 3), (9, 1)]);
+    }
+
+    #[test]
+    fn a_run_that_needs_growth_begins_in_what_is_free_at_the_end() {
+        let free = |chunks: std::ops::Range<u32>| chunks.collect();
+        assert_eq!(end_of_run(&free(0..0), 32, 3), 35);
+        assert_eq!(end_of_run(&free(30..32), 32, 3), 33);
+        assert_eq!(end_of_run(&free(20..31), 32, 12), 44, "in use at the end");
+        // As far as the region goes.
+        assert_eq!(end_of_run(&free(1000..1020), 1020, 24), 1024);
+        assert_eq!(end_of_run(&free(1000..1020), 1020, 25), 1050);
+        assert_eq!(end_of_run(&free(1000..1024), 1024, 25), 1050);
+        assert_eq!(end_of_run(&free(0..0), 1024, MAX_RUN), 2048);
+        assert_eq!(end_of_run(&free(1025..1030), 1030, MAX_RUN), 2048);
     }
 }

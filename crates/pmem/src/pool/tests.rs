@@ -1,6 +1,7 @@
 //! Pools against their own tables: ends, growth, leftovers, slots of roots, the two superblocks.
 
 use super::*;
+use crate::error::SpaceError;
 use crate::media::{Dram, Mapped};
 use std::os::unix::fs::FileExt;
 
@@ -55,6 +56,40 @@ fn a_pool_grows_by_a_share_of_its_size() {
         }
     }
     assert!(grown > 10);
+    // By so much also for a chunk.
+    let before = pool.size();
+    while pool.size() == before {
+        pool.assign_chunks(1, used).unwrap();
+    }
+    let step = pool.size() - before;
+    assert!((before / 128..before / 64).contains(&step), "{step}");
+}
+
+#[test]
+fn runs_have_a_least_and_a_greatest_length() {
+    let pool = dram(1 << 30);
+    let info = pool.info();
+    for chunks in [0, MAX_RUN + 1, u32::MAX] {
+        let used = ChunkUse::Run { owner: 0, chunks };
+        match pool.assign_chunks(chunks, used) {
+            Err(SpaceError::TooLarge { wanted, most }) => {
+                assert_eq!(wanted, u64::from(chunks) * CHUNK);
+                assert_eq!(most, u64::from(MAX_RUN) * CHUNK);
+            }
+            other => panic!("{chunks}: {other:?}"),
+        }
+        assert_eq!(pool.info(), info);
+    }
+}
+
+#[test]
+fn a_chunk_that_is_free_behind_the_end_is_found() {
+    let pool = dram(1 << 30);
+    let end = (pool.size() / CHUNK) as u32;
+    lock(&pool.space).free.insert(end + 7);
+    let violation = pool.verify().unwrap_err();
+    let told = format!("chunk {} is free, past the pool's end", end + 7);
+    assert_eq!((violation.what, violation.leak), (told, true));
 }
 
 /// A crash while a pool grows or shrinks leaves a file that is longer than the pool, with anything

@@ -321,3 +321,74 @@ impl Drop for ChunkStates {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::classes::class_of;
+
+    #[test]
+    fn blocks_are_taken_from_the_lowest_one_on() {
+        for bytes in [48, 1024, 4096, 32_768] {
+            let state = ChunkState::blocks_of(class_of(bytes).unwrap());
+            let mut taken = Vec::new();
+            for most in [1, 70, 0, 10_000] {
+                state.take(most, |block| taken.push(block));
+            }
+            let all: Vec<u32> = (0..(CHUNK / bytes) as u32).collect();
+            assert_eq!(taken, all);
+            assert_eq!(state.untaken.load(Ordering::Relaxed), 0);
+            let last = state.blocks - 1;
+            assert_eq!(state.give_back(last), 1);
+            assert_eq!(state.give_back(0), 2);
+            let mut again = Vec::new();
+            state.take(5, |block| again.push(block));
+            assert_eq!(again, [0, last]);
+            state.verify().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_state_that_contradicts_itself_is_found() {
+        let state = ChunkState::blocks_of(class_of(256).unwrap());
+        assert_eq!(state.blocks, 256);
+        state.take(130, |_| ());
+        for block in [0, 64, 129] {
+            assert!(state.set_live(block));
+        }
+        state.verify().unwrap();
+        // A live block that may be handed out.
+        state.set_live(130);
+        let told = state.verify().unwrap_err();
+        assert_eq!(told, "live and free blocks in 2: 0x4");
+        state.clear_live(130);
+        state.verify().unwrap();
+        // Blocks that are counted wrong.
+        state.untaken.fetch_sub(1, Ordering::Relaxed);
+        let told = state.verify().unwrap_err();
+        assert_eq!(told, "130 blocks taken and 125 untaken of 256");
+        state.settle();
+        state.verify().unwrap();
+        assert_eq!(state.untaken.load(Ordering::Relaxed), 256 - 3);
+    }
+
+    #[test]
+    fn saved_bits_behind_the_last_block_are_refused() {
+        for bytes in [48, 192, 256, 768, 1024, 4096] {
+            let state = ChunkState::blocks_of(class_of(bytes).unwrap());
+            let words = state.blocks.div_ceil(64) as usize;
+            let last = state.blocks - 1;
+            for bit in 0..words as u32 * 64 {
+                let mut saved = vec![0; words];
+                saved[bit as usize / 64] |= 1 << (bit % 64);
+                let loaded = state.load_live(saved.iter().copied());
+                assert_eq!(loaded, bit <= last, "block {bit} of {}", state.blocks);
+                if loaded {
+                    assert!(state.live_words().eq(saved));
+                    assert!(state.is_live(bit));
+                    assert_eq!(state.live_blocks(), 1);
+                }
+            }
+        }
+    }
+}

@@ -220,7 +220,7 @@ impl Blocks {
                 }
                 continue;
             }
-            if untaken == 1 && state.blocks > 1 || state.blocks == untaken && state.blocks == 1 {
+            if untaken == 1 {
                 partial.push(chunk);
             }
             // One empty chunk is kept, so that a leaf going back and forth costs no persist.
@@ -543,8 +543,43 @@ mod tests {
                 (most + 1) * bytes > 32_768 || most == 1024,
                 "{most} of {bytes} bytes"
             );
-            assert!(batch(class) as u64 <= most);
+            let taken = batch(class) as u64;
+            assert!(
+                (1..=32).contains(&taken) && taken <= most,
+                "{taken} at a time"
+            );
+            assert!(taken * bytes <= 32_768, "{taken} of {bytes} bytes");
+            assert!(
+                (taken + 1) * bytes > 32_768 || taken == 32,
+                "{taken} of {bytes} bytes"
+            );
         }
+    }
+
+    #[test]
+    fn a_cache_that_is_full_gives_the_older_half_of_its_blocks_back() {
+        let class = class_of(4096).unwrap();
+        let most = max_cached(class);
+        let (blocks, guard) = (blocks(&[class]), epoch::pin());
+        let offs: Vec<u64> = (0..=most as u64).map(|i| CHUNK + i * 4096).collect();
+        for off in &offs {
+            blocks.mark(*off, 4096, 64 * CHUNK, &guard).unwrap();
+        }
+        blocks.finish_recovery(0);
+        for off in &offs {
+            assert!(blocks.clear_live(*off, &guard));
+        }
+        let cached = || blocks.cache().0[usize::from(class)].clone();
+        blocks.recycle(&offs[..most], 5, &guard);
+        assert_eq!(cached(), offs[..most]);
+        blocks.recycle(&offs[most..], 6, &guard);
+        assert_eq!(cached(), offs[most / 2..]);
+        assert_eq!(blocks.freed(CHUNK), 6, "the latest of a chunk's blocks");
+        assert!(!blocks.has_empty());
+        blocks.empty_caches();
+        assert!(blocks.has_empty());
+        assert_eq!(blocks.take_empty(), [(1, 1)]);
+        assert!(!blocks.has_empty());
     }
 
     #[test]

@@ -167,6 +167,14 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::SpaceError;
+    use crate::format::classes::CLASSES;
+    use crate::format::layout::{CHUNK, ChunkUse};
+    use std::sync::Arc;
+
+    /// The largest class.
+    const CLASS: u8 = CLASSES.len() as u8 - 1;
+    const HALF: u64 = CHUNK / 2;
 
     fn held(first: u32, class: u8, live: u32) -> Held {
         Held {
@@ -208,5 +216,97 @@ mod tests {
             7
         });
         assert_eq!(chosen, [3, 20]);
+    }
+
+    /// Chunks 1 to 3, cut into two blocks each, of which so many are live.
+    fn blocks(live: [u64; 3]) -> (Blocks, Guard) {
+        let (blocks, guard) = (Blocks::new(0, 64, Arc::default()), epoch::pin());
+        let used = ChunkUse::Blocks {
+            owner: 0,
+            class: CLASS,
+        };
+        blocks.begin_recovery((1..4).map(|chunk| (chunk, used)).collect());
+        for (chunk, live) in (1..).zip(live) {
+            for i in 0..live {
+                let off = chunk * CHUNK + i * HALF;
+                blocks.mark(off, HALF, 64 * CHUNK, &guard).unwrap();
+            }
+        }
+        blocks.finish_recovery(0);
+        (blocks, guard)
+    }
+
+    fn free(blocks: &Blocks, guard: &Guard, off: u64) {
+        assert!(blocks.clear_live(off, guard));
+        blocks.recycle(&[off], 0, guard);
+    }
+
+    /// Allocates a block where no fresh chunk is to be had.
+    fn alloc(blocks: &Blocks, guard: &Guard) -> Option<u64> {
+        let full = || Err(SpaceError::ReadOnly);
+        blocks.refill(CLASS, guard, full).ok()
+    }
+
+    fn closed(blocks: &Blocks) -> [bool; 3] {
+        [1, 2, 3].map(|chunk| blocks.is_closed(chunk * CHUNK))
+    }
+
+    #[test]
+    fn a_closed_chunk_goes_back_with_its_last_block() {
+        let (blocks, guard) = blocks([2, 1, 2]);
+        blocks.close(&[2, 3]);
+        assert_eq!(closed(&blocks), [false, true, true]);
+        assert!(!blocks.has_empty());
+        free(&blocks, &guard, 3 * CHUNK);
+        assert!(!blocks.has_empty(), "it has another one");
+        free(&blocks, &guard, 2 * CHUNK);
+        free(&blocks, &guard, 3 * CHUNK + HALF);
+        assert_eq!(blocks.take_empty(), [(2, 1), (3, 1)]);
+        assert_eq!(alloc(&blocks, &guard), None, "the other one is full");
+        free(&blocks, &guard, CHUNK);
+        assert_eq!(alloc(&blocks, &guard), Some(CHUNK));
+    }
+
+    #[test]
+    fn the_chunk_that_is_kept_goes_back_when_it_is_closed() {
+        let (blocks, guard) = blocks([1, 2, 2]);
+        free(&blocks, &guard, CHUNK);
+        blocks.close(&[1]);
+        assert_eq!(closed(&blocks), [true, false, false]);
+        assert_eq!(blocks.take_empty(), [(1, 1)]);
+        assert_eq!(alloc(&blocks, &guard), None);
+    }
+
+    /// Chunks without a live block wait to go back: a block of theirs would be in a chunk that is
+    /// nobody's.
+    #[test]
+    fn only_chunks_with_free_and_live_blocks_are_in_use_again() {
+        for again in [true, false] {
+            let (blocks, guard) = blocks([2, 1, 2]);
+            blocks.close(&[1, 2, 3]);
+            free(&blocks, &guard, 3 * CHUNK);
+            free(&blocks, &guard, 3 * CHUNK + HALF);
+            if again {
+                blocks.reopen();
+                assert_eq!(closed(&blocks), [false; 3]);
+            }
+            assert_eq!(alloc(&blocks, &guard), Some(2 * CHUNK + HALF));
+            if !again {
+                assert_eq!(closed(&blocks), [true, false, true]);
+            }
+            assert_eq!(alloc(&blocks, &guard), None);
+            assert_eq!(blocks.take_empty(), [(3, 1)]);
+        }
+    }
+
+    #[test]
+    fn other_classes_stay_closed() {
+        let (blocks, guard) = blocks([1, 1, 2]);
+        blocks.close(&[1, 2]);
+        let full = || Err(SpaceError::ReadOnly);
+        assert!(blocks.refill(CLASS - 1, &guard, full).is_err());
+        assert_eq!(closed(&blocks), [true, true, false]);
+        assert!(alloc(&blocks, &guard).is_some());
+        assert_eq!(closed(&blocks), [false; 3]);
     }
 }
