@@ -453,3 +453,55 @@ pub(super) fn foreign(path: &Path, header: &Header, chain: &Chain) -> OpenError 
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fault::{FaultDisk, Which};
+    use super::super::format::FORMAT;
+    use super::*;
+
+    #[test]
+    fn a_journal_is_the_pools_whose_name_it_has() {
+        let header = |seq| Header {
+            version: FORMAT,
+            uuid: *b"0123456789abcdef",
+            generation: 1,
+            epoch: 1,
+            head: Position {
+                seq,
+                segment: 0,
+                offset: 0,
+            },
+            segment_bytes: 1 << 16,
+            segments: 4,
+            required: 0,
+            floor: 0,
+        };
+        let (same, other) = (*b"0123456789abcdef", *b"0123456789abcdeg");
+        let owner_of = |copies: [[u8; 16]; 2], seq| {
+            let disk = FaultDisk::new(1);
+            let mut bytes = vec![0; 8192];
+            bytes[32..48].copy_from_slice(&copies[0]);
+            bytes[4096 + 32..][..16].copy_from_slice(&copies[1]);
+            disk.set_bytes(Which::Pool, bytes);
+            owner(&*disk.file(Which::Pool), &header(seq)).expect("reads")
+        };
+        let none = [0; 16];
+        for seq in [1, 2] {
+            for copies in [[same, same], [same, none], [other, same], [none, same]] {
+                assert_eq!(owner_of(copies, seq), Owner::Same, "{copies:?}, {seq}");
+            }
+            for copies in [[other, other], [other, none], [none, other]] {
+                assert_eq!(owner_of(copies, seq), Owner::Other, "{copies:?}, {seq}");
+            }
+        }
+        // Its creation is all in the journal, unless that has moved on.
+        assert_eq!(owner_of([none, none], 1), Owner::Unborn);
+        assert_eq!(owner_of([none, none], 2), Owner::Other);
+        // Shorter than its superblocks.
+        let disk = FaultDisk::new(1);
+        let pool = disk.file(Which::Pool);
+        assert_eq!(owner(&*pool, &header(1)).expect("reads"), Owner::Unborn);
+        assert!(!is_named(&*pool).expect("reads"));
+    }
+}
