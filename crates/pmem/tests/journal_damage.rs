@@ -104,9 +104,9 @@ fn the_next_segment_proves_that_the_last_frame_of_one_was_durable() {
     let at = DATA_AT + SEGMENT - SECTOR;
     let disk_with = with_journal(&disk, |journal| journal[at + 80] ^= 1);
     let text = error(&disk_with);
-    let (seq, next) = (first + in_one - 1, first + in_one);
+    let (seq, last) = (first + in_one - 1, first + in_one + 4);
     let expected = format!(
-        "frame {seq} (segment 0, byte {}) is damaged, and was durable before frame {next} was",
+        "frame {seq} (segment 0, byte {}) is damaged, and was durable before frame {last} was",
         SEGMENT - SECTOR
     );
     assert!(text.contains(&expected), "{text}");
@@ -116,6 +116,29 @@ fn the_next_segment_proves_that_the_last_frame_of_one_was_durable() {
     assert_eq!(report.batches_replayed, in_one + 5);
     assert_eq!(report.bytes_read, 2 * SEGMENT as u64);
     assert!(!report.torn_tail);
+}
+
+/// Only the frames behind it in its segment prove that it was durable.
+#[test]
+fn the_first_frame_of_a_segment_is_missed() {
+    let in_one = (SEGMENT / SECTOR) as u64;
+    let disk = after_commits(in_one + 5);
+    let first = seq_at(&disk.bytes(Which::Journal), DATA_AT);
+    let (seq, last) = (first + in_one, first + in_one + 4);
+    // A bit of its line, its name and its number.
+    for byte in [80, 0, 8 + 7] {
+        let damaged = with_journal(&disk, |journal| journal[DATA_AT + SEGMENT + byte] ^= 1);
+        let text = error(&damaged);
+        let expected = format!(
+            "frame {seq} (segment 0, byte {SEGMENT}) is damaged, and was durable before frame {last} was written"
+        );
+        assert!(text.contains(&expected), "{text}");
+    }
+    // If it is the last one, nothing proves that.
+    let disk = after_commits(in_one + 1);
+    let damaged = with_journal(&disk, |journal| journal[DATA_AT + SEGMENT + 80] ^= 1);
+    let pm = open_unattached(&damaged, &read_write()).expect("opens");
+    assert_eq!(pm.recovery().batches_replayed, in_one);
 }
 
 /// Both the pool file's pages and what the header says depend on the frames below.

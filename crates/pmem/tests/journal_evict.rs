@@ -314,6 +314,38 @@ fn the_pages_that_are_chosen_leave_memory_and_no_others() {
     assert!((100..120).all(|page| found.contains(&page) == chosen.contains(&page)));
 }
 
+/// Whether the system is asked for no huge pages in all of the pool's memory.
+fn pages_are_small(pm: &Journal) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (from, to) = (pm.base().addr() as u64, pm.base().addr() as u64 + pm.len());
+    let (mut inside, mut small) = (false, Vec::new());
+    for line in maps.lines() {
+        let range = line.split(' ').next().and_then(|all| all.split_once('-'));
+        let hex = |text| u64::from_str_radix(text, 16).ok();
+        if let Some((Some(start), Some(end))) = range.map(|(start, end)| (hex(start), hex(end))) {
+            inside = start < to && from < end;
+        } else if inside && let Some(flags) = line.strip_prefix("VmFlags:") {
+            small.push(flags.split(' ').any(|flag| flag == "nh"));
+        }
+    }
+    assert!(!small.is_empty());
+    small.into_iter().all(|small| small)
+}
+
+/// Else a page that is touched would come together with 2 MiB of others.
+#[test]
+fn pages_are_small_where_memory_is_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let pm = opened(&dir.path().join("pool"), Access::Create);
+    assert!(!pages_are_small(&pm));
+    pm.bound_ahead(64 * PAGE);
+    // Not every system knows huge pages.
+    let known = Path::new("/sys/kernel/mm/transparent_hugepage").exists();
+    assert_eq!(pages_are_small(&pm), known);
+    pm.bound_ahead(32 * PAGE);
+    assert_eq!(pages_are_small(&pm), known);
+}
+
 /// Whether the system can bring pages as if they were stored to.
 fn populates() -> bool {
     use rustix::mm::{Advice, MapFlags, ProtFlags};

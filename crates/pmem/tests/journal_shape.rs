@@ -424,3 +424,41 @@ fn trimming_a_journal_that_is_short_and_empty_writes_nothing() {
     let pm = open(&disk, &read_write()).expect("opens");
     assert_eq!((pm.recovery().batches_replayed, get(&pm, 1)), (0, 2));
 }
+
+/// Lines that were flushed, and cut off before the fence, are the pool's no longer.
+#[test]
+fn what_was_cut_off_before_a_fence_is_not_captured() {
+    let disk = FaultDisk::new(1);
+    let pm = create(&disk, &read_write()).expect("creates");
+    pm.grow(INITIAL * 2).expect("grows");
+    let end = INITIAL / 64 - FIRST_LINE;
+    for line in [end - 1, end, end + 1, end + 1_000] {
+        word(&pm, line, 0).store(&pm, 5, std::sync::atomic::Ordering::Relaxed);
+        pm.flush_of(word(&pm, line, 0));
+    }
+    pm.shrink(INITIAL).expect("shrinks");
+    let captured = pm.captured();
+    pm.fence();
+    assert_eq!(pm.captured(), captured + 1);
+    pm.commit().expect("commits");
+    let disk = disk.restart_keeping(|_, _| false);
+    drop(pm);
+    let pm = open(&disk, &read_write()).expect("opens");
+    assert_eq!((pm.len(), get(&pm, end - 1)), (INITIAL, 5));
+}
+
+#[test]
+fn a_pool_that_ends_inside_a_page_keeps_its_length() {
+    let disk = FaultDisk::new(1);
+    let pm = create(&disk, &read_write()).expect("creates");
+    let len = INITIAL + 1024;
+    pm.grow(len).expect("grows");
+    let last = len / 64 - FIRST_LINE - 1;
+    word(&pm, last, 0).publish(&pm, 5);
+    pm.sync().expect("syncs");
+    let file = disk.bytes(Which::Pool);
+    assert_eq!((file.len() as u64, file[file.len() - 64]), (len, 5));
+    drop(pm);
+    let pm = open(&disk, &read_write()).expect("opens");
+    assert_eq!((pm.len(), get(&pm, last)), (len, 5));
+}

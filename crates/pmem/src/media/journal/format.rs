@@ -438,6 +438,22 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_is_of_one_pool() {
+        let [one, other] = [b"0123456789abcdef", b"0123456789abcdeg"].map(salt);
+        let mut bytes = vec![0; FRAME_HEAD];
+        let frame = Frame {
+            seq: 9,
+            epoch: 1,
+            durable: 8,
+            pool_len: 4096,
+            payload: 0,
+        };
+        frame.seal(one, &mut bytes);
+        assert!(Frame::open(one, &bytes).is_some());
+        assert!(Frame::open(other, &bytes).is_none());
+    }
+
+    #[test]
     fn direct_runs_have_no_bytes() {
         let mut payload = direct_run(3, 70_000).to_vec();
         payload.extend(run_word(9, 1).to_le_bytes());
@@ -471,6 +487,8 @@ mod tests {
         assert!(runs(&missing, 4096).next().expect("one").is_err());
         let empty = 0u64.to_le_bytes();
         assert!(runs(&empty, 4096).next().expect("one").is_err());
+        let none = direct_run(3, 0);
+        assert!(runs(&none, 4096).next().expect("one").is_err());
         assert!(
             runs(&[1, 2, 3], 4096).next().expect("one").is_err(),
             "half a word"

@@ -554,4 +554,39 @@ mod tests {
             }
         ));
     }
+
+    /// Whatever it is asked to write is durable then, without the page cache.
+    #[test]
+    fn direct_writes_are_direct_and_synced() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("file");
+        let file = FileStorage::at(&path, false).unwrap();
+        file.allocate(0, 8192).unwrap();
+        let can = rustix::fs::open(&path, OFlags::WRONLY | OFlags::DIRECT, Mode::empty()).is_ok();
+        let direct = Direct::of(file.fd().unwrap());
+        assert_eq!(direct.is_some(), can);
+        let Some(direct) = direct else { return };
+        let flags = rustix::fs::fcntl_getfl(&direct.fd).unwrap();
+        assert!(flags.contains(OFlags::WRONLY | OFlags::DIRECT | OFlags::DSYNC));
+        let closed_on_exec = rustix::io::fcntl_getfd(&direct.fd).unwrap();
+        assert!(closed_on_exec.contains(rustix::io::FdFlags::CLOEXEC));
+        // Whole sectors, and no more of them than there is memory for.
+        for (offset, len, takes) in [
+            (0, 512, true),
+            (1024, MAX_DIRECT, true),
+            (0, MAX_DIRECT + 512, false),
+            (0, 500, false),
+            (8, 512, false),
+        ] {
+            assert_eq!(
+                Direct::takes(offset, &vec![0; len]),
+                takes,
+                "{offset}, {len}"
+            );
+        }
+        let last = vec![6; MAX_DIRECT];
+        if direct.write(4096, &last).unwrap() {
+            assert_eq!(std::fs::read(&path).unwrap()[4096..], last);
+        }
+    }
 }
