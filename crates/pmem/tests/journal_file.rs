@@ -40,7 +40,7 @@ impl Told {
 
 impl Storage for Told {
     fn size(&self) -> io::Result<u64> {
-        unimplemented!("not asked for")
+        Err(ErrorKind::Unsupported.into())
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
@@ -61,19 +61,19 @@ impl Storage for Told {
     }
 
     fn allocate(&self, _: u64, _: u64) -> io::Result<()> {
-        unimplemented!("not asked for")
+        Err(ErrorKind::Unsupported.into())
     }
 
     fn truncate(&self, _: u64) -> io::Result<()> {
-        unimplemented!("not asked for")
+        Err(ErrorKind::Unsupported.into())
     }
 
     fn another(&self) -> io::Result<Arc<dyn Storage>> {
-        unimplemented!("not asked for")
+        Err(ErrorKind::Unsupported.into())
     }
 
     fn punch(&self, _: u64, _: u64) -> io::Result<()> {
-        unimplemented!("not asked for")
+        Err(ErrorKind::Unsupported.into())
     }
 }
 
@@ -254,6 +254,19 @@ fn only_files_are_opened() {
     assert_eq!(file.size().expect("has a size"), 4);
     file.write_all(0, &[1]).expect_err("only for reading");
     assert_eq!(std::fs::read(&path).expect("reads"), b"text");
+}
+
+#[test]
+fn a_name_that_cannot_be_made_durable_is_an_error() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [link, target] = ["link", "target"].map(|name| folder.path().join(name));
+    std::os::unix::fs::symlink(target, &link).expect("links");
+    let file = open(&link.join("comm"));
+    // In the meantime the folder is one that cannot be synced.
+    std::fs::remove_file(&link).expect("removes");
+    std::os::unix::fs::symlink("/proc/self", &link).expect("links");
+    let refused = file.allocate(0, 4096);
+    assert_eq!(kind(refused), Some(ErrorKind::InvalidInput));
 }
 
 /// This process's memory as a file, which cannot have holes and cannot be synced.
