@@ -366,3 +366,58 @@ fn who_does_not_commit_waits_for_room() {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+#[test]
+fn lines_that_are_flushed_again_and_again_are_captured_once() {
+    let disk = FaultDisk::new(17);
+    let pm = create(&disk, &options(Access::ReadWrite, IMMEDIATE)).expect("creates");
+    let (captured, before) = (pm.captured(), pm.stats());
+    for (from, lines) in [
+        (5, 1),
+        (5, 1),
+        (1, 1),
+        (2, 3),
+        (5, 2),
+        (1, 1),
+        (40, 1),
+        (3, 3),
+    ] {
+        for line in from..from + lines {
+            word(&pm, line, 0).store(&pm, 1, Ordering::Release);
+        }
+        pm.flush(word(&pm, from, 0).addr(), lines as usize * 64);
+    }
+    pm.fence();
+    assert_eq!(pm.captured() - captured, 7, "lines 1 to 6 and 40");
+    pm.fence();
+    assert_eq!(pm.captured() - captured, 7, "nothing more was flushed");
+    pm.commit().expect("commits");
+    let after = pm.stats();
+    // Two runs: a head of 64 bytes, 8 bytes each, and the lines.
+    assert_eq!(after.frame_bytes - before.frame_bytes, 1024);
+    let pm = open(&disk.restart(1), &options(Access::ReadWrite, IMMEDIATE)).expect("opens");
+    assert_eq!(pm.recovery().lines_replayed, 7);
+    let found = (0..50).filter(|line| get(&pm, *line) == 1);
+    assert_eq!(found.collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 40]);
+}
+
+/// Four frames fill a segment of 64 KiB, and not only three.
+#[test]
+fn a_frame_is_a_quarter_of_a_segment_at_most() {
+    for (lines, frames, bytes) in [(254, 1, 16 << 10), (255, 2, (16 << 10) + 512)] {
+        let disk = FaultDisk::new(18);
+        let pm = create(&disk, &options(Access::ReadWrite, IMMEDIATE)).expect("creates");
+        let before = pm.stats();
+        for line in 0..lines {
+            word(&pm, line, 0).store(&pm, line + 1, Ordering::Release);
+        }
+        pm.flush(word(&pm, 0, 0).addr(), lines as usize * 64);
+        pm.fence();
+        pm.commit().expect("commits");
+        let after = pm.stats();
+        assert_eq!(after.frames - before.frames, frames, "{lines} lines");
+        assert_eq!(after.frame_bytes - before.frame_bytes, bytes);
+        let pm = open(&disk.restart(1), &options(Access::ReadWrite, IMMEDIATE)).expect("opens");
+        assert!((0..lines).all(|line| get(&pm, line) == line + 1));
+    }
+}

@@ -6,7 +6,7 @@ mod journal_support;
 use bristlecone_pmem::cell::PWord;
 use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
 use bristlecone_pmem::media::journal::{Site, Storage};
-use bristlecone_pmem::media::{Access, Durability, Journal, LINE, Media};
+use bristlecone_pmem::media::{Access, Durability, Journal, LINE, Media, MediaOptions};
 use journal_support::{create, open, options};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -379,4 +379,165 @@ fn a_checkpoint_learns_of_its_own_lost_writes_although_a_direct_run_is_synced_me
     let pm = open(&disk, &o).expect("opens");
     let found = cell(&pm, AT).load(&pm, Ordering::Relaxed);
     assert_eq!(found, 4711, "it was acknowledged");
+}
+
+/// A pool with long chunks, and its disk.
+fn with_long_chunks(seed: u64) -> (FaultDisk, MediaOptions, Journal) {
+    let disk = FaultDisk::new(seed);
+    let o = MediaOptions {
+        journal_max: 64 << 20,
+        ..options(Access::ReadWrite, Durability::Immediate)
+    };
+    let pm = create(&disk, &o).expect("creates");
+    pm.grow(POOL).expect("grows");
+    // A frame says so.
+    cell(&pm, POOL - 8).publish(&pm, 1);
+    pm.sync().expect("syncs");
+    (disk, o, pm)
+}
+
+/// Stores to all words of these lines, and flushes them as a fresh block's.
+fn store_fresh(pm: &Journal, first: u64, lines: u64, value: u64, since: u64) {
+    let (from, len) = (first * LINE as u64, lines as usize * LINE);
+    for at in (from..from + len as u64).step_by(8) {
+        cell(pm, at).store(pm, value + at, Ordering::Relaxed);
+    }
+    pm.flush_fresh(cell(pm, from).addr(), len, since);
+    pm.fence();
+}
+
+#[test]
+fn a_long_run_is_in_the_pool_file_where_it_belongs() {
+    let (disk, o, pm) = with_long_chunks(1);
+    let before = disk.bytes(Which::Pool);
+    let (first, lines) = (AT / LINE as u64 + 7, 1_500);
+    // Short runs before and behind it stay in the journal.
+    cell(&pm, AT).store(&pm, 1, Ordering::Relaxed);
+    pm.flush_of(cell(&pm, AT));
+    store_fresh(&pm, first + lines + 9, 100, 5, 0);
+    store_fresh(&pm, first, lines, 3, 0);
+    pm.commit().expect("commits");
+    assert_eq!(pm.stats().direct_bytes, lines * LINE as u64);
+    let after = disk.bytes(Which::Pool);
+    let (from, end) = (first as usize * LINE, (first + lines) as usize * LINE);
+    assert!(before[..from] == after[..from] && before[end..] == after[end..]);
+    for at in (from..end).step_by(8) {
+        let found = u64::from_le_bytes(after[at..at + 8].try_into().expect("8 bytes"));
+        assert_eq!(found, 3 + at as u64);
+    }
+    let disk = disk.restart_keeping(|_, _| false);
+    drop(pm);
+    let pm = open(&disk, &o).expect("opens");
+    for (first, lines, value) in [(first, lines, 3), (first + lines + 9, 100, 5)] {
+        let from = first * LINE as u64;
+        for at in (from..from + lines * LINE as u64).step_by(8) {
+            assert_eq!(cell(&pm, at).load(&pm, Ordering::Relaxed), value + at);
+        }
+    }
+    assert_eq!(cell(&pm, AT).load(&pm, Ordering::Relaxed), 1);
+}
+
+#[test]
+fn long_runs_are_written_directly_if_they_are_worth_a_sync() {
+    let (_disk, _, pm) = with_long_chunks(2);
+    let first = AT / LINE as u64;
+    // 64 KiB together, a line less, and as much of runs that are too short.
+    for (runs, direct) in [
+        (vec![1024], 1024),
+        (vec![1023], 0),
+        (vec![128, 896], 1024),
+        (vec![127, 897], 0),
+        (vec![127, 1024], 1024),
+    ] {
+        let before = pm.stats().direct_bytes;
+        let mut at = first;
+        for lines in &runs {
+            store_fresh(&pm, at, *lines, 1, 0);
+            at += lines + 1;
+        }
+        pm.commit().expect("commits");
+        let written = pm.stats().direct_bytes - before;
+        assert_eq!(written, direct * LINE as u64, "{runs:?}");
+    }
+    // Only when what had freed it was durable before.
+    let before = pm.stats().direct_bytes;
+    store_fresh(&pm, first, 1024, 1, pm.captured());
+    pm.commit().expect("commits");
+    let after = pm.stats().direct_bytes;
+    assert_eq!(after - before, 1 << 16);
+    cell(&pm, AT - 8).publish(&pm, 1);
+    store_fresh(&pm, first, 1024, 1, pm.captured());
+    pm.commit().expect("commits");
+    assert_eq!(pm.stats().direct_bytes, after);
+}
+
+/// A checkpoint moves the head past frames without lines, too.
+#[test]
+fn frames_of_direct_runs_alone_are_let_go() {
+    let (disk, o, pm) = with_long_chunks(3);
+    store_fresh(&pm, AT / LINE as u64, 1024, 1, 0);
+    pm.commit().expect("commits");
+    assert_eq!(pm.ahead(), Some(0), "the pool file has it");
+    let checkpoints = pm.stats().checkpoints;
+    pm.sync().expect("syncs");
+    assert_eq!(pm.stats().checkpoints - checkpoints, 1);
+    pm.sync().expect("syncs");
+    assert_eq!(pm.stats().checkpoints - checkpoints, 1, "there was nothing");
+    let disk = disk.restart_keeping(|_, _| false);
+    drop(pm);
+    let pm = open(&disk, &o).expect("opens");
+    assert_eq!(pm.recovery().batches_replayed, 0);
+    assert_eq!(cell(&pm, AT).load(&pm, Ordering::Relaxed), 1 + AT);
+}
+
+/// A checkpoint is about to write an older state of the page.
+#[test]
+fn a_run_with_a_page_that_a_checkpoint_is_writing_goes_into_the_journal() {
+    let page_lines = 64;
+    let page = 100;
+    for (first, lines, direct) in [
+        (page * page_lines, 1024, false),
+        (page * page_lines + 63, 1024, false),
+        (page * page_lines + 64, 1024, true),
+        (page * page_lines - 1023, 1024, false),
+        (page * page_lines - 1024, 1024, true),
+        (page * page_lines - 500, 1024, false),
+    ] {
+        let (disk, o, pm) = with_long_chunks(4);
+        drop(pm);
+        let shared = Arc::new(Shared::default());
+        let pool = Forgetful {
+            file: disk.file(Which::Pool),
+            shared: Arc::clone(&shared),
+            told: AtomicU64::new(0),
+            first: true,
+        };
+        let journal = disk.file(Which::Journal);
+        let pm = Journal::open_on(Arc::new(pool), journal, Path::new("pool"), POOL, &o);
+        let pm = Arc::new(pm.expect("opens"));
+        pm.attach(journal_support::UUID).expect("attaches");
+        cell(&pm, page * 4096 + 8).publish(&*pm, 9);
+        pm.commit().expect("commits");
+        let other = Arc::clone(&pm);
+        let put = move || {
+            let range = page * 4096..(page + 1) * 4096;
+            let evicted = other.evict(std::slice::from_ref(&range), &|_| true);
+            let evicted = evicted.expect("tries");
+            assert_eq!((evicted.bytes, evicted.dirty), (0, 4096));
+            let before = other.stats().direct_bytes;
+            store_fresh(&other, first, lines, 1, 0);
+            other.commit().expect("commits");
+            let written = other.stats().direct_bytes - before;
+            assert_eq!(written > 0, direct, "{lines} lines from line {first} on");
+        };
+        *shared.before_sync.lock().expect("no panics") = Some(Box::new(put));
+        pm.sync().expect("syncs");
+        assert!(shared.before_sync.lock().expect("no panics").is_none());
+        drop(pm);
+        let pm = open(&disk.restart_keeping(|_, _| false), &o).expect("opens");
+        for line in first..first + lines {
+            let at = line * LINE as u64;
+            assert_eq!(cell(&pm, at).load(&pm, Ordering::Relaxed), 1 + at);
+        }
+    }
 }

@@ -5,6 +5,9 @@ mod journal_support;
 use bristlecone_pmem::media::{Access, Durability, Journal, Media, MediaOptions, Section};
 use bristlecone_pmem::{PWord, Pool, PoolOptions};
 use journal_support::{UUID, format, options};
+use std::cell::RefCell;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -239,5 +242,166 @@ fn the_empty_journal_of_another_pool_is_replaced() {
         let pool = Pool::<Journal>::open(path, &of).unwrap();
         assert_eq!(pool.uuid(), uuid);
         assert!(pool.info().was_clean);
+    }
+}
+
+/// Changes each page of the file behind the pool's back. Returns the pages of which that is seen:
+/// those that memory has no copy of.
+fn away(pm: &Journal, path: &Path, stamp: u64) -> Vec<u64> {
+    let file = File::options().write(true).open(path).unwrap();
+    let word = |page| page * PAGE + 2048;
+    for page in pages() {
+        file.write_all_at(&stamp.to_le_bytes(), word(page)).unwrap();
+    }
+    pages()
+        .filter(|page| get(pm, word(*page)) == stamp)
+        .collect()
+}
+
+#[test]
+fn the_pages_that_are_chosen_leave_memory_and_no_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    let pm = opened(&path, Access::Create);
+    pm.bound_ahead(PAGES * PAGE);
+    pages().for_each(|page| put(&pm, page * PAGE + 8, page));
+    pm.sync().unwrap();
+    assert_eq!(away(&pm, &path, 1), [0; 0]);
+    let asked = RefCell::new(Vec::new());
+    let evict = |ranges: &[std::ops::Range<u64>]| {
+        asked.borrow_mut().clear();
+        let goes = |at: u64| {
+            asked.borrow_mut().push(at);
+            ![13, 17, 33].contains(&(at / PAGE))
+        };
+        let evicted = pm.evict(ranges, &goes).unwrap();
+        assert!(!evicted.busy);
+        let mut asked = asked.borrow().clone();
+        asked.dedup();
+        (evicted.bytes / PAGE, evicted.dirty / PAGE, asked)
+    };
+    // Only whole pages of a range are.
+    let ranges = [
+        10 * PAGE..20 * PAGE,
+        30 * PAGE + 1..40 * PAGE - 1,
+        50 * PAGE..51 * PAGE,
+        60 * PAGE..60 * PAGE + 4000,
+        70 * PAGE + 1..72 * PAGE - 1,
+    ];
+    let whole: Vec<u64> = (10..20).chain(31..39).chain([50]).collect();
+    let (bytes, dirty, asked_of) = evict(&ranges);
+    let offsets: Vec<u64> = whole.iter().map(|page| page * PAGE).collect();
+    assert_eq!(asked_of, offsets);
+    let chosen: Vec<u64> = whole
+        .into_iter()
+        .filter(|page| ![13, 17, 33].contains(page))
+        .collect();
+    assert_eq!((bytes, dirty), (chosen.len() as u64, 0));
+    assert_eq!(away(&pm, &path, 2), chosen);
+
+    // One that the journal has and one that only the stage has stay; so does what is behind them.
+    for page in [101, 104, 110] {
+        put(&pm, page * PAGE + 8, page);
+    }
+    pm.commit().unwrap();
+    put(&pm, 107 * PAGE + 8, 107);
+    let (bytes, dirty, asked_of) = evict(std::slice::from_ref(&(100 * PAGE..110 * PAGE)));
+    assert_eq!((bytes, dirty), (7, 3));
+    let chosen = [100, 102, 103, 105, 106, 108, 109];
+    assert_eq!(asked_of, chosen.map(|page| page * PAGE));
+    let found = away(&pm, &path, 3);
+    assert!(chosen.iter().all(|page| found.contains(page)));
+    assert!((100..120).all(|page| found.contains(&page) == chosen.contains(&page)));
+}
+
+/// Whether the system is asked for no huge pages in all of the pool's memory.
+fn pages_are_small(pm: &Journal) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (from, to) = (pm.base().addr() as u64, pm.base().addr() as u64 + pm.len());
+    let (mut inside, mut small) = (false, Vec::new());
+    for line in maps.lines() {
+        let range = line.split(' ').next().and_then(|all| all.split_once('-'));
+        let hex = |text| u64::from_str_radix(text, 16).ok();
+        if let Some((Some(start), Some(end))) = range.map(|(start, end)| (hex(start), hex(end))) {
+            inside = start < to && from < end;
+        } else if inside && let Some(flags) = line.strip_prefix("VmFlags:") {
+            small.push(flags.split(' ').any(|flag| flag == "nh"));
+        }
+    }
+    assert!(!small.is_empty());
+    small.into_iter().all(|small| small)
+}
+
+/// Else a page that is touched would come together with 2 MiB of others.
+#[test]
+fn pages_are_small_where_memory_is_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let pm = opened(&dir.path().join("pool"), Access::Create);
+    assert!(!pages_are_small(&pm));
+    pm.bound_ahead(64 * PAGE);
+    // Not every system knows huge pages.
+    let known = Path::new("/sys/kernel/mm/transparent_hugepage").exists();
+    assert_eq!(pages_are_small(&pm), known);
+    pm.bound_ahead(32 * PAGE);
+    assert_eq!(pages_are_small(&pm), known);
+}
+
+/// Whether the system can bring pages as if they were stored to.
+fn populates() -> bool {
+    use rustix::mm::{Advice, MapFlags, ProtFlags};
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: it is new memory, which nobody else has and which is not used.
+    unsafe {
+        let at = rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            PAGE as usize,
+            access,
+            MapFlags::PRIVATE,
+        );
+        rustix::mm::madvise(at.unwrap(), PAGE as usize, Advice::LinuxPopulateWrite).is_ok()
+    }
+}
+
+#[test]
+fn pages_are_brought_to_memory_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    let pm = opened(&path, Access::Create);
+    pages().for_each(|page| put(&pm, page * PAGE + 8, page));
+    pm.sync().unwrap();
+    let end = PAGES * PAGE;
+    let all_away = || {
+        pm.evict(std::slice::from_ref(&(0..end)), &|_| true)
+            .unwrap()
+    };
+    // Memory is not bounded: whether a page comes alone is of no interest.
+    all_away();
+    pm.touch_to_store(5 * PAGE);
+    let everything: Vec<u64> = pages().collect();
+    assert_eq!(away(&pm, &path, 1), everything);
+    pm.bound_ahead(end);
+    all_away();
+    for offset in [5 * PAGE, 7 * PAGE + 8, 9 * PAGE - 8, end - 8] {
+        pm.touch_to_store(offset);
+    }
+    let none = [20 * PAGE + 4, 22 * PAGE + 1, end - 4, end, end + 8];
+    for offset in none.into_iter().chain([u64::MAX - 7, u64::MAX]) {
+        pm.touch_to_store(offset);
+    }
+    let found = away(&pm, &path, 2);
+    let missing: Vec<u64> = pages().filter(|page| !found.contains(page)).collect();
+    assert_eq!(missing, [5, 7, 8, PAGES - 1]);
+    assert_eq!(get(&pm, 7 * PAGE + 8), 7, "nothing was stored");
+
+    if populates() {
+        all_away();
+        pm.bring_alone(5 * PAGE + 100..7 * PAGE + 1);
+        pm.bring_alone(30 * PAGE + 4000..30 * PAGE + 4001);
+        pm.bring_alone(40 * PAGE..40 * PAGE);
+        pm.bring_alone(end - 1..end + 3 * PAGE);
+        pm.bring_alone(end + PAGE..end + 3 * PAGE);
+        let found = away(&pm, &path, 3);
+        let missing: Vec<u64> = pages().filter(|page| !found.contains(page)).collect();
+        assert_eq!(missing, [5, 6, 7, 30, PAGES - 1]);
     }
 }

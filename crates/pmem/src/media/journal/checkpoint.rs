@@ -401,3 +401,23 @@ pub(super) fn zero(storage: &dyn super::Storage, from: u64, to: u64) -> std::io:
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fault::{FaultDisk, Which};
+    use super::*;
+
+    #[test]
+    fn zeros_are_written_where_they_are_asked_for() {
+        let disk = FaultDisk::new(1);
+        let (from, to) = (DATA_AT as usize + 512, (2 << 20) + 5000);
+        let len = 3 << 20;
+        disk.set_bytes(Which::Journal, vec![7; len]);
+        zero(&*disk.file(Which::Journal), from as u64, to as u64).expect("writes");
+        let bytes = disk.bytes(Which::Journal);
+        assert_eq!(bytes.len(), len);
+        assert!(bytes[from..to].iter().all(|byte| *byte == 0));
+        assert!(bytes[..from].iter().all(|byte| *byte == 7));
+        assert!(bytes[to..].iter().all(|byte| *byte == 7));
+    }
+}

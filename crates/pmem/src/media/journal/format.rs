@@ -438,6 +438,22 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_is_of_one_pool() {
+        let [one, other] = [b"0123456789abcdef", b"0123456789abcdeg"].map(salt);
+        let mut bytes = vec![0; FRAME_HEAD];
+        let frame = Frame {
+            seq: 9,
+            epoch: 1,
+            durable: 8,
+            pool_len: 4096,
+            payload: 0,
+        };
+        frame.seal(one, &mut bytes);
+        assert!(Frame::open(one, &bytes).is_some());
+        assert!(Frame::open(other, &bytes).is_none());
+    }
+
+    #[test]
     fn direct_runs_have_no_bytes() {
         let mut payload = direct_run(3, 70_000).to_vec();
         payload.extend(run_word(9, 1).to_le_bytes());
@@ -471,9 +487,107 @@ mod tests {
         assert!(runs(&missing, 4096).next().expect("one").is_err());
         let empty = 0u64.to_le_bytes();
         assert!(runs(&empty, 4096).next().expect("one").is_err());
+        let none = direct_run(3, 0);
+        assert!(runs(&none, 4096).next().expect("one").is_err());
         assert!(
             runs(&[1, 2, 3], 4096).next().expect("one").is_err(),
             "half a word"
+        );
+    }
+
+    #[test]
+    fn a_header_that_contradicts_itself_is_bad() {
+        type Change = fn(&mut Header);
+        let decoded = |change: Change| {
+            let mut header = header();
+            change(&mut header);
+            (Header::decode(&header.encode()), Slot::Sound(header))
+        };
+        let sound: [Change; 8] = [
+            |h| h.segment_bytes = 64 << 10,
+            |h| h.segment_bytes = 16 << 20,
+            |h| (h.segments, h.head.segment) = (1, 0),
+            |h| (h.segments, h.head.segment) = (MAX_SEGMENTS, MAX_SEGMENTS - 1),
+            |h| h.head.segment = 3,
+            |h| h.head.offset = h.segment_bytes,
+            |h| h.head.seq = 1,
+            |h| h.floor = h.epoch,
+        ];
+        for (i, change) in sound.into_iter().enumerate() {
+            let (found, expected) = decoded(change);
+            assert_eq!(found, expected, "sound, number {i}");
+        }
+        let bad: [Change; 9] = [
+            |h| h.segment_bytes = 3 << 19,
+            |h| h.segment_bytes = 32 << 10,
+            |h| h.segment_bytes = 32 << 20,
+            |h| (h.segments, h.head.segment) = (0, 0),
+            |h| h.segments = MAX_SEGMENTS + 1,
+            |h| h.head.offset = h.segment_bytes + SECTOR as u32,
+            |h| h.head.offset = 1000,
+            |h| h.head.seq = 0,
+            |h| h.floor = h.epoch + 1,
+        ];
+        for (i, change) in bad.into_iter().enumerate() {
+            assert_eq!(decoded(change).0, Slot::Bad, "bad, number {i}");
+        }
+    }
+
+    #[test]
+    fn a_header_is_one_sector_that_begins_with_its_name() {
+        let mut bytes = header().encode();
+        assert_eq!(Header::decode(&bytes[..SECTOR - 1]), Slot::Bad);
+        assert_eq!(Header::decode(&[&bytes[..], &[0]].concat()), Slot::Bad);
+        bytes[0] ^= 1;
+        put_half(&mut bytes, 12, 0);
+        let sum = crc32c::crc32c(&bytes);
+        put_half(&mut bytes, 12, sum);
+        assert_eq!(Header::decode(&bytes), Slot::Bad, "another file's");
+    }
+
+    #[test]
+    fn segments_lie_behind_the_headers_one_after_the_other() {
+        let header = header();
+        assert_eq!(header.file_offset(0, 0), 8192);
+        assert_eq!(header.file_offset(0, 512), 8192 + 512);
+        assert_eq!(header.file_offset(3, 1024), 8192 + (3 << 20) + 1024);
+    }
+
+    #[test]
+    fn a_frame_is_no_longer_than_its_sectors() {
+        for (payload, bytes) in [(0, 512), (8, 512), (448, 512), (449, 1024), (960, 1024)] {
+            let frame = Frame {
+                seq: 1,
+                epoch: 1,
+                durable: 1,
+                pool_len: 4096,
+                payload,
+            };
+            assert_eq!(frame.disk_bytes(), bytes, "{payload}");
+        }
+        let mut bytes = vec![0; FRAME_HEAD];
+        let frame = Frame {
+            seq: 1,
+            epoch: 1,
+            durable: 1,
+            pool_len: 4096,
+            payload: 0,
+        };
+        frame.seal(7, &mut bytes);
+        assert_eq!(Frame::peek(&bytes[..FRAME_HEAD]), Some(frame));
+        assert_eq!(Frame::peek(&bytes[..FRAME_HEAD - 1]), None);
+        assert!(Frame::open(7, &bytes[..FRAME_HEAD]).is_some());
+        bytes[0] ^= 1;
+        assert_eq!(Frame::peek(&bytes), None);
+    }
+
+    #[test]
+    fn a_bad_run_says_what_does_not_fit() {
+        let bytes = [&run_word(63, 2).to_le_bytes()[..], &[0; 2 * LINE]].concat();
+        let bad = runs(&bytes, 4096).next().expect("one").expect_err("bad");
+        assert_eq!(
+            bad.to_string(),
+            "2 lines from line 63 do not fit a pool of 4096 bytes, or their bytes are missing"
         );
     }
 }

@@ -236,4 +236,45 @@ mod tests {
         assert_eq!(dirty.take(1001 * PAGE), [0, 1, 1000]);
         assert!(dirty.take(1 << 30).is_empty());
     }
+
+    /// Pages are marked a word of 64 at a time.
+    #[test]
+    fn each_page_is_marked_by_itself() {
+        let mut dirty = DirtyPages::default();
+        for page in [0, 1, 63, 64, 65, 127, 128, 4000] {
+            assert!(!dirty.has(page), "{page}");
+            dirty.mark(page);
+            dirty.mark(page);
+            assert!(dirty.has(page), "{page}");
+        }
+        assert_eq!(dirty.count(), 8);
+        for page in [2, 62, 66, 126, 129, 3999, 4001, 4064] {
+            assert!(!dirty.has(page), "{page}");
+        }
+        // The last line of a page, a whole page, and a line on each side of a page's end.
+        let mut lines = DirtyPages::default();
+        for (line, count) in [(127, 1), (192, 64), (319, 2)] {
+            lines.mark_lines(line, count);
+        }
+        assert_eq!(lines.count(), 4);
+        let behind = Behind {
+            dirty,
+            writing: lines,
+        };
+        assert_eq!(behind.count(), 12);
+        let Behind { mut dirty, writing } = behind;
+        let mut lines = writing;
+        assert_eq!(lines.take(5 * PAGE), [1, 3, 4]);
+        assert_eq!(lines.count(), 0);
+        lines.mark(7);
+        assert_eq!((lines.count(), lines.take(8 * PAGE)), (1, vec![7]));
+        lines.mark(9);
+        assert_eq!(lines.take(8 * PAGE + 1), [8; 0], "beyond the end");
+        lines.mark(9);
+        assert_eq!(lines.take(9 * PAGE + 1), [9], "the end is in it");
+        dirty.clear();
+        assert_eq!(dirty.count(), 0);
+        assert!(!dirty.has(0) && !dirty.has(4000));
+        assert!(dirty.take(u64::MAX / 2).is_empty());
+    }
 }

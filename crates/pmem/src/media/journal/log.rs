@@ -227,4 +227,108 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn a_frame_goes_where_there_is_room_for_all_of_it() {
+        let mut log = log(3);
+        let rest = SEGMENT as usize - 512;
+        assert_eq!(log.place(rest, 7), Ok((3, 512)), "it just fits");
+        log.advance(rest, 70, 40);
+        assert_eq!((log.at.seq, log.at.offset), (71, SEGMENT));
+        assert_eq!(log.written_lines, 40);
+        assert_eq!(log.fill(), (u64::from(SEGMENT), 8 * u64::from(SEGMENT)));
+        assert_eq!(log.place(SECTOR, 7), Err(Full), "all seven are reserved");
+        assert_eq!(log.place(SECTOR, 6), Ok((0, 0)));
+        assert_eq!(log.live, [3, 0]);
+        assert_eq!(log.free, [1, 2, 4, 5, 6, 7]);
+        log.advance(SECTOR, 71, 41);
+        assert_eq!(
+            log.place(SEGMENT as usize, 0),
+            Ok((1, 0)),
+            "nor is it split"
+        );
+        log.advance(SEGMENT as usize, 72, 50);
+        let segment = u64::from(SEGMENT);
+        assert_eq!(log.fill(), (3 * segment, 8 * segment));
+
+        let head = Position {
+            seq: 71,
+            segment: 0,
+            offset: 0,
+        };
+        log.let_go(head);
+        assert_eq!(log.live, [0, 1]);
+        assert_eq!(log.free, [2, 4, 5, 6, 7, 3]);
+        log.let_go(Position { segment: 5, ..head });
+        assert_eq!(log.live, [1], "the one that is written stays");
+    }
+
+    #[test]
+    fn more_than_half_is_more_than_half() {
+        let mut log = log(0);
+        log.live = (0..4).collect();
+        log.at.offset = SEGMENT;
+        assert_eq!(log.fill().0 * 2, log.fill().1);
+        assert!(!log.is_half_full());
+        log.live.push_back(4);
+        log.at.offset = 0;
+        assert!(!log.is_half_full());
+        log.at.offset = 512;
+        assert!(log.is_half_full());
+    }
+
+    #[test]
+    fn an_eighth_of_the_segments_is_reserved_or_one() {
+        for (segments, reserve) in [(1, 1), (4, 1), (8, 1), (15, 1), (16, 2), (64, 8)] {
+            let mut log = log(0);
+            log.segments = segments;
+            assert_eq!(log.reserve(), reserve, "of {segments}");
+        }
+    }
+
+    #[test]
+    fn a_sealed_frame_says_what_was_durable_and_how_long_the_pool_is() {
+        let mut log = log(0);
+        log.durable = 69;
+        // The pool was cut in the middle of the second chunk's lines.
+        for (top, pool_len, expected) in [(64, 65_536, 65_536), (65, 4096, 8192)] {
+            let seq = log.next_seq;
+            let chunk = Chunk {
+                bytes: vec![0; FRAME_HEAD],
+                end: 0,
+                top,
+                long: Vec::new(),
+            };
+            log.seal(chunk, pool_len);
+            let sealed = log.pending.pop_back().expect("one");
+            let (frame, payload) = Frame::open(log.salt, &sealed.chunk.bytes).expect("whole");
+            assert_eq!((frame.seq, sealed.seq), (seq, seq));
+            assert_eq!((frame.epoch, frame.durable), (1, 69));
+            assert_eq!((frame.pool_len, frame.payload), (expected, 0));
+            assert!(payload.is_empty());
+            assert_eq!(log.next_seq, seq + 1);
+        }
+    }
+
+    #[test]
+    fn what_is_durable_only_rises() {
+        let mut log = log(0);
+        log.synced(75, 30);
+        log.synced(73, 20);
+        assert_eq!((log.durable, log.durable_lines), (75, 30));
+    }
+
+    #[test]
+    fn a_journal_with_something_in_it_does_not_restart() {
+        let mut log = log(0);
+        let chunk = Chunk {
+            bytes: vec![0; FRAME_HEAD],
+            end: 0,
+            top: 0,
+            long: Vec::new(),
+        };
+        log.seal(chunk, 4096);
+        assert_eq!(log.restart(log.at, 4), None, "a frame waits to be written");
+        assert_eq!((log.segments, log.live.len()), (8, 1));
+    }
 }

@@ -54,6 +54,26 @@ pub(super) struct Unsure {
     pub bytes: usize,
 }
 
+/// How a segment begins.
+#[derive(Debug)]
+enum First {
+    /// With zeros: nothing was written there yet.
+    Blank,
+    /// With the (unchecked) head of a frame.
+    Frame(Frame),
+    /// With something else.
+    Other,
+}
+
+impl First {
+    fn frame(&self) -> Option<&Frame> {
+        match self {
+            Self::Frame(frame) => Some(frame),
+            Self::Blank | Self::Other => None,
+        }
+    }
+}
+
 /// Receives the frames of a chain, in order.
 pub(super) trait Apply {
     /// The pool has at least this many bytes from here on.
@@ -241,7 +261,7 @@ impl Source<'_> {
             let mut elsewhere = None;
             for (other, head) in heads.iter().enumerate() {
                 let other = other as u32;
-                if head.as_ref().is_some_and(&next) && !chain.live.contains(&other) {
+                if head.frame().is_some_and(&next) && !chain.live.contains(&other) {
                     let found = self.segment(header, other, &mut chain.report)?;
                     if Frame::open(salt, &found).is_some_and(|(frame, _)| next(&frame)) {
                         elsewhere = Some((other, found));
@@ -310,7 +330,7 @@ impl Source<'_> {
         chain: &Chain,
         epoch: u64,
         bytes: &[u8],
-        heads: &[Option<Frame>],
+        heads: &[First],
     ) -> Result<(), OpenError> {
         let end = chain.end;
         let place = format!(
@@ -326,24 +346,32 @@ impl Source<'_> {
             frame.durable > end.seq && (epoch..=header.epoch).contains(&frame.epoch)
         };
         let salt = salt(&header.uuid);
-        let mut proof = None;
-        let mut at = end.offset as usize + SECTOR;
-        while let Some(rest) = bytes.get(at..).filter(|rest| rest.len() >= FRAME_HEAD) {
-            if let Some((frame, _)) = Frame::peek(rest).and_then(|_| Frame::open(salt, rest)) {
-                if proves(&frame) {
-                    proof = Some(frame);
+        let proof_in = |bytes: &[u8], from: usize| {
+            let mut proof = None;
+            let mut at = from;
+            while let Some(rest) = bytes.get(at..).filter(|rest| rest.len() >= FRAME_HEAD) {
+                if let Some((frame, _)) = Frame::open(salt, rest) {
+                    if proves(&frame) {
+                        proof = Some(frame);
+                    }
+                    at += frame.disk_bytes();
+                } else {
+                    at += SECTOR;
                 }
-                at += frame.disk_bytes();
-            } else {
-                at += SECTOR;
             }
-        }
-        for (segment, head) in heads.iter().enumerate() {
-            if proof.is_none() && head.as_ref().is_some_and(&proves) {
+            proof
+        };
+        let mut proof = proof_in(bytes, end.offset as usize + SECTOR);
+        for (segment, first) in heads.iter().enumerate() {
+            // A segment is filled from its front on: where the first frame is old, all are.
+            let old = match first {
+                First::Blank => true,
+                First::Frame(frame) => frame.seq < end.seq,
+                First::Other => false,
+            };
+            if proof.is_none() && !old {
                 let bytes = self.segment(header, segment as u32, &mut MediaRecovery::default())?;
-                proof = Frame::open(salt, &bytes)
-                    .map(|(frame, _)| frame)
-                    .filter(|f| proves(f));
+                proof = proof_in(&bytes, 0);
             }
         }
         match proof {
@@ -355,8 +383,8 @@ impl Source<'_> {
         }
     }
 
-    /// Returns the (unchecked) head of every segment's first frame.
-    fn first_frames(&self, header: &Header) -> Result<Vec<Option<Frame>>, OpenError> {
+    /// Returns how every segment begins.
+    fn first_frames(&self, header: &Header) -> Result<Vec<First>, OpenError> {
         let size = self.storage.size().map_err(|e| self.io(e))?;
         let whole = size.saturating_sub(DATA_AT) / u64::from(header.segment_bytes);
         let segments = u64::from(header.segments).min(whole) as u32;
@@ -366,7 +394,11 @@ impl Source<'_> {
                 self.storage
                     .read_full(header.file_offset(segment, 0), &mut head)
                     .map_err(|e| self.io(e))?;
-                Ok(Frame::peek(&head))
+                Ok(match Frame::peek(&head) {
+                    Some(frame) => First::Frame(frame),
+                    None if head == [0; FRAME_HEAD] => First::Blank,
+                    None => First::Other,
+                })
             })
             .collect()
     }
@@ -451,5 +483,57 @@ pub(super) fn foreign(path: &Path, header: &Header, chain: &Chain) -> OpenError 
             Uuid::from_bytes(header.uuid),
             chain.report.lines_replayed
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fault::{FaultDisk, Which};
+    use super::super::format::FORMAT;
+    use super::*;
+
+    #[test]
+    fn a_journal_is_the_pools_whose_name_it_has() {
+        let header = |seq| Header {
+            version: FORMAT,
+            uuid: *b"0123456789abcdef",
+            generation: 1,
+            epoch: 1,
+            head: Position {
+                seq,
+                segment: 0,
+                offset: 0,
+            },
+            segment_bytes: 1 << 16,
+            segments: 4,
+            required: 0,
+            floor: 0,
+        };
+        let (same, other) = (*b"0123456789abcdef", *b"0123456789abcdeg");
+        let owner_of = |copies: [[u8; 16]; 2], seq| {
+            let disk = FaultDisk::new(1);
+            let mut bytes = vec![0; 8192];
+            bytes[32..48].copy_from_slice(&copies[0]);
+            bytes[4096 + 32..][..16].copy_from_slice(&copies[1]);
+            disk.set_bytes(Which::Pool, bytes);
+            owner(&*disk.file(Which::Pool), &header(seq)).expect("reads")
+        };
+        let none = [0; 16];
+        for seq in [1, 2] {
+            for copies in [[same, same], [same, none], [other, same], [none, same]] {
+                assert_eq!(owner_of(copies, seq), Owner::Same, "{copies:?}, {seq}");
+            }
+            for copies in [[other, other], [other, none], [none, other]] {
+                assert_eq!(owner_of(copies, seq), Owner::Other, "{copies:?}, {seq}");
+            }
+        }
+        // Its creation is all in the journal, unless that has moved on.
+        assert_eq!(owner_of([none, none], 1), Owner::Unborn);
+        assert_eq!(owner_of([none, none], 2), Owner::Other);
+        // Shorter than its superblocks.
+        let disk = FaultDisk::new(1);
+        let pool = disk.file(Which::Pool);
+        assert_eq!(owner(&*pool, &header(1)).expect("reads"), Owner::Unborn);
+        assert!(!is_named(&*pool).expect("reads"));
     }
 }

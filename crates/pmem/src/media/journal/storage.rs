@@ -447,6 +447,7 @@ impl Storage for Shared {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fault::{FaultDisk, Which};
     use super::*;
 
     #[test]
@@ -486,5 +487,106 @@ mod tests {
         let mut found = vec![1; end];
         assert_eq!(file.read_full(0, &mut found).unwrap(), end);
         assert!(found == model);
+    }
+
+    #[test]
+    fn a_shared_handle_is_the_file_itself() {
+        let disk = FaultDisk::new(1);
+        let shared = Shared::new(disk.file(Which::Journal));
+        shared.allocate(0, 8192).unwrap();
+        assert_eq!(shared.size().unwrap(), 8192);
+        shared.write_all(100, &[1; 50]).unwrap();
+        let mut found = [0; 60];
+        assert_eq!(shared.read_full(90, &mut found).unwrap(), 60);
+        assert!(found[..10] == [0; 10] && found[10..] == [1; 50]);
+        shared.punch(0, 120).unwrap();
+        shared.truncate(4096).unwrap();
+        let another = shared.another().unwrap();
+        assert_eq!(another.size().unwrap(), 4096);
+        another.write_all(0, &[9]).unwrap();
+        (&shared as &dyn Storage).sync().unwrap();
+        (&shared as &dyn Storage).write_durable(200, &[2]).unwrap();
+        disk.cut_now();
+        let bytes = disk.restart(1).bytes(Which::Journal);
+        assert_eq!(bytes.len(), 4096);
+        assert_eq!((bytes[0], bytes[119], bytes[120]), (9, 0, 1));
+        assert_eq!((bytes[149], bytes[150], bytes[200]), (1, 0, 2));
+    }
+
+    #[test]
+    fn all_who_share_a_handle_are_told_of_its_failed_sync() {
+        let disk = FaultDisk::new(1);
+        let shared = Shared::new(disk.file(Which::Journal));
+        let shared = &shared as &dyn Storage;
+        disk.set_full(true);
+        let full = shared.write_durable(0, &[1]).unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+        disk.set_full(false);
+        shared.write_durable(0, &[1]).unwrap();
+        disk.fail_one_sync(1);
+        for _ in 0..2 {
+            let failed = [shared.sync(), shared.write_durable(0, &[1])];
+            for error in failed.map(Result::unwrap_err) {
+                assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()));
+            }
+        }
+        assert_eq!(disk.syncs(), 2, "nothing is tried again");
+    }
+
+    #[test]
+    fn only_a_lack_of_space_may_end() {
+        for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
+            let error = write_error("writing", kind.into());
+            assert!(matches!(
+                error,
+                CommitError::NoSpace {
+                    doing: "writing",
+                    ..
+                }
+            ));
+        }
+        let error = write_error("writing", io::ErrorKind::PermissionDenied.into());
+        assert!(matches!(
+            error,
+            CommitError::Failed {
+                doing: "writing",
+                ..
+            }
+        ));
+    }
+
+    /// Whatever it is asked to write is durable then, without the page cache.
+    #[test]
+    fn direct_writes_are_direct_and_synced() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("file");
+        let file = FileStorage::at(&path, false).unwrap();
+        file.allocate(0, 8192).unwrap();
+        let can = rustix::fs::open(&path, OFlags::WRONLY | OFlags::DIRECT, Mode::empty()).is_ok();
+        let direct = Direct::of(file.fd().unwrap());
+        assert_eq!(direct.is_some(), can);
+        let Some(direct) = direct else { return };
+        let flags = rustix::fs::fcntl_getfl(&direct.fd).unwrap();
+        assert!(flags.contains(OFlags::WRONLY | OFlags::DIRECT | OFlags::DSYNC));
+        let closed_on_exec = rustix::io::fcntl_getfd(&direct.fd).unwrap();
+        assert!(closed_on_exec.contains(rustix::io::FdFlags::CLOEXEC));
+        // Whole sectors, and no more of them than there is memory for.
+        for (offset, len, takes) in [
+            (0, 512, true),
+            (1024, MAX_DIRECT, true),
+            (0, MAX_DIRECT + 512, false),
+            (0, 500, false),
+            (8, 512, false),
+        ] {
+            assert_eq!(
+                Direct::takes(offset, &vec![0; len]),
+                takes,
+                "{offset}, {len}"
+            );
+        }
+        // A multiple of the sectors that any disk has.
+        let whole = vec![6; MAX_DIRECT];
+        assert!(direct.write(4096, &whole).unwrap());
+        assert!(std::fs::read(&path).unwrap()[4096..] == whole);
     }
 }
