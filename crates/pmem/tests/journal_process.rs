@@ -1,6 +1,7 @@
 //! What all of a process has in common: its threads, its counts of flushes, and whether pages are
 //! compared before they are dropped. Only one of these tests runs at a time.
 
+#[path = "all/journal_support/mod.rs"]
 mod journal_support;
 
 use bristlecone_pmem::media::journal::compare_when_evicting;

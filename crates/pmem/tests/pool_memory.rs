@@ -1,6 +1,7 @@
 //! A root that is closed leaves nothing of its allocator in memory. The file has one test, so that
 //! no other one allocates meanwhile.
 
+#[path = "all/pool_support/mod.rs"]
 mod pool_support;
 
 use pool_support::{dram, kind};

@@ -2,11 +2,9 @@
 //! what is found afterwards is always a state that persistent memory could have been left in,
 //! and holds everything that was acknowledged.
 
-mod journal_support;
-
+use crate::journal_support::{Acknowledged, create, open, options, run, verify};
 use bristlecone_pmem::media::journal::fault::FaultDisk;
 use bristlecone_pmem::media::{Access, Durability, Media};
-use journal_support::{Acknowledged, create, open, options, run, verify};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 

@@ -1,13 +1,11 @@
 //! Long runs of lines, which the journal writes to the pool file itself: after any power cut, each
 //! block that is led to has what was written to it.
 
-mod journal_support;
-
+use crate::journal_support::{create, open, options};
 use bristlecone_pmem::cell::PWord;
 use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
 use bristlecone_pmem::media::journal::{Site, Storage};
 use bristlecone_pmem::media::{Access, Durability, Journal, LINE, Media, MediaOptions};
-use journal_support::{create, open, options};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::io;
@@ -354,7 +352,7 @@ fn a_checkpoint_learns_of_its_own_lost_writes_although_a_direct_run_is_synced_me
     let journal = disk.file(Which::Journal);
     let pm = Journal::open_on(Arc::new(pool), journal, Path::new("pool"), POOL, &o);
     let pm = Arc::new(pm.expect("opens"));
-    pm.attach(journal_support::UUID).expect("attaches");
+    pm.attach(crate::journal_support::UUID).expect("attaches");
     // Acknowledged, and in the journal alone.
     cell(&pm, AT).publish(&*pm, 4711);
     pm.commit().expect("commits");
@@ -515,7 +513,7 @@ fn a_run_with_a_page_that_a_checkpoint_is_writing_goes_into_the_journal() {
         let journal = disk.file(Which::Journal);
         let pm = Journal::open_on(Arc::new(pool), journal, Path::new("pool"), POOL, &o);
         let pm = Arc::new(pm.expect("opens"));
-        pm.attach(journal_support::UUID).expect("attaches");
+        pm.attach(crate::journal_support::UUID).expect("attaches");
         cell(&pm, page * 4096 + 8).publish(&*pm, 9);
         pm.commit().expect("commits");
         let other = Arc::clone(&pm);

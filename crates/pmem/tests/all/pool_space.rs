@@ -1,13 +1,13 @@
 //! A pool's space: how it grows, what it takes for a block, what it gives back, and that it counts
 //! all of this right. Nothing that is in use changes meanwhile.
 
-mod pool_support;
-
+use crate::pool_support::{
+    Asked, Noting, RESERVE, dram, fill, is_filled, kind, load, options, with,
+};
 use bristlecone_pmem::media::Dram;
 use bristlecone_pmem::pool::layout::{CHUNK, INITIAL, REGION};
 use bristlecone_pmem::pool::{MAX_RUN, Root};
 use bristlecone_pmem::{Access, Heap, Media, POff, Pool, SpaceError};
-use pool_support::{Asked, Noting, RESERVE, dram, fill, is_filled, kind, load, options, with};
 use std::path::Path;
 use std::sync::Arc;
 

@@ -1,10 +1,8 @@
 //! Giving memory back: pages that the pool file has are dropped, and read again when touched.
 
-mod journal_support;
-
+use crate::journal_support::{UUID, format, options};
 use bristlecone_pmem::media::{Access, Durability, Journal, Media, MediaOptions, Section};
 use bristlecone_pmem::{PWord, Pool, PoolOptions};
-use journal_support::{UUID, format, options};
 use std::cell::RefCell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;

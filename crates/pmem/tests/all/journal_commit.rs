@@ -1,11 +1,9 @@
 //! Commits: shared syncs, failing syncs, lack of space, and what each durability level promises.
 
-mod journal_support;
-
+use crate::journal_support::{Acknowledged, create, get, open, options, run, verify, word};
 use bristlecone_pmem::CommitError;
 use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
 use bristlecone_pmem::media::{Access, Durability, Media, MediaOptions};
-use journal_support::{Acknowledged, create, get, open, options, run, verify, word};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 

@@ -2,10 +2,8 @@
 //! ordinary run: `cargo test --release -p bristlecone-pmem --test journal_rates -- --ignored
 //! --nocapture`.
 
-mod journal_support;
-
+use crate::journal_support::{format, word};
 use bristlecone_pmem::media::{Access, Durability, Journal, Media, MediaOptions};
-use journal_support::{format, word};
 use std::path::PathBuf;
 use std::sync::Barrier;
 use std::sync::atomic::Ordering;

@@ -1,13 +1,11 @@
 //! Opening, making and closing pools: how long a pool is, what its chunk table may say, and when it
 //! counts as closed cleanly.
 
-mod pool_support;
-
+use crate::pool_support::{Asked, Noting, kind, options, with};
 use bristlecone_pmem::media::Mapped;
 use bristlecone_pmem::pool::MAX_RUN;
 use bristlecone_pmem::pool::layout::{CHUNK, CHUNK_TABLE, ChunkUse, INITIAL, REGION};
 use bristlecone_pmem::{Access, Media, OpenError, Pool, PoolOptions};
-use pool_support::{Asked, Noting, kind, options, with};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;

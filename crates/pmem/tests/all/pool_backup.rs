@@ -1,12 +1,10 @@
 //! Backups of a pool that changes while it is copied.
 
-mod pool_support;
-
+use crate::pool_support::{Noting, dram, kind, load, options, store, with, word};
 use bristlecone_pmem::media::Mapped;
 use bristlecone_pmem::pool::BackupError;
 use bristlecone_pmem::pool::layout::{CHUNK, INITIAL};
 use bristlecone_pmem::{Access, Media, Pool};
-use pool_support::{Noting, dram, kind, load, options, store, with, word};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 

@@ -85,6 +85,9 @@ pub enum Asked {
 
 type Hook = Box<dyn FnMut(&Mapped) + Send>;
 
+/// Says whether something that is asked for is refused.
+type Refuses = fn(Asked) -> bool;
+
 /// `Mapped`, which notes what is asked of it, has as much capacity as a test gives it, and refuses
 /// when told. A new file whose name ends in `.short` is too short for a pool.
 pub struct Noting {
@@ -93,7 +96,7 @@ pub struct Noting {
     /// Whether some of it may have no space behind it.
     pub sparse: bool,
     asked: Mutex<Vec<Asked>>,
-    refuse: Mutex<Option<fn(Asked) -> bool>>,
+    refuse: Mutex<Option<Refuses>>,
     at_length: Mutex<Option<Hook>>,
 }
 

@@ -1,15 +1,13 @@
 //! Blocks of a root's chunks: each is one thread's at a time, whatever else comes back or is
 //! recovered, and chunks without a live block go back to the pool.
 
-mod pool_support;
-
+use crate::pool_support::{dram, fill, kind, load, options};
 use bristlecone_pmem::heap::activated::Activated;
 use bristlecone_pmem::heap::{CLASSES, Recycle};
 use bristlecone_pmem::media::{Counting, Dram, Mapped};
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::pool::layout::{CHUNK, INITIAL, REGION_CHUNKS};
 use bristlecone_pmem::{Heap, Media, POff, Pool, PoolOptions, SpaceError, damage_is_expected};
-use pool_support::{dram, fill, kind, load, options};
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;

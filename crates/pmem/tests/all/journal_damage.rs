@@ -1,15 +1,13 @@
 //! What recovery takes for damage and what for the trace of a power failure, what it writes and
 //! what it reports.
 
-mod journal_support;
-
-use bristlecone_pmem::OpenError;
-use bristlecone_pmem::media::journal::fault::{Change, FaultDisk, What, Which};
-use bristlecone_pmem::media::{Access, Durability, Journal, Media, MediaOptions};
-use journal_support::{
+use crate::journal_support::{
     Acknowledged, FIRST_LINE, INITIAL, UUID, create, get, open, open_unattached, options, run,
     verify, word,
 };
+use bristlecone_pmem::OpenError;
+use bristlecone_pmem::media::journal::fault::{Change, FaultDisk, What, Which};
+use bristlecone_pmem::media::{Access, Durability, Journal, Media, MediaOptions};
 use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;

@@ -1,12 +1,10 @@
 //! Named roots: as many as a pool has slots, each with its own name, kind, words and chunks.
 
-mod pool_support;
-
+use crate::pool_support::{dram, kind, load, options, store, with};
 use bristlecone_pmem::media::{Dram, Mapped};
 use bristlecone_pmem::pool::layout::{CHUNK, ROOT_SLOT, ROOT_TABLE, ROOTS};
 use bristlecone_pmem::pool::{DataKind, ROOT_WORDS, Root, RootError, RootInfo, RootKind};
 use bristlecone_pmem::{Access, Pool, SpaceError};
-use pool_support::{dram, kind, load, options, store, with};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

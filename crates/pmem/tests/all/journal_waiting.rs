@@ -2,13 +2,11 @@
 //! room, and all of them for a checkpoint where the journal is full. The disk stands still here
 //! until a test lets it go on.
 
-mod journal_support;
-
+use crate::journal_support::{INITIAL, UUID, create, get, open, open_unattached, options, word};
 use bristlecone_pmem::CommitError;
 use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
 use bristlecone_pmem::media::journal::{Site, Storage};
 use bristlecone_pmem::media::{Access, Durability, Journal, Media, MediaOptions};
-use journal_support::{INITIAL, UUID, create, get, open, open_unattached, options, word};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,13 +1,11 @@
 //! What `Pool::verify` says of a pool that is whole, and of one that contradicts itself.
 
-mod pool_support;
-
+use crate::pool_support::{dram, kind, load, options, store};
 use bristlecone_pmem::media::sim::Simulation;
 use bristlecone_pmem::media::{Dram, Sim};
 use bristlecone_pmem::pool::layout::{CHUNK, CHUNK_TABLE, ChunkUse, SUPERBLOCK_B};
 use bristlecone_pmem::pool::{PoolViolation, Root};
 use bristlecone_pmem::{Heap, Media, Pool};
-use pool_support::{dram, kind, load, options, store};
 use std::path::Path;
 use std::sync::Arc;
 

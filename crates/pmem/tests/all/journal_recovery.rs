@@ -1,16 +1,14 @@
 //! Opening: replay, read-only replay, growth and shrinking across crashes, journals that belong
 //! elsewhere or are damaged.
 
-mod journal_support;
-
+use crate::journal_support::{
+    Acknowledged, FIRST_LINE, INITIAL, UUID, create, format, get, open, open_unattached, options,
+    run, verify, word,
+};
 use bristlecone_pmem::OpenError;
 use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
 use bristlecone_pmem::media::journal::journal_path;
 use bristlecone_pmem::media::{Access, Durability, Journal, Media, MediaOptions};
-use journal_support::{
-    Acknowledged, FIRST_LINE, INITIAL, UUID, create, format, get, open, open_unattached, options,
-    run, verify, word,
-};
 use std::path::Path;
 
 fn read_write() -> MediaOptions {

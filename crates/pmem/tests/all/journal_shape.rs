@@ -1,16 +1,14 @@
 //! The pool's and the journal's lengths, and what attaching a pool begins.
 
-mod journal_support;
-
+use crate::journal_support::{
+    FIRST_LINE, INITIAL, UUID, create, format, get, open, open_unattached, options, word,
+};
 use bristlecone_pmem::media::journal::fault::{FaultDisk, Which};
 use bristlecone_pmem::media::journal::journal_path;
 use bristlecone_pmem::media::{
     Access, Durability, Journal, Media, MediaOptions, MediumKind, deferring_commits,
 };
 use bristlecone_pmem::{CommitError, OpenError, SpaceError};
-use journal_support::{
-    FIRST_LINE, INITIAL, UUID, create, format, get, open, open_unattached, options, word,
-};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
