@@ -1,8 +1,8 @@
 //! Mixes of operations.
 //!
 //! Two are YCSB's, as NV-Tree (TC 2016), section 6.6, uses them: StatusUpdate reads the latest
-//! records mostly, and adds new ones; SessionStore reads and replaces records by Zipf's law. Two are
-//! those of LB+-Trees (PVLDB 2020), section 4.4: getting and setting random keys of 20 bytes.
+//! records mostly, and adds new ones; SessionStore reads and replaces records by Zipf's law. Two
+//! are those of LB+-Trees (PVLDB 2020), section 4.4: getting and setting random keys of 20 bytes.
 
 use clap::ValueEnum;
 use rand::rngs::Xoshiro256PlusPlus as Random;

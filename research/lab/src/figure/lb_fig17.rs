@@ -1,12 +1,12 @@
 //! Memcached over three trees, beside memcached itself (LB+-Tree, figure 17).
 //!
-//! The paper puts the trees in the place of memcached's hash index, with pointers to keys and values
-//! as their entries. Here NV-Store is over each of the trees, behind the server of
+//! The paper puts the trees in the place of memcached's hash index, with pointers to keys and
+//! values as their entries. Here NV-Store is over each of the trees, behind the server of
 //! `bristlecone serve`, which memcached clients speak to. An entry of these trees leads from a key,
 //! which is outside the tree, to its newest record.
 //!
-//! Beside them run the store that `bristlecone serve` has by default, and a memcached that keeps its
-//! items in memory, and one that has them in a file.
+//! Beside them run the store that `bristlecone serve` has by default, and a memcached that keeps
+//! its items in memory, and one that has them in a file.
 
 use super::served::{
     Contender, Curves, Point, Served, VALUE, failed, median_over, note, nv_store, own_store,
