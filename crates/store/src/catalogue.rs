@@ -203,3 +203,87 @@ pub fn is_name(name: &str) -> bool {
 pub fn is_number(id: u32) -> bool {
     (CATALOGUE + 1..FIRST_RESERVED).contains(&id)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_of_keyspaces_have_bounds() {
+        assert!(!is_name("") && is_name("n"));
+        assert!(is_name(&"n".repeat(MAX_KEYSPACE_NAME_BYTES)));
+        assert!(!is_name(&"n".repeat(MAX_KEYSPACE_NAME_BYTES + 1)));
+        for (number, expected) in [
+            (CATALOGUE, false),
+            (1, true),
+            (FIRST_RESERVED - 1, true),
+            (FIRST_RESERVED, false),
+            (u32::MAX, false),
+        ] {
+            assert_eq!(is_number(number), expected, "{number}");
+        }
+    }
+
+    #[test]
+    fn an_entry_has_a_name_and_a_number() {
+        let key = |name: &[u8]| [&CATALOGUE.to_be_bytes()[..], name].concat();
+        let number = 7_u32.to_le_bytes();
+        assert_eq!(parse(&key(b"name"), &number), Some(("name".into(), 7)));
+        assert_eq!(parse(&key(b""), &number), None);
+        assert_eq!(parse(&key(b"\xFF"), &number), None);
+        assert_eq!(parse(&key(b"name"), &[0; 4]), None);
+        assert_eq!(parse(&key(b"name"), &number[..3]), None);
+        assert_eq!(parse(b"abc", &number), None);
+    }
+
+    #[test]
+    fn a_handle_is_of_its_store_and_keyspace() {
+        let (here, there) = (Catalogue::new(), Catalogue::new());
+        let one = here.handle(7, "name".into());
+        assert_eq!(one, here.handle(7, "as it was called".into()));
+        assert_ne!(one, here.handle(8, "name".into()));
+        assert_ne!(one, there.handle(7, "name".into()));
+        assert!(one.same_store(&here.handle(8, "other".into())));
+        assert!(!one.same_store(&there.handle(7, "name".into())));
+        assert_eq!((one.name(), one.number()), ("name", 7));
+        assert_eq!(here.number(&one), Ok(7));
+        assert_eq!(there.number(&one), Err(OtherStore("name".into())));
+    }
+
+    #[test]
+    fn keyspaces_are_found_by_number_and_named_when_they_are_dropped() {
+        let catalogue = Catalogue::new();
+        {
+            let mut known = lock(&catalogue.known);
+            known.by_name.insert("one".into(), 1);
+            known.by_name.insert("two".into(), 2);
+            known.dropped.insert(3, "three".into());
+        }
+        assert_eq!(catalogue.handle_of(2).unwrap().name(), "two");
+        assert!(catalogue.handle_of(3).is_none());
+        for (number, name) in [(1, "one"), (2, "two"), (3, "three"), (4, "number 4")] {
+            assert_eq!(catalogue.name_of(number), name);
+        }
+        assert_eq!(catalogue.count(), 2);
+        assert_eq!(
+            [0, 1, 2, 3].map(|id| catalogue.has(id)),
+            [true, true, true, false]
+        );
+        let now = |id, then: &str| catalogue.name_now(&catalogue.handle(id, then.into()));
+        assert_eq!(&*now(1, "before").unwrap(), "one");
+        let e = now(3, "before").unwrap_err();
+        assert!(matches!(e, WriteError::Dropped { keyspace } if keyspace == "before"));
+    }
+
+    #[test]
+    fn each_number_is_given_once_and_none_that_is_reserved() {
+        let catalogue = Catalogue::new();
+        lock(&catalogue.known).next = FIRST_RESERVED - 2;
+        assert_eq!(catalogue.new_number(), Ok(FIRST_RESERVED - 2));
+        assert_eq!(catalogue.new_number(), Ok(FIRST_RESERVED - 1));
+        for _ in 0..2 {
+            let e = catalogue.new_number().unwrap_err();
+            assert!(e.to_string().contains("no more numbers"), "{e}");
+        }
+    }
+}

@@ -58,3 +58,40 @@ impl Control {
         *lock(&self.stop)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Damage;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_last_failure_is_told_once_and_damage_stays() {
+        let control = Control::default();
+        assert!(control.take_failure().is_none());
+        control.note(Some(WriteError::ReadOnly));
+        control.note(None);
+        assert!(control.take_failure().is_none());
+        control.note(Some(WriteError::ReadOnly));
+        control.note(Some(Damage::new("torn").into()));
+        control.note(None);
+        control.note(Some(WriteError::ReadOnly));
+        let e = control.take_failure().unwrap();
+        assert!(matches!(e, WriteError::Damaged(_)), "{e}");
+        assert!(control.take_failure().is_none());
+        control.note(Some(WriteError::ReadOnly));
+        assert!(control.take_failure().is_some());
+    }
+
+    #[test]
+    fn whoever_waits_is_told_to_end() {
+        let control = Arc::new(Control::default());
+        assert!(!control.is_stopped() && !control.wait_or_stop(Duration::ZERO));
+        let waits = Arc::clone(&control);
+        let long = Duration::from_secs(600);
+        let thread = std::thread::spawn(move || waits.wait_or_stop(long));
+        control.stop();
+        assert!(thread.join().unwrap());
+        assert!(control.is_stopped() && control.wait_or_stop(long));
+    }
+}

@@ -105,3 +105,31 @@ impl Dropped {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_keyspace_has_the_time_of_its_drop() {
+        let dropped = Dropped::default();
+        let guard = epoch::pin();
+        assert!(dropped.is_empty() && dropped.since(5, &guard).is_none());
+        for (number, ts) in [(5, 10), (3, 20), (9, 15), (4, 30)] {
+            dropped.add(number, ts);
+        }
+        let since = (2..=10).map(|number| dropped.since(number, &guard));
+        let expected = [
+            None,
+            Some(20),
+            Some(30),
+            Some(10),
+            None,
+            None,
+            None,
+            Some(15),
+            None,
+        ];
+        assert!(since.eq(expected) && !dropped.is_empty());
+    }
+}

@@ -54,3 +54,42 @@ pub fn whole(
     // None is too long.
     move |key, found| found.map_or(ControlFlow::Continue(()), |entry| visit(key, entry))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expiry_comes_back_and_none_is_none() {
+        for (given, stored) in [(None, 0), (Some(0), 1), (Some(1), 1), (Some(70), 70)] {
+            assert_eq!(expiry(given), stored);
+            assert_eq!(expires_at(stored), given.map(|at| at.max(1)));
+        }
+    }
+
+    #[test]
+    fn a_visitor_of_whole_values_ends_when_it_says_so() {
+        let mut seen = Vec::new();
+        let entry = Entry {
+            value: b"v",
+            expires_at: None,
+        };
+        let longer = Longer {
+            len: 9,
+            expires_at: None,
+        };
+        let mut visit = whole(|key: &[u8], found: Entry<'_>| {
+            assert_eq!(found, entry);
+            seen.push(key.to_vec());
+            match seen.len() {
+                2 => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
+        });
+        assert!(visit(b"a", Ok(entry)).is_continue());
+        assert!(visit(b"b", Err(longer)).is_continue());
+        assert!(visit(b"c", Ok(entry)).is_break());
+        drop(visit);
+        assert_eq!(seen, [b"a", b"c"]);
+    }
+}

@@ -466,3 +466,6 @@ impl Drop for Watch {
         self.feed.watched.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -219,4 +219,39 @@ mod tests {
         assert_eq!((report.damaged, report.damage.len()), (1_500, 1_000));
         assert_eq!(report.damage[999].offset, 999);
     }
+
+    #[test]
+    fn scrubbing_adds_up() {
+        let mut stats = ScrubStats {
+            rounds: 3,
+            pages: 10,
+            values: 20,
+            bytes: 300,
+            round_bytes: 40,
+            damaged: 5,
+        };
+        let mut step = Scrubbed::default();
+        (step.pages, step.values, step.bytes) = (1, 2, 7);
+        stats.add(&step);
+        let expected = ScrubStats {
+            pages: 11,
+            values: 22,
+            bytes: 307,
+            round_bytes: 47,
+            ..stats
+        };
+        assert_eq!(stats, expected);
+    }
+
+    #[test]
+    fn a_keyspace_whose_name_is_lost_is_called_by_its_number() {
+        let salvaged = |keyspace| Salvaged {
+            keyspace,
+            number: 7,
+            key: b"key",
+            found: Err(ReadError::Memory { what: "".into() }),
+        };
+        assert_eq!(salvaged(Some("orders")).keyspace_name(), "orders");
+        assert_eq!(salvaged(None).keyspace_name(), "number 7");
+    }
 }

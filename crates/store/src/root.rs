@@ -161,3 +161,77 @@ pub fn word<M: Media>(pm: &M, word: &PWord) -> u64 {
     // ORDERING: Relaxed; the root is being opened.
     word.load(pm, Ordering::Relaxed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bristlecone_pmem::PoolOptions;
+    use bristlecone_pmem::media::Dram;
+
+    #[test]
+    fn names_of_stores_have_bounds() {
+        let longest = "n".repeat(MAX_NAME_BYTES);
+        assert_eq!(index_root("s").unwrap(), "s.index");
+        assert_eq!(index_root(&longest).unwrap(), format!("{longest}.index"));
+        for wrong in ["", &format!("{longest}n")] {
+            let e = index_root(wrong).unwrap_err();
+            assert!(
+                matches!(&e, StoreError::BadName(name) if name == wrong),
+                "{e}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_tokens_of_several_archives_are_kept() {
+        let pool = Pool::<Dram>::create("tokens".as_ref(), &PoolOptions::default()).unwrap();
+        let root = create(&pool, "s").unwrap();
+        assert_eq!(tokens(&root, 1), [0; 2]);
+        put_tokens(&root, 1, [10, 0]);
+        // What a crash in the midst of another's first ones leaves.
+        root.word(WORD_ARCHIVES + 4).publish(pool.pm(), 99);
+        assert_eq!(tokens(&root, 0), [0; 2]);
+        put_tokens(&root, 1, [11, 10]);
+        assert_eq!(tokens(&root, 1), [11, 10]);
+        let archives = ARCHIVES as u64;
+        for archive in 2..=archives {
+            put_tokens(&root, archive, [archive * 10 + 1, archive * 10]);
+        }
+        for archive in 1..=archives {
+            let expected = [archive * 10 + 1, archive * 10];
+            assert_eq!(tokens(&root, archive), expected, "{archive}");
+        }
+        // One more takes the place of another.
+        for more in [archives + 3, 5 * archives + 6, u64::MAX - 5] {
+            put_tokens(&root, more, [more, 1]);
+            assert_eq!(tokens(&root, more), [more, 1]);
+        }
+        let all = (1..=archives).filter(|archive| tokens(&root, *archive) != [0; 2]);
+        assert_eq!(all.count() as u64, archives - 3);
+        // The words of the root before them are others'.
+        let pm = pool.pm();
+        assert!((0..WORD_ARCHIVES).all(|i| word(pm, root.word(i)) == 0));
+    }
+
+    #[test]
+    fn a_root_that_is_there_is_not_made_again() {
+        let pool = Pool::<Dram>::create("roots".as_ref(), &PoolOptions::default()).unwrap();
+        let root = create(&pool, "s").unwrap();
+        publish(&root, 3, 9, true).unwrap();
+        let e = create(&pool, "s").map(|_| ()).unwrap_err();
+        let StoreError::Root(RootError::Exists(name)) = e else {
+            panic!("{e}");
+        };
+        assert_eq!(name, "s");
+        create(&pool, "other").unwrap();
+        drop(root);
+        let store = open(&pool, "s").unwrap();
+        assert_eq!((store.version(), &*store.index_name), (3, "s.index"));
+        assert_eq!(word(pool.pm(), store.root.word(WORD_OWN)), 9);
+        let e = store.check_finished("s").unwrap_err();
+        assert!(
+            matches!(&e, StoreError::Unfinished(name) if name == "s"),
+            "{e}"
+        );
+    }
+}

@@ -60,6 +60,11 @@ mod tests {
         assert_eq!(positions(..), 0..u64::MAX);
         assert_eq!(positions(..=u64::MAX), 0..u64::MAX);
         assert_eq!(positions(3..=4), 3..5);
+        assert_eq!(positions(3..4), 3..4);
+        assert_eq!(positions(3..), 3..u64::MAX);
+        let behind = |at| (Bound::Excluded(at), Bound::Unbounded);
+        assert_eq!(positions(behind(3)), 4..u64::MAX);
+        assert_eq!(positions(behind(u64::MAX)), u64::MAX..u64::MAX);
     }
 
     #[test]
@@ -77,5 +82,21 @@ mod tests {
         let error = whole(&mut b"some".chain(Fails)).unwrap_err();
         let source = std::error::Error::source(&error).unwrap();
         assert_eq!(source.to_string(), "no more");
+    }
+
+    /// Whoever takes it finds that it is too long.
+    #[test]
+    fn of_a_stream_that_is_too_long_one_byte_more_is_read() {
+        let most = MAX_VALUE_BYTES as u64;
+        let mut given = 0;
+        struct Counted<'g>(&'g mut u64);
+        impl Read for Counted<'_> {
+            fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+                *self.0 += into.len() as u64;
+                Ok(into.len())
+            }
+        }
+        let value = whole(&mut Counted(&mut given)).unwrap();
+        assert_eq!((value.len() as u64, given), (most + 1, most + 1));
     }
 }

@@ -87,3 +87,39 @@ pub fn check_value(value: &[u8]) -> Result<(), WriteError> {
         most: MAX_VALUE_BYTES,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bristlecone_pmem::SpaceError;
+
+    #[test]
+    fn the_longest_keys_and_values_are_taken_and_no_longer_ones() {
+        let long = vec![0; MAX_VALUE_BYTES + 1];
+        check_key(&[]).unwrap();
+        check_key(&long[..MAX_KEY_BYTES]).unwrap();
+        let e = check_key(&long[..MAX_KEY_BYTES + 1]).unwrap_err();
+        assert_eq!(e.to_string(), "the key has 65537 bytes; the most is 65536");
+        check_value(&[]).unwrap();
+        check_value(&long[..MAX_VALUE_BYTES]).unwrap();
+        let e = check_value(&long).unwrap_err();
+        assert_eq!(
+            e.to_string(),
+            "the value has 536870913 bytes; the most is 536870912"
+        );
+    }
+
+    #[test]
+    fn only_a_lack_of_space_is_tried_again_and_once() {
+        let tried = |answers: Vec<Result<u8, WriteError>>| {
+            let (mut reclaimed, mut answers) = (0, answers.into_iter());
+            let done = retry_for_space(|| reclaimed += 1, || answers.next().unwrap());
+            (done.ok(), reclaimed, answers.count())
+        };
+        let none = || Err(WriteError::Space(SpaceError::ReadOnly));
+        assert_eq!(tried(vec![Ok(1), Ok(2)]), (Some(1), 0, 1));
+        assert_eq!(tried(vec![none(), Ok(2), Ok(3)]), (Some(2), 1, 1));
+        assert_eq!(tried(vec![none(), none(), Ok(3)]), (None, 1, 1));
+        assert_eq!(tried(vec![Err(WriteError::ReadOnly), Ok(2)]), (None, 0, 1));
+    }
+}

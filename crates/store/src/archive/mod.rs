@@ -133,3 +133,34 @@ pub struct ArchiveStats {
     /// The error of the last attempt, if it failed; there will be another.
     pub error: Option<String>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_those_that_are_documented() {
+        let options = ArchiveOptions::new("archive");
+        let expected = ArchiveOptions {
+            dir: "archive".into(),
+            every: Duration::from_millis(1_000),
+            full_every: Some(Duration::from_secs(604_800)),
+            keep: None,
+            queue_bytes: 67_108_864,
+        };
+        assert_eq!(options, expected);
+    }
+
+    #[test]
+    fn a_moment_is_told_in_words() {
+        for (until, expected) in [
+            (Until::End, "the end"),
+            (Until::Timestamp(7), "time stamp 7"),
+            (Until::Time(0), "1970-01-01T00:00:00.000Z"),
+            (Until::Time(1_700_000_000_123), "2023-11-14T22:13:20.123Z"),
+            (Until::Time(u64::MAX), "9999-12-31T23:59:59.999Z"),
+        ] {
+            assert_eq!(until.to_string(), expected);
+        }
+    }
+}

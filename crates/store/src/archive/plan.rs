@@ -259,3 +259,6 @@ impl Plan {
         self.bytes += file.bytes;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -194,7 +194,7 @@ impl ArchiveFile {
     /// Whether it is a state and complete, or has commits.
     #[must_use]
     pub fn counts(&self) -> bool {
-        self.below > self.from || self.kind == FileKind::FullState && self.below > 0
+        self.below > self.from
     }
 
     pub(super) fn is_state(&self) -> bool {
@@ -485,9 +485,6 @@ impl Reader {
                     return Ok(true);
                 }
             }
-            if bytes < PIECE {
-                break;
-            }
             from += (PIECE - MAGIC.len() + 1) as u64;
         }
         Ok(false)
@@ -511,3 +508,6 @@ impl Reader {
         read.is_ok() && is_whole(&self.uuid, &frame, &rest)
     }
 }
+
+#[cfg(test)]
+mod tests;

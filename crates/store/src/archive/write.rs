@@ -324,6 +324,184 @@ mod tests {
         out
     }
 
+    fn opened(dir: &Path) -> Directory {
+        Directory::open(dir, Uuid::default(), &|_| [0; 2]).unwrap()
+    }
+
+    fn until(below: u64, sequence: u64) -> Until {
+        let token = Token { sequence, token: 7 };
+        Until {
+            below,
+            wall: below,
+            token,
+            ..Until::default()
+        }
+    }
+
+    /// The numbers of the files that are there.
+    fn numbers(dir: &Path) -> Vec<u32> {
+        let there = Archive::find(dir).unwrap();
+        there.map_or_else(Vec::new, |there| {
+            there.files.iter().map(|file| file.number).collect()
+        })
+    }
+
+    #[test]
+    fn numbers_of_archives_and_tokens_differ() {
+        assert_ne!(random(), random());
+    }
+
+    #[test]
+    fn an_archive_goes_on_with_its_number_and_its_last_token() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut directory = opened(dir.path());
+        assert_eq!((directory.reached, directory.full_at), (None, None));
+        let number = directory.number;
+        directory.begin_commits(1, 50).unwrap();
+        drop(directory);
+        // It has no mark, so the pool need not know it.
+        let mut directory = opened(dir.path());
+        assert_eq!(
+            (directory.number, directory.token),
+            (number, Token::default())
+        );
+        for (time, wall, sequence) in [(10, 100, 1), (20, 300, 3), (30, 200, 2)] {
+            let mut state = directory.begin_state(None, (time, wall)).unwrap();
+            state.mark(&until(time, sequence)).unwrap();
+        }
+        let mut state = directory.begin_state(Some(30), (40, 400)).unwrap();
+        state.mark(&until(40, 4)).unwrap();
+        drop(directory);
+        assert_eq!(numbers(dir.path()), [1, 2, 3, 4, 5]);
+        let asked = std::cell::Cell::new(0);
+        let tokens = |number| {
+            asked.set(number);
+            [1, 7]
+        };
+        let mut directory = Directory::open(dir.path(), Uuid::default(), &tokens).unwrap();
+        assert_eq!((asked.get(), directory.number), (number, number));
+        assert_eq!(directory.token, until(0, 4).token);
+        // The last that was begun.
+        assert_eq!(directory.full_at, Some(300));
+        assert_eq!(directory.reached.unwrap().below, 40);
+        let file = directory.begin_commits(40, 500).unwrap();
+        assert!(file.path.ends_with("00000006.commits"), "{:?}", file.path);
+        drop(directory);
+        let path = dir.path();
+        let e = Directory::open(path, Uuid::default(), &|_| [1, 2]).unwrap_err();
+        assert!(matches!(e, ArchiveError::Parted { .. }), "{e}");
+        let e = Directory::open(path, [1; 16], &tokens).unwrap_err();
+        assert!(matches!(e, ArchiveError::OtherPool { .. }), "{e}");
+    }
+
+    #[test]
+    fn only_states_that_were_cut_off_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut directory = opened(dir.path());
+        directory.begin_commits(1, 1).unwrap();
+        let mut whole = directory.begin_state(None, (10, 1)).unwrap();
+        whole.mark(&until(10, 1)).unwrap();
+        directory.begin_state(None, (20, 1)).unwrap();
+        directory.begin_state(Some(10), (20, 1)).unwrap();
+        let mut torn = directory.begin_state(None, (30, 1)).unwrap();
+        torn.mark(&until(30, 2)).unwrap();
+        let mut bytes = std::fs::read(&torn.path).unwrap();
+        let at = bytes.len() - 30;
+        bytes[at] ^= 1;
+        std::fs::write(&torn.path, bytes).unwrap();
+        drop(directory);
+        assert_eq!(numbers(dir.path()), [1, 2, 3, 4, 5]);
+        Directory::open(dir.path(), Uuid::default(), &|_| [7; 2]).unwrap();
+        // Somebody may want to look at the damaged one.
+        assert_eq!(numbers(dir.path()), [1, 2, 5]);
+    }
+
+    #[test]
+    fn what_leads_to_the_oldest_moment_stays() {
+        let made = |oldest| {
+            let dir = tempfile::tempdir().unwrap();
+            let mut directory = opened(dir.path());
+            let mut sequence = 0;
+            let mut mark = |mut file: ArchiveWriter, below| {
+                sequence += 1;
+                file.mark(&until(below, sequence)).unwrap();
+            };
+            mark(directory.begin_state(None, (10, 100)).unwrap(), 10);
+            mark(directory.begin_commits(10, 100).unwrap(), 20);
+            mark(directory.begin_commits(20, 200).unwrap(), 40);
+            mark(directory.begin_state(None, (20, 200)).unwrap(), 20);
+            mark(directory.begin_state(Some(20), (30, 300)).unwrap(), 30);
+            // It is not complete, so it is none.
+            directory.begin_state(None, (40, 350)).unwrap();
+            mark(directory.begin_state(None, (40, 400)).unwrap(), 40);
+            mark(directory.begin_commits(15, 400).unwrap(), 18);
+            directory.forget_before(oldest).unwrap();
+            numbers(dir.path())
+        };
+        let all = [1, 2, 3, 4, 5, 6, 7, 8];
+        for oldest in [0, 99, 100, 199] {
+            assert_eq!(made(oldest), all, "{oldest}");
+        }
+        for oldest in [200, 360, 399] {
+            assert_eq!(made(oldest), [3, 4, 5, 6, 7, 8], "{oldest}");
+        }
+        assert_eq!(made(400), [7, 8]);
+    }
+
+    #[test]
+    fn a_file_is_written_when_much_is_gathered_and_with_a_mark() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut directory = opened(dir.path());
+        let mut file = directory.begin_commits(1, 1).unwrap();
+        let written = |file: &ArchiveWriter| std::fs::metadata(&file.path).unwrap().len();
+        let head = written(&file);
+        let mut known = 0;
+        assert!(head > 0);
+        assert_eq!(file.take_bytes(&mut known), head);
+        assert_eq!((file.take_bytes(&mut known), known), (0, head));
+        let few = a_change(1);
+        file.commits(&few, 2).unwrap();
+        assert_eq!(written(&file), head);
+        let many: Vec<u8> = few
+            .iter()
+            .cycle()
+            .take(few.len() * 1_100)
+            .copied()
+            .collect();
+        file.commits(&many, 3).unwrap();
+        let all = written(&file);
+        assert!(all > head + (few.len() + many.len()) as u64);
+        let keys = KeysBetween {
+            low: b"a",
+            high: None,
+        };
+        file.range(keys, (&few, 4)).unwrap();
+        assert_eq!((written(&file), file.entries), (all, 9));
+        assert_eq!(file.take_bytes(&mut known), all - head);
+        file.mark(&until(5, 1)).unwrap();
+        let marked = written(&file);
+        assert!(marked > all + few.len() as u64);
+        assert_eq!(file.take_bytes(&mut known), marked - all);
+        let there = Archive::open(dir.path()).unwrap();
+        assert_eq!(there.bytes(), marked);
+        assert!(there.files[0].damage.is_none() && there.files[0].below == 5);
+    }
+
+    #[test]
+    fn another_file_is_begun_when_one_is_full() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = opened(dir.path()).begin_commits(1, 1).unwrap();
+        for (bytes, is_full) in [
+            (0, false),
+            (FILE_BYTES - 1, false),
+            (FILE_BYTES, true),
+            (FILE_BYTES + 1, true),
+        ] {
+            file.bytes = bytes;
+            assert_eq!(file.is_full(), is_full, "{bytes}");
+        }
+    }
+
     /// Nobody removed the files that a full disk had ended, and each attempt made another one.
     #[test]
     fn what_is_behind_the_last_mark_gives_its_space_back() {

@@ -448,4 +448,165 @@ mod tests {
         }
         assert!(counts.all().is_empty());
     }
+
+    #[test]
+    fn a_count_is_of_keys_bytes_and_expiries() {
+        let seen = |len, expiry, apart| Seen { len, expiry, apart };
+        let of = |seen| {
+            let count = Count::of(10, weight(seen));
+            (count.keys, count.bytes, count.expiring)
+        };
+        assert_eq!(of(seen(0, 0, None)), (1, 10, 0));
+        assert_eq!(of(seen(7, 0, None)), (1, 17, 0));
+        assert_eq!(of(seen(7, 1, None)), (1, 17, 1));
+        // Its parts are counted by themselves, or not at all.
+        assert_eq!(of(seen(29, 0, Some(77))), (1, 10, 0));
+        assert_eq!(of(seen(29, 5, Some(77))), (1, 10, 1));
+    }
+
+    /// While keys come and go, shards that are read one after the other may add up to less than
+    /// nothing.
+    #[test]
+    fn a_sum_below_zero_is_reported_as_zero() {
+        let most = u64::MAX / 2;
+        for (sum, reported) in [(0, 0), (1, 1), (most, most), (most + 1, 0), (u64::MAX, 0)] {
+            let count = Count {
+                keys: sum,
+                bytes: sum,
+                expiring: sum,
+            };
+            let expected = Count {
+                keys: reported,
+                bytes: reported,
+                expiring: reported,
+            };
+            assert_eq!(count.or_zero(), expected, "{sum}");
+        }
+    }
+
+    #[test]
+    fn keyspaces_with_keys_are_listed_and_the_catalogue_is_not() {
+        let counts = counts();
+        let one = Count::of(3, 0);
+        let expiring = Count {
+            keys: 0,
+            bytes: 0,
+            expiring: 1,
+        };
+        for number in [CATALOGUE, 5, 63, 64, 7_000] {
+            counts.add(number, one);
+        }
+        counts.add(6, expiring);
+        // Looked at only.
+        assert_eq!(counts.of(8), Count::default());
+        assert_eq!(counts.of(8_000), Count::default());
+        let expected = [(5, one), (6, expiring), (63, one), (64, one), (7_000, one)];
+        assert_eq!(counts.all(), BTreeMap::from(expected));
+        assert_eq!(counts.of(CATALOGUE), one);
+    }
+
+    #[test]
+    fn threads_add_to_the_same_counts() {
+        let counts = counts();
+        std::thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(|| {
+                    for number in [3, 3_000] {
+                        counts.add(number, Count::of(2, 0));
+                    }
+                });
+            }
+        });
+        let expected = Count {
+            keys: 20,
+            bytes: 40,
+            expiring: 0,
+        };
+        assert_eq!(
+            counts.all().into_values().collect::<Vec<_>>(),
+            [expected; 2]
+        );
+    }
+
+    #[test]
+    fn a_weight_says_whether_the_value_has_expired() {
+        let wall = WallClock::new(|| 100);
+        let recorder = Recorder::new(None, wall.clone());
+        let counts = Counts::new::<bristlecone_pmem::media::Dram>(Arc::default(), recorder, wall);
+        for (expiry, kinds) in [(0, 0), (1, 5), (99, 5), (100, 5), (101, 1)] {
+            let bytes = super::super::value::encode(b"seven b", expiry);
+            let weight = counts.weigh(Glimpse {
+                bytes: &bytes,
+                len: bytes.len(),
+            });
+            assert_eq!(weight, 7 << KINDS | kinds, "{expiry}");
+        }
+    }
+
+    /// Old values of the keys of a keyspace that nobody reads are not kept, and no others go.
+    #[test]
+    fn only_forgotten_keyspaces_are_forgotten() {
+        let counts = counts();
+        let key = |number: u32| [&number.to_be_bytes()[..], b"key"].concat();
+        assert!(!counts.forgets(&key(5)));
+        counts.forget(5);
+        assert!(counts.forgets(&key(5)) && !counts.forgets(&key(6)));
+        assert!(!counts.forgets(b"ab"), "it is nobody's");
+        counts.forget(6);
+        counts.remember(5);
+        assert!(!counts.forgets(&key(5)) && counts.forgets(&key(6)));
+    }
+
+    /// A change of a long key is told with the whole of it, for as long as somebody changes it.
+    #[test]
+    fn long_keys_are_known_while_they_are_changed() {
+        let counts = counts();
+        let long = [(&b"the whole key"[..], &b"place"[..])];
+        let known = || {
+            let known = lock(&counts.long);
+            known.get(&b"place"[..]).cloned()
+        };
+        counts.naming(long.into_iter(), || assert_eq!(known(), None));
+        let _watch = (counts.feed).subscribe(1, b"", crate::feed::WatchLimits::default());
+        let with_short = [long[0], (b"short", b"short")].into_iter();
+        let done = counts.naming(with_short, || {
+            assert_eq!(known(), Some((b"the whole key".to_vec(), 1)));
+            assert_eq!(lock(&counts.long).len(), 1);
+            counts.naming(long.into_iter(), || assert_eq!(known().unwrap().1, 2));
+            assert_eq!(known().unwrap().1, 1);
+            7
+        });
+        assert_eq!(done, 7);
+        assert!(lock(&counts.long).is_empty());
+    }
+
+    #[test]
+    fn a_keyspace_is_dropped_by_the_change_of_its_copy_that_says_so() {
+        let counts = counts();
+        let guard = crossbeam_epoch::pin();
+        let change = |number: u32, is: Option<&[u8]>| {
+            counts.changed(Observed {
+                key: &[names::COPY.to_be_bytes(), number.to_be_bytes()].concat(),
+                stamp: 9,
+                was: None,
+                is: is.map(|bytes| Glimpse {
+                    bytes,
+                    len: bytes.len(),
+                }),
+            });
+        };
+        change(5, Some(b"nname"));
+        assert!(counts.dropped.is_empty());
+        *lock(&counts.dropping) = Some(5);
+        change(6, Some(b"nname"));
+        change(5, None);
+        assert!(counts.dropped.is_empty());
+        change(5, Some(b"d"));
+        assert_eq!(counts.dropped.since(5, &guard), Some(9));
+        assert_eq!(
+            (counts.dropped.since(6, &guard), *lock(&counts.dropping)),
+            (None, None)
+        );
+        assert!(counts.all().is_empty());
+    }
 }

@@ -132,15 +132,80 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "lz4")]
+    /// The codecs that this build has, with their numbers and what they make of a value.
+    #[expect(clippy::type_complexity, reason = "named once")]
+    fn codecs() -> Vec<(Compression, u8, fn(&[u8]) -> Option<Vec<u8>>)> {
+        vec![
+            #[cfg(feature = "lz4")]
+            (Compression::Lz4, LZ4, lz4::pack),
+            #[cfg(feature = "zstd")]
+            (Compression::Zstd, ZSTD, zstandard::pack),
+        ]
+    }
+
     #[test]
     fn a_length_that_is_not_that_of_the_value_is_damage() {
         let value = vec![7; 5000];
-        let (codec, packed) = pack(&value, Compression::Lz4).unwrap();
-        assert_eq!(unpack(codec, &packed, 5000).unwrap(), value);
-        assert!(unpack(codec, &packed, 4999).is_err());
-        assert!(unpack(codec, &packed, 5001).is_err());
-        assert!(unpack(codec, &packed[..packed.len() - 1], 5000).is_err());
+        for (with, ..) in codecs() {
+            let (codec, packed) = pack(&value, with).unwrap();
+            assert_eq!(unpack(codec, &packed, 5000).unwrap(), value);
+            assert!(unpack(codec, &packed, 4999).is_err());
+            let e = unpack(codec, &packed, 5001).unwrap_err();
+            assert!(e.0.ends_with("has 5000 bytes of 5001"), "{}", e.0);
+            assert!(unpack(codec, &packed[..packed.len() - 1], 5000).is_err());
+        }
+    }
+
+    #[test]
+    fn short_values_are_not_packed() {
+        for (with, codec, _) in codecs() {
+            for len in [0, 1, SHORTEST - 1] {
+                assert_eq!(pack(&vec![7; len], with), None, "{len}");
+            }
+            for len in [SHORTEST, SHORTEST + 1] {
+                let value = vec![7; len];
+                let (found, packed) = pack(&value, with).unwrap();
+                assert_eq!(found, codec);
+                assert_eq!(unpack(codec, &packed, len as u64).unwrap(), value);
+            }
+        }
+        assert_eq!(pack(&[7; 5000], Compression::None), None);
+    }
+
+    #[test]
+    fn the_longest_value_is_packed_and_no_longer_one() {
+        for (with, codec, _) in codecs() {
+            let longer = vec![0; LONGEST as usize + 1];
+            assert_eq!(pack(&longer, with), None);
+            let longest = &longer[1..];
+            let (_, packed) = pack(longest, with).unwrap();
+            assert!(unpack(codec, &packed, LONGEST).unwrap() == longest);
+        }
+    }
+
+    #[test]
+    fn a_value_is_packed_if_that_saves_an_eighth() {
+        let len = 800;
+        let mut state = 1_u64;
+        let noise: Vec<u8> = std::iter::repeat_with(|| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .take(len)
+        .collect();
+        for (with, codec, shortened) in codecs() {
+            let mut lengths = Vec::new();
+            for same in 0..len {
+                let value = [&noise[..len - same], &vec![7; same]].concat();
+                let short = shortened(&value);
+                let saves = short.filter(|short| short.len() <= 700);
+                lengths.extend(saves.as_ref().map(Vec::len));
+                assert_eq!(pack(&value, with), saves.map(|short| (codec, short)));
+            }
+            assert!(lengths.contains(&700) && lengths.len() < len, "{with:?}");
+        }
     }
 
     #[cfg(not(feature = "zstd"))]

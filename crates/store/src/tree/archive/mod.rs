@@ -647,3 +647,6 @@ pub(super) fn spawn<M: Media>(core: &Arc<Core<M>>) -> std::io::Result<Option<Joi
         })?;
     Ok(Some(thread))
 }
+
+#[cfg(test)]
+mod tests;

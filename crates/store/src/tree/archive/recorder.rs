@@ -153,3 +153,143 @@ impl Recorder {
         self.queued.load(Ordering::Relaxed) as u64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bristlecone_index::clustered::Glimpse;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+
+    /// A recorder that takes changes, of so many bytes at most, and its clock.
+    fn recorder(queue_bytes: usize) -> (Recorder, Arc<AtomicU64>) {
+        let now = Arc::new(AtomicU64::new(100));
+        let hands = Arc::clone(&now);
+        let wall = WallClock::new(move || hands.load(Ordering::Relaxed));
+        let options = ArchiveOptions {
+            queue_bytes,
+            ..ArchiveOptions::new("archive")
+        };
+        (Recorder::new(Some(&options), wall), now)
+    }
+
+    fn note(recorder: &Recorder, key: &[u8], stamp: u64, value: Option<&[u8]>) {
+        recorder.note(&Observed {
+            key,
+            stamp,
+            was: None,
+            is: value.map(|bytes| Glimpse {
+                bytes,
+                len: bytes.len(),
+            }),
+        });
+    }
+
+    /// Stamps, times, keys and values.
+    type Changes = Vec<(u64, u64, Vec<u8>, Option<Vec<u8>>)>;
+
+    /// What is drained, and of how many commits.
+    fn drained(recorder: &Recorder, stamps: (u64, u64)) -> (Changes, u64) {
+        let mut out = b"before".to_vec();
+        let commits = recorder.drain(stamps, &mut out);
+        let mut rest = out.strip_prefix(b"before").unwrap();
+        let mut changes = Vec::new();
+        while let Some(change) = Change::decode(&mut rest) {
+            let value = change.value.map(<[u8]>::to_vec);
+            changes.push((change.stamp, change.wall, change.key.to_vec(), value));
+        }
+        assert!(rest.is_empty());
+        (changes, commits)
+    }
+
+    #[test]
+    fn changes_are_given_by_stamp_and_those_of_a_commit_with_one_time() {
+        let (recorder, now) = recorder(1 << 20);
+        note(&recorder, b"c", 7, Some(b"3"));
+        note(&recorder, b"a", 5, Some(b"1"));
+        now.store(200, Ordering::Relaxed);
+        note(&recorder, b"b", 5, None);
+        note(&recorder, b"d", 9, Some(b"4"));
+        note(&recorder, b"e", 10, Some(b"5"));
+        let queued = recorder.queued();
+        let expected = vec![
+            (5, 100, b"a".to_vec(), Some(b"1".to_vec())),
+            (5, 100, b"b".to_vec(), None),
+            (7, 100, b"c".to_vec(), Some(b"3".to_vec())),
+        ];
+        assert_eq!(drained(&recorder, (5, 9)), (expected, 2));
+        // Whoever has them says when they need no memory any more.
+        assert_eq!(recorder.queued(), queued);
+        assert_eq!(drained(&recorder, (5, 9)), (Vec::new(), 0));
+        let last = vec![(10, 200, b"e".to_vec(), Some(b"5".to_vec()))];
+        // That of 9 comes too late, and is forgotten.
+        assert_eq!(drained(&recorder, (10, 11)), (last, 1));
+        let one = 24 + 1 + 1;
+        assert_eq!(recorder.queued(), queued - one);
+        recorder.release(4 * 26 - 1);
+        assert_eq!(recorder.queued(), 0);
+        recorder.release(1);
+        assert_eq!(recorder.queued(), 0);
+        assert!(!recorder.has_lost());
+    }
+
+    #[test]
+    fn the_ledger_is_not_taken() {
+        let (recorder, _) = recorder(1 << 20);
+        note(&recorder, &LEDGER, 5, Some(b"counts"));
+        assert_eq!((recorder.queued(), recorder.has_lost()), (0, false));
+        assert_eq!(drained(&recorder, (0, u64::MAX)).1, 0);
+    }
+
+    #[test]
+    fn nothing_is_taken_before_somebody_wants_it() {
+        let recorder = Recorder::new(None, WallClock::default());
+        note(&recorder, b"key", 5, Some(b"value"));
+        assert_eq!(recorder.queued(), 0);
+        recorder.begin();
+        note(&recorder, b"key", 6, Some(b"value"));
+        assert_eq!(recorder.queued(), 24 + 3 + 5);
+        assert_eq!(drained(&recorder, (0, u64::MAX)).1, 1);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_lost_and_another_beginning_takes_all() {
+        for (queue_bytes, most) in [(0, 64 << 10), (100_000, 100_000)] {
+            let (recorder, _) = recorder(queue_bytes);
+            let value = vec![7; most - 24 - 3];
+            note(&recorder, b"key", 5, Some(&value));
+            assert_eq!(
+                (recorder.queued(), recorder.has_lost()),
+                (most as u64, false)
+            );
+            note(&recorder, b"key", 6, None);
+            assert!(recorder.has_lost());
+            let queued = recorder.queued();
+            note(&recorder, b"key", 7, None);
+            assert_eq!(recorder.queued(), queued, "nobody needs it");
+            recorder.begin();
+            assert_eq!((recorder.queued(), recorder.has_lost()), (0, false));
+            assert_eq!(drained(&recorder, (0, u64::MAX)).1, 0);
+            note(&recorder, b"key", 8, None);
+            assert_eq!(drained(&recorder, (0, u64::MAX)).1, 1);
+        }
+        let (recorder, _) = recorder(usize::MAX);
+        assert_eq!(recorder.most, 512 << 20);
+    }
+
+    /// Of a long value the tree shows the beginning only.
+    #[test]
+    fn a_value_that_is_not_seen_whole_is_lost() {
+        let (recorder, _) = recorder(1 << 20);
+        recorder.note(&Observed {
+            key: b"key",
+            stamp: 5,
+            was: None,
+            is: Some(Glimpse {
+                bytes: b"begin",
+                len: 6,
+            }),
+        });
+        assert!(recorder.has_lost());
+    }
+}
