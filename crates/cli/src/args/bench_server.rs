@@ -23,7 +23,7 @@ other, in rounds; shown are medians. With two processors or more, servers have h
 shares of time that the server's process and the clients were at work tell which was the bottleneck. \
 Where the clients were and the server was not, there is no ratio: a faster client would change it.
 
-Example:
+Examples:
   bristlecone bench server --against redis --path /dev/shm --clients 1,32
   bristlecone bench server --against memcached --path /dev/shm --mix gets,sets")]
 pub struct BenchServer {
