@@ -85,6 +85,8 @@ fn writes_are_refused(store: &Store<Auto>, mine: &Keyspace, theirs: &Keyspace) {
     let mut batch = Batch::new();
     batch.put(mine, b"other", b"lost");
     batch.delete(theirs, b"key");
+    refuses_write(store.write(batch.clone()));
+    batch.put(mine, b"another", b"lost");
     refuses_write(store.write(batch));
 
     let mut transaction = store.begin(TransactionOptions::serializable());

@@ -2,10 +2,12 @@
 
 mod archive;
 mod backup;
+mod backup_frames;
 mod batches;
 mod closing;
 mod clustered;
 mod common;
+mod compression;
 mod corruptions;
 mod cost;
 mod deferring;
@@ -21,6 +23,7 @@ mod handles;
 mod histories;
 mod isolation;
 mod journal;
+mod own_changes;
 mod pages;
 mod renaming;
 mod salvage;
@@ -28,6 +31,7 @@ mod salvage_tree;
 mod scrubbing;
 mod shrinking;
 mod single;
+mod statistics;
 mod streams;
 mod transactions;
 mod watching;

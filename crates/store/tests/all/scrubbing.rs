@@ -85,6 +85,58 @@ fn damage_of_an_open_store_is_found_and_is_gone_when_it_is_mended() {
 }
 
 #[test]
+fn all_damage_is_listed_and_reported() {
+    let dir = directory();
+    let path = dir.path().join("pool");
+    let options = StoreOptions::default().without_thread();
+    drop(filled(&path, &options));
+    let open = || {
+        let pool = Pool::<Auto>::open(&path, &PoolOptions::default()).unwrap();
+        Store::open(&pool, "s", &options).unwrap()
+    };
+    for n in [501, 700] {
+        invert(&path, n);
+    }
+    let store = open();
+    let found = store.find_damage();
+    assert_eq!(found.len(), 2, "{found:?}");
+    // The page that has the short one, and the long one itself.
+    let keys = found.iter().map(|damaged| damaged.key().unwrap().1);
+    assert!(keys.max().unwrap() == 700_u32.to_be_bytes());
+    let e = store.check().unwrap_err().to_string();
+    assert!(e.contains("2 damaged records"), "{e}");
+    for damaged in found {
+        assert!(e.contains(&damaged.to_string()), "{e}: {damaged}");
+    }
+    drop(store);
+    for n in [501, 700] {
+        invert(&path, n);
+    }
+    let store = open();
+    assert!(store.find_damage().is_empty());
+    store.check().unwrap();
+}
+
+#[test]
+fn what_was_scrubbed_adds_up() {
+    let dir = directory();
+    let path = dir.path().join("pool");
+    let store = filled(&path, &StoreOptions::default().without_thread());
+    assert_eq!(store.scrub_stats().rounds, 0);
+    store.scrub().unwrap();
+    let once = store.scrub_stats();
+    assert_eq!((once.rounds, once.values, once.damaged), (1, 100, 0));
+    assert!(once.bytes > 100 * 3_000 + 900 * 40, "{once:?}");
+    assert_eq!(once.round_bytes, once.bytes);
+    store.scrub().unwrap();
+    let twice = store.scrub_stats();
+    assert_eq!((twice.rounds, twice.values), (2, 200));
+    assert_eq!((twice.pages, twice.bytes), (2 * once.pages, 2 * once.bytes));
+    assert_eq!(twice.round_bytes, once.bytes);
+    assert_eq!(store.stats().scrub, twice);
+}
+
+#[test]
 fn a_thread_scrubs_by_itself() {
     let dir = directory();
     let path = dir.path().join("pool");

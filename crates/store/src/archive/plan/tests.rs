@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::archive::UnreadableFile;
-use crate::archive::format::{Token, Until as End};
+use crate::archive::format::{Change, Token, Until as End, Uuid};
+use crate::archive::write::{ArchiveWriter, Directory};
+use std::path::Path;
 
 /// Its length in bytes says which one it is.
 fn file(number: u32, kind: FileKind, (from, below): (u64, u64), begun: u64) -> ArchiveFile {
@@ -147,6 +149,12 @@ fn a_time_is_looked_for_in_two_later_files() {
     assert_eq!(steps(9_000), 5);
     let why = "no full state is complete and early enough";
     assert_refused(&there, Until::Time(99), why, None);
+    // Also if the clock went back a little while they were written.
+    let mut files = in_order();
+    for file in &mut files[1..4] {
+        file.until = 100;
+    }
+    assert_eq!(planned(&archive(files), Until::Time(100)).1, 40);
 }
 
 #[test]
@@ -359,4 +367,101 @@ fn an_archive_goes_on_from_its_last_mark() {
         commits(3, (20, 30), (200, 300)),
     ];
     assert_eq!(reached(files), Some((3, 30)));
+}
+
+/// An archive with a full state of time 10, and a file of commits up to 20.
+fn written(dir: &Path) -> (Directory, ArchiveWriter) {
+    let mut directory = Directory::open(dir, Uuid::default(), &|_| [0; 2]).unwrap();
+    let mut state = directory.begin_state(None, (10, 100)).unwrap();
+    state.mark(&end(10)).unwrap();
+    let mut commits = directory.begin_commits(10, 100).unwrap();
+    add(&mut commits, &[10, 14], 15);
+    add(&mut commits, &[19], 20);
+    (directory, commits)
+}
+
+fn end(below: u64) -> End {
+    let token = Token {
+        sequence: below,
+        token: 1,
+    };
+    End {
+        below,
+        wall: 100 + below,
+        token,
+        ..End::default()
+    }
+}
+
+/// Adds commits with these stamps, and a mark.
+fn add(file: &mut ArchiveWriter, stamps: &[u64], below: u64) {
+    let mut changes = Vec::new();
+    for stamp in stamps {
+        let change = Change {
+            stamp: *stamp,
+            wall: 1,
+            key: b"key",
+            value: Some(b"value"),
+        };
+        change.encode(&mut changes);
+    }
+    file.commits(&changes, stamps.len() as u64).unwrap();
+    file.mark(&end(below)).unwrap();
+}
+
+/// What is read before a plan is trusted, with how much it is, and up to where it leads.
+fn verified(archive: &mut Archive) -> Result<(Vec<(u64, u64)>, u64), ArchiveError> {
+    let mut told = Vec::new();
+    let plan = archive.verified_plan(Until::End, &mut |read, of| told.push((read, of)))?;
+    Ok((told, plan.below))
+}
+
+#[test]
+fn each_file_of_a_plan_is_read_before_it_is_trusted() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(written(dir.path()));
+    let mut archive = Archive::open(dir.path()).unwrap();
+    let all = archive.bytes();
+    let (told, below) = verified(&mut archive).unwrap();
+    assert_eq!(below, 20);
+    assert!(told.is_sorted() && told.iter().all(|(_, of)| *of == 2 * all));
+    assert_eq!(told.last(), Some(&(all, 2 * all)));
+    // Once is enough.
+    assert_eq!(verified(&mut archive).unwrap().1, 20);
+}
+
+#[test]
+fn a_plan_is_made_anew_without_what_turns_out_to_be_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut directory, commits) = written(dir.path());
+    drop(commits);
+    let path = dir.path().join("00000002.commits");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[100] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let mut archive = Archive::open(dir.path()).unwrap();
+    assert_eq!(archive.plan(Until::End).unwrap().below, 20);
+    let e = verified(&mut archive).unwrap_err();
+    let ArchiveError::Unreachable { what, reached } = e else {
+        panic!("{e}");
+    };
+    assert!(what.contains("00000002.commits is damaged"), "{what}");
+    assert_eq!(reached, Some(9));
+    // Another file has them, up to an earlier commit.
+    let mut commits = directory.begin_commits(10, 200).unwrap();
+    add(&mut commits, &[10, 14], 18);
+    let mut archive = Archive::open(dir.path()).unwrap();
+    assert_eq!(archive.plan(Until::End).unwrap().below, 20);
+    let (told, below) = verified(&mut archive).unwrap();
+    assert_eq!(below, 18);
+    assert!(told.iter().all(|(read, of)| read <= of));
+}
+
+#[test]
+fn what_is_written_meanwhile_is_in_the_plan() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_directory, mut commits) = written(dir.path());
+    let mut archive = Archive::open(dir.path()).unwrap();
+    add(&mut commits, &[25], 30);
+    assert_eq!(verified(&mut archive).unwrap().1, 30);
 }

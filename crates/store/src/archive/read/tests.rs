@@ -77,9 +77,14 @@ fn end(below: u64) -> Until {
     }
 }
 
+/// An empty directory, in memory where there is one.
+fn empty() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
+}
+
 /// A directory with these files of commits, by their numbers.
 fn directory(files: &[(u32, &[u8])]) -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = empty();
     for (number, bytes) in files {
         std::fs::write(dir.path().join(format!("{number:08}.commits")), bytes).unwrap();
     }
@@ -117,7 +122,7 @@ fn unreadable(bytes: &[u8]) -> (String, bool) {
 
 #[test]
 fn only_files_with_the_names_of_an_archives_files_are_its() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = empty();
     let made = Made::new(&head(true, 0)).0;
     for name in [
         "lock",
@@ -146,7 +151,7 @@ fn only_files_with_the_names_of_an_archives_files_are_its() {
 
 #[test]
 fn a_directory_in_the_place_of_a_file_is_an_error() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = empty();
     let path = dir.path().join("00000001.commits");
     std::fs::create_dir(&path).unwrap();
     let e = Archive::open(dir.path()).unwrap_err();
