@@ -151,7 +151,7 @@ fn a_figure_is_the_same_in_two_processes() {
 
 /// 28 of the claims that do not hold were missing from the list of such claims and their reasons.
 #[test]
-#[ignore = "five minutes on two cores in a release build; .ci/run has the command"]
+#[ignore = "makes every figure; CI_FULL runs it"]
 fn the_documentation_lists_exactly_the_claims_that_do_not_hold() {
     let dir = tempfile::tempdir().unwrap();
     let mut listed = listed();
