@@ -96,31 +96,40 @@ fn reason(mutant: &Mutant) -> String {
     before.iter().rev().find_map(reason).unwrap()
 }
 
-/// All syncs and header writes. Those that no cut needs:
+/// The syncs and header writes that no cut needs, by their reasons in the code:
 /// - a longer journal's length: frames in it are synced with it, and the header's count may be
 ///   ahead of it; so a lack of space shows early;
 /// - each of the two headers that have the count: one is enough, unless the other is damaged while
 ///   frames are in the new segments and no checkpoint has been made since;
 /// - the last header of a session: what it leaves out has been checkpointed.
+///
+/// To try these takes an hour, in which every cut of every recording is right.
+const NOT_NEEDED: [&str; 3] = [
+    "the file's length and space, before a frame is put there.",
+    "the count, before a frame is put in the new segments: recovery looks no further.",
+    "the new length, before what is beyond it is cut off. The other slot keeps the",
+];
+
 #[test]
-#[ignore = "takes an hour; CI_FULL runs it"]
+#[ignore = "takes minutes; CI_FULL runs it"]
 fn every_sync_that_is_left_out_is_found() {
     let all = subjects();
     let recordings: Vec<_> = (all.iter().zip([0..24, 0..24]))
         .map(|(subject, seeds)| recorded(&**subject, seeds))
         .collect();
     let every: BTreeSet<Mutant> = recordings.iter().flat_map(|of| mutants(of)).collect();
-    let missed = every.iter().filter(|mutant| {
+    let (spare, needed): (Vec<_>, Vec<_>) = every
+        .iter()
+        .map(|mutant| (mutant, reason(mutant)))
+        .partition(|(_, reason)| NOT_NEEDED.contains(&&reason[..]));
+    let missed = needed.iter().filter(|(mutant, _)| {
         let mut tries = all.iter().zip(&recordings);
         !tries.any(|(subject, of)| killed(&**subject, of, mutant, &options(12, 0)).is_some())
     });
-    let missed: BTreeSet<String> = missed.map(reason).collect();
-    let known = [
-        "the file's length and space, before a frame is put there.",
-        "the count, before a frame is put in the new segments: recovery looks no further.",
-        "the new length, before what is beyond it is cut off. The other slot keeps the",
-    ];
-    let unknown = missed.iter().filter(|reason| !known.contains(&&reason[..]));
-    assert_eq!(unknown.collect::<Vec<_>>(), Vec::<&String>::new());
-    assert!(every.len() > 15, "{every:?}");
+    let missed: BTreeSet<&String> = missed.map(|(_, reason)| reason).collect();
+    assert_eq!(missed, BTreeSet::new());
+    assert!(needed.len() > 12, "{needed:?}");
+    // A reason that the code no longer gives would let a sync go untested that it gives for.
+    let listed: BTreeSet<&String> = spare.iter().map(|(_, reason)| reason).collect();
+    assert_eq!(listed.len(), NOT_NEEDED.len(), "{listed:?}");
 }
