@@ -43,6 +43,8 @@ pub fn run(args: &[String]) -> Outcome {
             .env("RUSTFLAGS", "-Zsanitizer=address")
             // Inner nodes live as long as the process that recovered them may need them.
             .env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1")
+            // A scenario takes many times as long.
+            .env("BRISTLECONE_PATIENCE_SECONDS", "1800")
             .env("CARGO_TARGET_DIR", tools::target_dir()?.join("asan"))
             .args(["test", "--target", TARGET])
             .args(selected),

@@ -8,7 +8,7 @@ use crate::tools::metadata;
 use serde_json::Value;
 
 /// Each crate with the crates of the project that it may use.
-const LAYERS: [(&str, &[&str]); 17] = [
+const LAYERS: [(&str, &[&str]); 18] = [
     ("bristlecone-pmem", &[]),
     ("bristlecone-index", &["bristlecone-pmem"]),
     (
@@ -29,6 +29,14 @@ const LAYERS: [(&str, &[&str]); 17] = [
     (
         "bristlecone-designs",
         &["bristlecone-index", "bristlecone-pmem"],
+    ),
+    (
+        "bristlecone-pibench",
+        &[
+            "bristlecone-designs",
+            "bristlecone-index",
+            "bristlecone-pmem",
+        ],
     ),
     (
         "bristlecone-rocksdb",

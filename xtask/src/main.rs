@@ -12,6 +12,7 @@
 //! | `monitoring` | the status page in a browser; alerts and dashboard in a Prometheus |
 //! | `package` | the Debian package: makes it, installs it, serves with it, removes it |
 //! | `container` | the container image: builds it, serves with it in a container |
+//! | `pibench` | every design as a library for PiBench: builds it, and drives it as PiBench does |
 //! | `rocksdb` | RocksDB with memtables in a pool: builds, tests, kills, and Debian's `db_bench` |
 //! | `memcached-suite` | memcached's own tests against a server, with the reason for each that is left out |
 //! | `asan` | hostile-file tests under AddressSanitizer |
@@ -20,7 +21,7 @@
 //! | `miri` | unit tests under Miri, which finds undefined behaviour |
 //!
 //! A chore that needs a tool says which Debian package has it; `arm`, `container`, `dax`, `resets`,
-//! `monitoring` and `rocksdb` install what is missing where apt is there and the user may.
+//! `monitoring`, `pibench` and `rocksdb` install what is missing where apt is there and the user may.
 
 mod arm;
 mod asan;
@@ -36,6 +37,7 @@ mod monitoring;
 #[cfg(feature = "mutants")]
 mod mutants;
 mod package;
+mod pibench;
 #[cfg(feature = "public-api")]
 mod public_api;
 mod readme;
@@ -127,6 +129,8 @@ enum Chore {
     Package,
     /// Builds the container image with podman, and serves a database with it.
     Container,
+    /// Builds a library of every design that PiBench loads, and drives it.
+    Pibench(pibench::Options),
     /// Builds the integration with RocksDB and runs its tests.
     Rocksdb(rocksdb::Options),
     /// Runs memcached's own tests, of Debian's source package, against `bristlecone serve
@@ -197,6 +201,7 @@ fn main() -> ExitCode {
         Chore::Monitoring => monitoring::run(),
         Chore::Package => package::run(),
         Chore::Container => container::run(),
+        Chore::Pibench(options) => pibench::run(&options),
         Chore::Rocksdb(options) => rocksdb::run(&options),
         Chore::MemcachedSuite { programs, tests } => {
             memcached_suite::run(programs.as_deref(), &tests)

@@ -145,12 +145,17 @@ pub trait Recorded: Pooled {
     fn recorded() -> Box<dyn Maker<Self::Key, Self::Value, recorder::Recorder>>;
 }
 
-/// Time after which a scenario counts as hung.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Returns the time after which a scenario counts as hung: 300 s, or
+/// `BRISTLECONE_PATIENCE_SECONDS`, for sanitizers and busy machines.
+fn patience() -> Duration {
+    let seconds = std::env::var("BRISTLECONE_PATIENCE_SECONDS");
+    Duration::from_secs(seconds.map_or(300, |seconds| seconds.parse().unwrap()))
+}
 
-/// Runs `scenario`, after `choose`, in a thread. A scenario that takes longer than [`PATIENCE`]
+/// Runs `scenario`, after `choose`, in a thread. A scenario that takes longer than [`patience`]
 /// fails, so that it does not block the run.
 pub fn within_patience(choose: fn(), scenario: fn()) {
+    let patience = patience();
     let (done, finished) = mpsc::channel();
     let worker = thread::spawn(move || {
         // Dropped, and so disconnected, when the scenario ends or panics.
@@ -158,8 +163,8 @@ pub fn within_patience(choose: fn(), scenario: fn()) {
         choose();
         scenario();
     });
-    if finished.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
-        panic!("the scenario hung: no end after {PATIENCE:?}");
+    if finished.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
+        panic!("the scenario hung: no end after {patience:?}");
     }
     if let Err(panic) = worker.join() {
         std::panic::resume_unwind(panic);
