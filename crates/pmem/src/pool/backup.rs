@@ -160,7 +160,6 @@ impl<M: Media> Pool<M> {
 
 /// Gives the copy a superblock of its own: another UUID, complete without a journal.
 fn stamp(mut superblock: Superblock, file: &File) -> io::Result<u64> {
-    superblock.generation += 1;
     superblock.uuid = Uuid::new_v4();
     superblock.clean = true;
     file.set_len(superblock.size)?;

@@ -431,7 +431,7 @@ impl<M: Media> Pool<M> {
             }
             ChunkUse::Run { chunks, .. } => {
                 let stop = u64::from(chunk) + u64::from(chunks);
-                let region_end = (u64::from(chunk) + 1).next_multiple_of(REGION_CHUNKS);
+                let region_end = u64::from(chunk).next_multiple_of(REGION_CHUNKS);
                 if stop > u64::from(end) || stop > region_end {
                     return Err("a run that leaves its region");
                 }

@@ -301,7 +301,7 @@ fn find_run(free: &BTreeSet<u32>, chunks: u32) -> Option<u32> {
     }
     let (mut first, mut len) = (0, 0);
     for &chunk in free {
-        if len > 0 && chunk == first + len {
+        if chunk == first + len {
             len += 1;
         } else {
             (first, len) = (chunk, 1);

@@ -109,6 +109,9 @@ fn what_the_file_has_goes_and_comes_back() {
 
     // A page with a later store stays, captured or committed.
     put(&pm, 7 * PAGE, 70);
+    let below = 5 * PAGE..7 * PAGE;
+    let evicted = pm.evict(&[below], &|_| true).unwrap();
+    assert_eq!((evicted.bytes, evicted.dirty), (2 * PAGE, 0));
     let evicted = pm.evict(all, &|_| true).unwrap();
     assert_eq!((evicted.bytes, evicted.dirty), ((PAGES - 1) * PAGE, PAGE));
     put(&pm, 9 * PAGE, 90);

@@ -88,10 +88,13 @@ fn files_that_are_too_short_say_what_they_are() {
     for bytes in [2 * CHUNK - 4096, 8192, 8] {
         file.set_len(bytes).unwrap();
         let error = open(&path).unwrap_err();
-        assert!(
-            matches!(error, OpenError::Truncated { found, .. } if found == bytes),
-            "{error:?}"
-        );
+        let OpenError::Truncated {
+            expected, found, ..
+        } = error
+        else {
+            panic!("{error:?}");
+        };
+        assert_eq!((expected, found), (2 * CHUNK, bytes));
     }
     let found = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
@@ -302,11 +305,10 @@ fn a_pool_that_was_cut_short_is_salvaged_as_far_as_it_goes() {
         file.set_len(cut).unwrap();
         let pool = Pool::<Noting>::salvage(&path).unwrap();
         assert_eq!(pool.size(), cut / CHUNK * CHUNK);
-        assert!(
-            pool.problems()[0].contains("truncated"),
-            "{:?}",
-            pool.problems()
-        );
+        let [problem] = pool.problems() else {
+            panic!("{:?}", pool.problems());
+        };
+        assert!(problem.contains("truncated"), "{problem}");
         assert!(pool.is_salvaged());
     }
     file.set_len(INITIAL).unwrap();

@@ -2,6 +2,7 @@
 //! wrong, and writes nothing.
 
 use bristlecone_pmem::cell::PWord;
+use bristlecone_pmem::heap::CLASSES;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::media::journal::journal_path;
 use bristlecone_pmem::pool::layout::{CHUNK, CHUNK_TABLE, ChunkUse, REGION, ROOT_TABLE};
@@ -225,7 +226,7 @@ fn a_chunk_word_may_be_another_that_passes_its_check() {
             chunk,
             ChunkUse::Blocks {
                 owner: 0,
-                class: 30,
+                class: CLASSES.len() as u8,
             },
             "an unknown size class",
         ),

@@ -324,6 +324,37 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_discarded_is_in_no_chunk() {
+        let stage = Stage::new(4096);
+        // One chunk is full, and the other is not.
+        for line in [3, 9] {
+            let mut active = lock(&stage.active);
+            if line == 9 {
+                let full = active.roll();
+                active.full.push(full);
+            }
+            let open = &mut active.open;
+            let at = open.bytes.len();
+            let (lines, since) = (1, 0);
+            open.long.push(Long { at, lines, since });
+            open.bytes.extend(run_word(line, lines).to_le_bytes());
+            open.bytes.extend([7; LINE]);
+        }
+        let lines = || {
+            let mut lines = Vec::new();
+            stage.captured_lines(&mut |line, count| lines.push((line, count)));
+            lines
+        };
+        assert_eq!(lines(), [(3, 1), (9, 1)]);
+        stage.discard();
+        assert!(lines().is_empty());
+        let mut chunks = Vec::new();
+        stage.take(&mut chunks);
+        assert!(chunks.is_empty(), "{chunks:?}");
+        assert!(lock(&stage.active).open.long.is_empty());
+    }
+
+    #[test]
     fn runs_merge_where_they_touch() {
         let run = |first, end| Lines {
             fresh: false,

@@ -87,16 +87,7 @@ pub trait Storage: Send + Sync + Debug {
     /// # Errors
     /// The operating system's error; any part may have been written then.
     fn write_all(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut done = 0;
-        while done < bytes.len() {
-            match self.write_at(offset + done as u64, &bytes[done..]) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => done += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
+        whole(offset, bytes, |at, rest| self.write_at(at, rest))
     }
 
     /// Reads until `into` is full or the file ends. Returns the bytes read.
@@ -137,6 +128,25 @@ impl dyn Storage + '_ {
     }
 }
 
+/// Writes all of `bytes` from `offset` on with `write`, which may take only the first part of what
+/// it is given.
+fn whole(
+    offset: u64,
+    bytes: &[u8],
+    mut write: impl FnMut(u64, &[u8]) -> io::Result<usize>,
+) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match write(offset + done as u64, &bytes[done..]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
 /// Returns the commit error for a failed write: a lack of space may end, and anything else is
 /// fatal.
 pub(super) fn write_error(doing: &'static str, source: io::Error) -> CommitError {
@@ -149,6 +159,14 @@ pub(super) fn write_error(doing: &'static str, source: io::Error) -> CommitError
 fn is_full(e: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, StorageFull};
     matches!(e.kind(), StorageFull | QuotaExceeded)
+}
+
+/// Whether the kernel or the file system has no write of that kind.
+fn is_no_such_write(e: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(e),
+        Some(Errno::OPNOTSUPP | Errno::NOSYS)
+    )
 }
 
 /// Maximum length of a direct write. Longer writes go through the page cache.
@@ -304,25 +322,19 @@ impl Storage for FileStorage {
         {
             return Ok(());
         }
-        let mut done = 0;
-        // ORDERING: Relaxed; a hint that never goes back.
-        while done < bytes.len() && !self.plain_sync.load(Ordering::Relaxed) {
-            let rest = [IoSlice::new(&bytes[done..])];
-            match rustix::io::pwritev2(fd, &rest, offset + done as u64, ReadWriteFlags::DSYNC) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => done += n,
-                Err(Errno::INTR) => {}
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                    self.plain_sync.store(true, Ordering::Relaxed);
-                }
-                Err(e) => return Err(e.into()),
+        // ORDERING (both): Relaxed; a hint that never goes back.
+        if !self.plain_sync.load(Ordering::Relaxed) {
+            let written = whole(offset, bytes, |at, rest| {
+                let rest = [IoSlice::new(rest)];
+                Ok(rustix::io::pwritev2(fd, &rest, at, ReadWriteFlags::DSYNC)?)
+            });
+            match written {
+                Err(e) if is_no_such_write(&e) => self.plain_sync.store(true, Ordering::Relaxed),
+                written => return written,
             }
         }
-        if done < bytes.len() {
-            self.write_all(offset + done as u64, &bytes[done..])?;
-            self.sync_at(site)?;
-        }
-        Ok(())
+        self.write_all(offset, bytes)?;
+        self.sync_at(site)
     }
 
     fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
@@ -553,6 +565,29 @@ mod tests {
                 ..
             }
         ));
+    }
+
+    /// An error of a write that is synced at once is no reason to write in another way, which might
+    /// hide it.
+    #[test]
+    fn only_a_write_that_there_is_not_is_made_in_another_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "text").unwrap();
+        let file = FileStorage::at(&path, true).unwrap();
+        let refused = (&file as &dyn Storage).write_durable(0, &[1; 500]);
+        let refused = refused.unwrap_err().raw_os_error();
+        assert_eq!(refused, Some(Errno::BADF.raw_os_error()));
+        // ORDERING: Relaxed; this thread would have set it.
+        assert!(!file.plain_sync.load(Ordering::Relaxed));
+        for (error, is) in [
+            (Errno::OPNOTSUPP, true),
+            (Errno::NOSYS, true),
+            (Errno::IO, false),
+        ] {
+            assert_eq!(is_no_such_write(&error.into()), is, "{error}");
+        }
+        assert!(!is_no_such_write(&io::ErrorKind::Unsupported.into()));
     }
 
     /// Whatever it is asked to write is durable then, without the page cache.

@@ -218,6 +218,25 @@ mod tests {
         assert_eq!(chosen, [3, 20]);
     }
 
+    /// Also where one below them is not live any more, and goes back once nobody reads it.
+    #[test]
+    fn runs_stay_where_there_is_room_for_all() {
+        let run = |first, live| Held {
+            first,
+            chunks: 4,
+            class: RUN,
+            live,
+            blocks: 1,
+        };
+        let all = [run(1, 0), run(5, 1), run(9, 1)];
+        let room = |chunks: u32| {
+            assert_eq!(chunks, 3 * 4);
+            13
+        };
+        assert_eq!(choose(&all, room), []);
+        assert_eq!(choose(&all, |_| 12), [9]);
+    }
+
     /// Chunks 1 to 3, cut into two blocks each, of which so many are live.
     fn blocks(live: [u64; 3]) -> (Blocks, Guard) {
         let (blocks, guard) = (Blocks::new(0, 64, Arc::default()), epoch::pin());
@@ -275,6 +294,42 @@ mod tests {
         assert_eq!(closed(&blocks), [true, false, false]);
         assert_eq!(blocks.take_empty(), [(1, 1)]);
         assert_eq!(alloc(&blocks, &guard), None);
+    }
+
+    #[test]
+    fn other_chunks_stay_in_use_when_one_is_closed() {
+        let (blocks, guard) = blocks([1, 1, 2]);
+        blocks.close(&[2]);
+        assert_eq!(alloc(&blocks, &guard), Some(CHUNK + HALF));
+        assert_eq!(closed(&blocks), [false, true, false]);
+    }
+
+    /// A chunk whose blocks have all come back is kept for the next ones, if it is the only one.
+    #[test]
+    fn chunks_without_a_taken_block_are_not_closed_but_go_back_once() {
+        let (blocks, guard) = blocks([2, 2, 2]);
+        // A cache has room for two of them, so the first two are in their chunk.
+        for off in [CHUNK, CHUNK + HALF, 2 * CHUNK, 3 * CHUNK] {
+            free(&blocks, &guard, off);
+        }
+        assert!(!blocks.has_empty());
+        for _ in 0..2 {
+            blocks.close(&[1]);
+            assert_eq!(closed(&blocks), [false; 3]);
+            assert!(blocks.has_empty());
+        }
+        assert_eq!(blocks.take_empty(), [(1, 1)]);
+        assert!(!blocks.has_empty(), "it waited once");
+    }
+
+    #[test]
+    fn fresh_chunks_are_taken_when_those_that_are_in_use_again_are_full() {
+        let (blocks, guard) = blocks([2, 2, 2]);
+        blocks.close(&[1, 2, 3]);
+        blocks.reopen();
+        assert_eq!(closed(&blocks), [false; 3]);
+        let fresh = blocks.refill(CLASS, &guard, || Ok(7));
+        assert_eq!(fresh.unwrap(), 7 * CHUNK);
     }
 
     /// Chunks without a live block wait to go back: a block of theirs would be in a chunk that is
