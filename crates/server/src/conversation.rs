@@ -4,10 +4,28 @@ use crate::data::tx::Waiter;
 use crate::input::Input;
 use crate::server::Server;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The number of bytes of replies after which they are sent, even if more commands have come.
 pub(crate) const ENOUGH_OUTPUT: usize = 1 << 20;
+/// The time after which the others of its thread get their turn, even if more commands have come.
+const TURN: Duration = Duration::from_millis(2);
+
+/// The turn of a connection to execute commands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn(Instant);
+
+impl Turn {
+    /// Begins one.
+    pub fn begin() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Returns true if it ends before the next command, with these replies.
+    pub fn is_over(self, out: &[u8]) -> bool {
+        out.len() >= ENOUGH_OUTPUT || self.0.elapsed() >= TURN
+    }
+}
 
 /// The next step of a connection after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,9 +44,8 @@ pub enum Flow {
 
 /// A client's requests and their replies, in one protocol.
 pub(crate) trait Conversation {
-    /// Executes the complete commands of the input, in order, until there are
-    /// [enough replies](ENOUGH_OUTPUT). Returns what the connection does next, and whether there
-    /// may be more commands.
+    /// Executes the complete commands of the input, in order, until its [`Turn`] is over. Returns
+    /// what the connection does next, and whether there may be more commands.
     fn execute(&mut self, server: &Server, input: &mut Input, out: &mut Vec<u8>) -> (Flow, bool);
 
     /// Returns the number of commands whose replies have to wait for durability, if there are any,

@@ -1,7 +1,7 @@
 //! The protocol of Redis in the loop of a connection.
 
 use crate::client::Client;
-use crate::conversation::{Conversation, ENOUGH_OUTPUT, Flow};
+use crate::conversation::{Conversation, Flow, Turn};
 use crate::data::tx::Waiter;
 use crate::input::Input;
 use crate::parse::Arg;
@@ -96,6 +96,7 @@ impl Conversation for Redis {
         if !session.begin_batch(server) {
             return (Flow::Close, false);
         }
+        let turn = Turn::begin();
         let outcome = loop {
             let bytes = input.bytes.get(input.start..).unwrap_or_default();
             let (ahead, ended) = parse_ahead(parser, bytes, session);
@@ -128,7 +129,7 @@ impl Conversation for Redis {
                 (flow, ahead.get(done - 1).map_or(0, |last| last.end))
             };
             input.start += executed;
-            if flow != Flow::Go || out.len() >= ENOUGH_OUTPUT {
+            if flow != Flow::Go || turn.is_over(out) {
                 break (flow, true);
             }
         };

@@ -72,7 +72,7 @@ const RANGE: u64 = 1 << 20;
 /// Numbers that are left when more are reserved: threads take some before they look again.
 const MARGIN: u64 = 1 << 16;
 /// Items that are evicted in one step.
-const EVICTED_AT_ONCE: usize = 1024;
+const EVICTED_AT_ONCE: usize = 256;
 
 /// The limits of items.
 #[derive(Clone, Copy, Debug)]
@@ -497,7 +497,7 @@ impl Items {
 
     /// Evicts the least recently used items while all of them exceed the budget, a bounded number
     /// of them. Evictions are applied when this returns. Returns true if there may be more to
-    /// evict, which the sweeper does.
+    /// evict, which the sweeper does, and who stores the next item.
     ///
     /// # Errors
     /// [`WriteError`]; an item that could not be deleted stays, and is not evicted later.

@@ -162,10 +162,18 @@ impl Items {
     ) -> Result<R, ItemError> {
         let db = match &self.place {
             Place::Own(keyspace) => {
-                let done = self.data.writer().update(keyspace, key, |entry| {
-                    let (update, answer) = decide(entry);
-                    Ok((self.stored(update), answer))
-                });
+                let mut run = || {
+                    self.data.writer().update(keyspace, key, |entry| {
+                        let (update, answer) = decide(entry);
+                        Ok((self.stored(update), answer))
+                    })
+                };
+                // A long value is changed where other connections do not wait.
+                let done = if self.is_long(keyspace, key)? {
+                    tokio::task::block_in_place(run)
+                } else {
+                    run()
+                };
                 self.data.note_write(&done);
                 return Ok(done?);
             }
@@ -177,6 +185,16 @@ impl Items {
             Err(CommandError::Long) => Ok(tokio::task::block_in_place(|| run(None))?),
             done => Ok(done?),
         }
+    }
+
+    /// Returns true if the record of a key is so long that changing it takes milliseconds.
+    fn is_long(&self, keyspace: &Keyspace, key: &[u8]) -> Result<bool, ItemError> {
+        if self.limits.item <= SHORT_WORK {
+            return Ok(false);
+        }
+        let store = self.data.reader(Reads::Applied);
+        let found = store.get_within(keyspace, key, SHORT_WORK as u64, |_| ())?;
+        Ok(matches!(found, Some(Err(_longer))))
     }
 
     fn update_in<R>(

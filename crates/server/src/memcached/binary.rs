@@ -4,7 +4,7 @@ use super::packet::{
     HEAD, Head, Op, REQUEST, Request, Response, Status, op, respond, respond_error, respond_miss,
     u32_at, u64_at,
 };
-use super::{AT_ONCE, Memcached, Next, Wanted, expiry, server_error};
+use super::{AT_ONCE, Memcached, Next, Wanted, expiry, precedes, server_error};
 use crate::conversation::Flow;
 use crate::items::change::{Counted, Deleted, Delta, MAX_BATCH_BYTES, Mode, Stored};
 use crate::items::record::size;
@@ -79,16 +79,17 @@ impl Memcached {
             self.refuse(server, out, &head, Status::Unknown);
             return (start, CLOSE);
         }
-        let Some((op, quiet)) = op(head.code) else {
-            self.refuse(server, out, &head, Status::Unknown);
-            self.discards = value;
-            return (start, Next::More);
-        };
-        let is_open = matches!(op, Op::Login | Op::ListMechanisms | Op::Version);
+        let op = op(head.code);
+        let is_open = matches!(op, Some((Op::Login | Op::ListMechanisms | Op::Version, _)));
         if !self.authenticated && !is_open {
             self.refuse(server, out, &head, Status::Auth);
             return (start, CLOSE);
         }
+        let Some((op, quiet)) = op else {
+            self.refuse(server, out, &head, Status::Unknown);
+            self.discards = value;
+            return (start, Next::More);
+        };
         if self.is_too_long(request.key) || !request.is_formed(op) {
             self.refuse(server, out, &head, Status::Invalid);
             return (start, CLOSE);
@@ -470,8 +471,13 @@ impl Memcached {
         let now = self.items.now();
         add(&self.items.counters.cmd_flush, 1);
         self.unsettled = true;
-        let at = expiry(i64::from(u32_at(request.extras, 0)), now);
-        match self.items.flush(at) {
+        let at = i64::from(u32_at(request.extras, 0));
+        let done = if precedes(server, at, now) {
+            Ok(())
+        } else {
+            self.items.flush(expiry(at, now))
+        };
+        match done {
             Ok(()) if quiet => {}
             Ok(()) => self.answer(out, &request.head, Response::default()),
             Err(e) => self.refuse_failed(server, out, &request.head, &e),

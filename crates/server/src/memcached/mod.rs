@@ -21,7 +21,7 @@ mod text;
 mod words;
 
 use crate::client::Client;
-use crate::conversation::{Conversation, ENOUGH_OUTPUT, Flow};
+use crate::conversation::{Conversation, ENOUGH_OUTPUT, Flow, Turn};
 use crate::current::{Current, UserState};
 use crate::data::Reads;
 use crate::input::Input;
@@ -90,6 +90,8 @@ pub(crate) struct Memcached {
     batch: u64,
     /// Something was stored in this batch.
     stored: bool,
+    /// The items exceed their budget: the client's next command waits until they do not.
+    surplus: bool,
     /// The length of the first command, as far as it is known.
     needed: usize,
     /// Bytes to be discarded: the value of a store that was refused.
@@ -119,6 +121,13 @@ fn expiry(time: i64, now: u64) -> Option<u64> {
     }
 }
 
+/// Returns true if a `flush_all` at this time flushes nothing: it is before the server was started.
+fn precedes(server: &Server, time: i64, now: u64) -> bool {
+    let ran = u64::try_from(server.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let started = now.saturating_sub(ran) / 1000;
+    time > RELATIVE && time.unsigned_abs() < started
+}
+
 /// Returns the text of an error that is the server's.
 fn server_error(error: &ItemError) -> String {
     match error {
@@ -142,6 +151,7 @@ impl Memcached {
             unsettled: false,
             batch: 0,
             stored: false,
+            surplus: false,
             needed: 0,
             discards: 0,
             answered: 0,
@@ -310,6 +320,14 @@ impl Memcached {
         })
     }
 
+    /// Evicts items, some at most. Returns true if those that are left exceed their budget.
+    fn evict(&self) -> bool {
+        self.items.make_room().unwrap_or_else(|e| {
+            tracing::error!(error = %e, "evicting memcached items failed");
+            false
+        })
+    }
+
     /// Counts an item that could not be stored.
     fn count_refused(&self, error: &ItemError) {
         if let ItemError::Write(WriteError::Space(_)) = error {
@@ -324,6 +342,13 @@ impl Conversation for Memcached {
             return (Flow::Close, false);
         }
         self.needed = 0;
+        if self.surplus {
+            self.surplus = self.evict();
+            if self.surplus {
+                return (Flow::Go, true);
+            }
+        }
+        let turn = Turn::begin();
         let outcome = loop {
             let discarded = self.discards.min(input.rest().len());
             input.start += discarded;
@@ -354,16 +379,14 @@ impl Conversation for Memcached {
                 break (Flow::Close, false);
             }
             match next {
-                Next::More if out.len() < ENOUGH_OUTPUT => {}
+                Next::More if !turn.is_over(out) => {}
                 Next::More | Next::Send => break (Flow::Go, true),
                 Next::Incomplete => break (Flow::Go, false),
                 Next::Flow(flow) => break (flow, true),
             }
         };
-        if std::mem::take(&mut self.stored)
-            && let Err(e) = self.items.make_room()
-        {
-            tracing::error!(error = %e, "evicting memcached items failed");
+        if std::mem::take(&mut self.stored) {
+            self.surplus = self.evict();
         }
         let mut names = self.client.names();
         if names.command != self.last {

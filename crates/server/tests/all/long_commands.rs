@@ -5,9 +5,11 @@
 //! answered before the long command was. Each command here takes as long as hundreds of such
 //! answers.
 
-use crate::live::{Live, encoded, same, settings};
+use crate::live::{Client, Live, connect, encoded, same, settings};
 use bristlecone_pmem::MediumKind;
 use bristlecone_server::config::Settings;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The length of a long string: it is stored in parts.
@@ -37,14 +39,20 @@ fn answers_meanwhile(live: &Live, requests: &[u8], replies: usize) -> (usize, St
             done.store(true, Ordering::SeqCst);
             last.unwrap_or_default()
         });
-        let mut answers = 0;
-        while !done.load(Ordering::SeqCst) {
-            same(&quick.call("SET quick x"), "+OK\n");
-            same(&quick.call("GET quick"), "$1\nx\n");
-            answers += 1;
-        }
+        let answers = answers_until(&mut quick, &done);
         (answers, slow.join().unwrap())
     })
+}
+
+/// Returns how often a client was answered until something was done.
+fn answers_until(quick: &mut Client<TcpStream>, done: &AtomicBool) -> usize {
+    let mut answers = 0;
+    while !done.load(Ordering::SeqCst) {
+        same(&quick.call("SET quick x"), "+OK\n");
+        same(&quick.call("GET quick"), "$1\nx\n");
+        answers += 1;
+    }
+    answers
 }
 
 fn request(line: &str) -> Vec<u8> {
@@ -159,4 +167,44 @@ fn who_waits_for_the_lock_of_a_long_command_holds_nobody_up() {
             assert!(!other.reply().starts_with('-'));
         });
     }
+}
+
+/// All that came with one read was executed before others were answered: thousands of commands.
+#[test]
+fn many_commands_at_once_hold_nobody_up() {
+    let settings = Settings {
+        threads: 1,
+        memcached: Some("127.0.0.1:0".into()),
+        ..settings()
+    };
+    let live = Live::with(settings, MediumKind::Mapped);
+    let set = live.client().call("SETRANGE k 999999 x");
+    same(&set, ":1000000\n");
+    let counts = request("BITCOUNT k").repeat(2000);
+    let (answers, last) = answers_meanwhile(&live, &counts, 2000);
+    same(&last, ":4\n");
+    assert!(answers >= ANSWERS, "{answers}");
+    // Changes of a memcached client that wants no replies.
+    let mut slow = connect(live.running().memcached_address().unwrap());
+    let long = "x".repeat(500_000);
+    let mut reply = [0; 8];
+    slow.write_all(format!("set l 0 0 500000\r\n{long}\r\n").as_bytes())
+        .unwrap();
+    slow.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"STORED\r\n");
+    let appends = "append l 0 0 1 noreply\r\nx\r\n".repeat(1500) + "mn\r\n";
+    let mut quick = live.client();
+    same(&quick.call("PING"), "+PONG\n");
+    let done = AtomicBool::new(false);
+    let answers = std::thread::scope(|scope| {
+        slow.write_all(appends.as_bytes()).unwrap();
+        scope.spawn(|| {
+            let mut reply = [0; 4];
+            slow.read_exact(&mut reply).unwrap();
+            done.store(true, Ordering::SeqCst);
+            assert_eq!(&reply, b"MN\r\n");
+        });
+        answers_until(&mut quick, &done)
+    });
+    assert!(answers >= ANSWERS, "{answers}");
 }

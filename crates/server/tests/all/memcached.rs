@@ -324,6 +324,42 @@ fn the_least_recently_used_are_evicted_beyond_the_budget() {
     assert!(client.stat("curr_items") > 0);
 }
 
+/// Some items at most are evicted after a store, and small ones make no room for a long one.
+#[test]
+fn who_stores_more_than_is_evicted_waits() {
+    const BUDGET: usize = 2_000_000;
+    let settings = Settings {
+        memcached_memory: Share::Bytes(BUDGET),
+        ..with_memcached()
+    };
+    let live = Live::with(settings, MediumKind::Mapped);
+    let mut client = Client::of(&live);
+    for n in 0..200 {
+        let small: String = (0..100)
+            .map(|m| format!("set k{} 0 0 1 noreply|x|", n * 100 + m))
+            .collect();
+        client.says(&format!("{small}mn"), "MN");
+    }
+    assert!(client.stat("curr_items") > 15_000);
+    let value = "v".repeat(500_000);
+    let mut other = Client::of(&live);
+    for n in 0..30 {
+        client.says(&format!("set long{n} 0 0 500000|{value}"), "STORED");
+        let bytes = other.stat("bytes");
+        assert!(bytes <= BUDGET as u64 + 600_000, "{n}: {bytes}");
+    }
+    client.says("mg long29 s|mg k0 s", "HD s500000|EN");
+}
+
+#[test]
+fn a_flush_before_the_start_flushes_nothing() {
+    let live = Live::with(with_memcached(), MediumKind::Mapped);
+    let mut client = Client::of(&live);
+    client.says("set s 0 0 1|x", "STORED");
+    client.says("flush_all 2592001|mg s s", "OK|HD s1");
+    client.says("flush_all|mg s s", "OK|EN");
+}
+
 #[test]
 fn users_log_in_and_have_their_rights() {
     let settings = Settings {
