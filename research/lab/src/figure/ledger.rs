@@ -188,10 +188,14 @@ impl Ledger {
                 problems.push(format!("{}: there is no such figure", row.place()));
             }
         }
-        let without =
-            places().filter(|(name, on)| !self.rows.iter().any(|row| row.is_of(name, *on)));
+        let without = self.without_claims();
         problems.extend(without.map(|(name, on)| format!("{name}, {on}: no claims")));
         problems
+    }
+
+    /// Returns the figures, with their places, that have no claims here.
+    fn without_claims(&self) -> impl Iterator<Item = (&'static str, On)> {
+        places().filter(|(name, on)| !self.rows.iter().any(|row| row.is_of(name, *on)))
     }
 
     /// Returns the differences between the ledger and a counted or model figure that was made.

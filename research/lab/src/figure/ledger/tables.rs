@@ -223,6 +223,14 @@ impl Ledger {
                 table.push('\n');
             }
         }
+        let missing: Vec<_> = self
+            .without_claims()
+            .map(|(name, on)| format!("`{name}` ({on})"))
+            .collect();
+        if !missing.is_empty() {
+            let missing = missing.join(", ");
+            table.push_str(&format!("\nNot in the ledger yet: {missing}.\n"));
+        }
         table
     }
 

@@ -301,6 +301,12 @@ fn tables_are_put_between_their_markers() {
         assert!(text.lines().any(|l| l == line), "{line}\n{text}");
     }
     assert_eq!(ledger.fill(&text), Ok(text.clone()), "twice is as once");
+    let missing = text
+        .lines()
+        .find(|l| l.starts_with("Not in the ledger yet: "));
+    let missing = missing.unwrap();
+    assert!(missing.contains("`lb-fig11` (model)") && missing.contains("`lb-fig13` (host)"));
+    assert!(!missing.contains("`lb-fig11` (host)") && !missing.contains("gap-fig16"));
     let refused = ledger
         .fill(&page().replace("<!-- end: fails -->", ""))
         .unwrap_err();
