@@ -1,10 +1,12 @@
 //! The command line: arguments, help and examples.
 
 mod bench;
+mod claims;
 mod crash_disk;
 mod power_cut;
 
 pub use bench::{Bench, Limits, Micro, Peers, Redb};
+pub use claims::Claims;
 pub use crash_disk::CrashDisk;
 pub use power_cut::{Planted, PowerCut, PowerCutWriter};
 
@@ -39,6 +41,7 @@ const EXAMPLES: &str = "\
 Examples:
   bristlecone-lab crash --index lbtree-256-u64 --model all --nested --budget 6
   bristlecone-lab figure --list
+  bristlecone-lab claims
   bristlecone-lab bench micro --keys 1M --against btreemap
   bristlecone-lab model --index lbtree --device optane --workload insert --threads 4
   bristlecone-lab torture --index bztree --medium journal --kills 3
@@ -55,6 +58,8 @@ pub enum Command {
     CrashDisk(CrashDisk),
     /// Regenerate a figure or table of the papers, beside its claims
     Figure(Figure),
+    /// Count the claims that hold, or compare the ledger of claims with the figures
+    Claims(Claims),
     /// Simulate an index on a described memory device
     Model(Model),
     /// Measure
@@ -495,8 +500,9 @@ impl ScaleChoice {
 /// `figure`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Prints the numbers and, for each claim of the paper, what was measured and whether the claim holds.
-A claim that does not hold is a result: the exit status is 0 all the same.
+Prints the numbers and, for each claim of the paper, what was measured and the verdict: holds,
+exceeds (stronger than the paper, in the direction that it claims) or fails. A claim that fails is
+a result: the exit status is 0 all the same. `claims` has the verdicts of all figures.
 
 Examples:
   bristlecone-lab figure --list

@@ -57,15 +57,22 @@ fn near(what: &str, measured: f64, paper: f64) {
     assert!((measured / paper - 1.0).abs() <= 0.25, "{what}: {measured}");
 }
 
+/// Checks that a figure is what it was, and that it is not the paper's.
+fn differs(what: &str, measured: f64, golden: f64, paper: f64) {
+    println!("{what}: {measured:.2}; the paper: {paper}");
+    assert!((measured - golden).abs() < 0.006, "{what}: {measured}");
+    assert!((measured / paper - 1.0).abs() > 0.25, "{what}: {measured}");
+}
+
 /// Table 2: *clwb/sfence* per operation, 12/4 for btree-WAL, 6/10 for FAST/FAIR, 5/5 for persistent
 /// unsorted.
 ///
-/// The paper does not say what FAST/FAIR's 10 fences for 6 lines are. A shift flushes line by line,
-/// each with the fence that orders it before the next, and several lines at once (a new node) take
-/// one fence too, so that there are fewer fences than lines. The published code of FAST/FAIR fences
-/// before a flush and after it, which is twice ours; with that, both trees that publish in place
-/// agree. The paper says that the tree with a log has "1 memory barrier for every 3 cache-line
-/// flushes", and it has.
+/// The lines agree, and so do btree-WAL's fences: the paper says that it has "1 memory barrier for
+/// every 3 cache-line flushes". The fences of the two trees that publish in place do not agree. A
+/// shift here flushes line by line, each with the fence that orders it before the next, and several
+/// lines at once (a new node) take one fence too, so that there are fewer fences than lines. The
+/// paper does not say what FAST/FAIR's 10 fences for 6 lines are. The published code of FAST/FAIR
+/// fences before a flush and after it, which may be the reason, but no code here does that.
 #[test]
 fn insertions_beside_table_2() {
     let (lines, fences) = of_an_insertion::<Wal>(&BTREE);
@@ -73,14 +80,10 @@ fn insertions_beside_table_2() {
     near("btree-WAL, fences", fences, 4.0);
     let (lines, fences) = of_an_insertion::<Fair>(&FastFairOptions::default());
     near("FAST/FAIR, lines", lines, 6.0);
-    near("FAST/FAIR, fences on both sides", 2.0 * fences, 10.0);
+    differs("FAST/FAIR, fences", fences, 4.45, 10.0);
     let (lines, fences) = of_an_insertion::<Unsorted>(&BTREE);
     near("persistent unsorted, lines", lines, 5.0);
-    near(
-        "persistent unsorted, fences on both sides",
-        2.0 * fences,
-        5.0,
-    );
+    differs("persistent unsorted, fences", fences, 2.40, 5.0);
     let (lines, fences) = of_an_insertion::<Sp>(&LeafOptions::default());
     println!("FAST/FAIR SP: {lines:.2} lines, {fences:.2} fences");
     assert!((4.2..4.8).contains(&lines) && (3.5..4.2).contains(&fences));

@@ -1,6 +1,7 @@
 //! One module per command or group of commands.
 
 pub mod bench;
+pub mod claims;
 pub mod crash;
 pub mod crash_disk;
 pub mod export;

@@ -17,6 +17,9 @@ fn fields(report: &Value) {
         }
         assert!(claim["paper"].is_string() || claim["paper"].is_number());
         assert!(claim["measured"].is_number() && claim["holds"].is_boolean());
+        let verdict = claim["verdict"].as_str().expect("a verdict");
+        assert!(["holds", "exceeds", "fails"].contains(&verdict), "{claim}");
+        assert_eq!(claim["holds"], verdict != "fails", "{claim}");
     }
     assert!(report.get("svg").is_some(), "{report}");
 }
@@ -81,10 +84,10 @@ fn a_person_gets_a_table() {
     for part in [
         "lb-theorem-3.5",
         "Theorem 3.5",
-        "holds",
+        "verdict",
         "measured",
         "1.35",
-        "yes",
+        "holds",
     ] {
         assert!(text.contains(part), "no {part:?} in: {text}");
     }

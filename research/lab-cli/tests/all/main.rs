@@ -5,6 +5,7 @@
 mod common;
 
 mod bench;
+mod claims;
 mod crash;
 mod damage;
 mod designs;

@@ -71,7 +71,7 @@ fn modelled(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             let what = format!("{}, one thread: durable over volatile", mix.name);
             findings
                 .claims
-                .push(Claim::new(what, paper, share, Expect::at_least(paper)));
+                .push(Claim::new(what, paper, share, Expect::cost(paper)));
         } else {
             findings.notes.push(format!(
                 "{}, one thread: durable over volatile: {share:.3}; the paper gives no number",

@@ -164,7 +164,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             "{}: keys of {} bytes over {}",
             mix.name, KEY_BYTES[last], KEY_BYTES[0]
         );
-        claims.push(Claim::new(what, paper, ratio, Expect::near(paper, 0.3)).note(spread));
+        claims.push(Claim::new(what, paper, ratio, Expect::level(paper)).note(spread));
     }
     let last = FREE_BYTES.len() - 1;
     let (ratio, spread) = of_free[0].over(0, last);
@@ -172,7 +172,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         "read-only: free space of {} bytes over {}",
         FREE_BYTES[0], FREE_BYTES[last]
     );
-    claims.push(Claim::new(what, 1.45, ratio, Expect::about_at_least(1.45)).note(spread));
+    claims.push(Claim::new(what, 1.45, ratio, Expect::ratio(1.45)).note(spread));
     let best = (0..FREE_BYTES.len())
         .max_by(|a, b| of_free[1].mops(*a).total_cmp(&of_free[1].mops(*b)))
         .unwrap_or_default();
@@ -186,7 +186,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             "read-heavy: bytes of free space with the highest throughput",
             128.0,
             f64::from(FREE_BYTES[best]),
-            Expect::near(128.0, 0.0),
+            Expect::exactly(128.0),
         )
         .note(format!(
             "{over:.3} times the next, {} bytes: {spread}",

@@ -224,30 +224,26 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         let high = of.iter().copied().fold(0.0, f64::max);
         format!("median of {} turns from {low:.1} to {high:.1}", of.len())
     };
-    let at_most = Expect::AtMost {
-        bound: 12.0,
-        slack: 0.3,
-    };
     let claims = vec![
         Claim::new(
             "balanced: PMwCAS, percent of the time",
             12.0,
             swaps,
-            at_most,
+            Expect::number(12.0).less_is_better(),
         )
         .note(range(&balanced.swaps)),
         Claim::new(
             "balanced: searching nodes, percent of the time",
             61.0,
             search,
-            Expect::at_least(50.0),
+            Expect::number(61.0).within(0.18),
         )
         .note(range(&balanced.search)),
         Claim::new(
             "searching nodes, share in read-mostly over balanced",
             1.28,
             mostly_search / search,
-            Expect::at_least(1.0),
+            Expect::ratio(1.28),
         )
         .note(
             "the paper: 78 % over 61 %, the former where the workload is not write-intensive, without saying which it is",

@@ -52,7 +52,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             format!("{most} records: Bw-Tree over BzTree"),
             365.0 / 228.0,
             ratio,
-            Expect::at_least(1.4),
+            Expect::ratio(365.0 / 228.0),
         )],
         panels: vec![panel],
         notes: vec![

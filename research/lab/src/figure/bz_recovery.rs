@@ -176,7 +176,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             "milliseconds to recover the largest tree",
             0.145,
             largest,
-            Expect::at_most(1.0),
+            Expect::number(0.145).less_is_better(),
         )
         .note(format!(
             "median of {CRASHES} crashes; descriptors, allocator and index epoch; the pool's own tables and mapping are \
@@ -186,7 +186,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             "recovery, largest tree over smallest",
             "independent of size",
             largest / smallest,
-            Expect::at_most(2.0),
+            Expect::between(0.75, 1.3),
         ),
     ];
     let places = sizes.map(|keys| keys as f64);

@@ -237,7 +237,7 @@ fn table(rows: &[Row]) -> Result<Findings, FigureError> {
             "" => met,
             note => format!("{met}; {note}"),
         };
-        let expect = Expect::near(row.stated(), 0.0);
+        let expect = Expect::exactly(row.stated());
         findings
             .claims
             .push(Claim::new(what, &*paper.join(", "), words, expect).note(note));

@@ -47,10 +47,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
                 "share of flushed data that is copied, least of all sizes",
                 "at least 71.9 %",
                 least(&data),
-                Expect::AtLeast {
-                    bound: 0.719,
-                    slack: 0.05,
-                },
+                Expect::at_least(0.719),
             ),
             Claim::new(
                 "share of fences for copying, most of all sizes",

@@ -53,10 +53,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             ),
             "16.9 % more at ten times the size",
             mean(1) / mean(0),
-            Expect::AtMost {
-                bound: 1.169,
-                slack: 0.3,
-            },
+            Expect::between(0.9, 1.22),
         )],
         panels: vec![
             panel("rebuilding time", "ms", &|tree, ns| {

@@ -242,18 +242,14 @@ impl Measured {
             ("x86: one by one over batched flush", 1.7, batching(X86)),
             ("ARM: one by one over batched flush", 3.5, batching(ARM)),
         ]
-        .map(|(what, paper, measured)| Claim::new(what, paper, measured, Expect::near(paper, 0.3)))
+        .map(|(what, paper, measured)| Claim::new(what, paper, measured, Expect::level(paper)))
         .into();
         claims.extend([
             Claim::new(
                 "x86: FLUSH over Flush_new",
                 "marginally reduces the time",
                 over(X86, FLUSH, NEW),
-                Expect::Between {
-                    low: 1.0,
-                    high: 1.3,
-                    slack: 0.1,
-                },
+                Expect::slightly_more(),
             ),
             Claim::new(
                 "ARM: binary search over linear, most of all sizes",

@@ -66,7 +66,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
                 ),
                 "the fewest",
                 most((NV, other), of),
-                Expect::at_most(1.0),
+                Expect::less(),
             ));
         }
     }
@@ -75,22 +75,19 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             "bytes flushed at 8 KB: Crab-tree over FAST/FAIR",
             1.227,
             over(LARGEST, (CRAB, FAIR), bytes),
-            Expect::near(1.227, 0.3),
+            Expect::cost(1.227),
         ),
         Claim::new(
             "bytes flushed: Crab-tree over FAST/FAIR, most of all sizes",
             "more, at most 22.7 %",
             most((CRAB, FAIR), bytes),
-            Expect::at_least(1.0),
+            Expect::level(1.227),
         ),
         Claim::new(
             "fences at 8 KB: Crab-tree over FAST/FAIR",
             0.225,
             over(LARGEST, (CRAB, FAIR), fences),
-            Expect::AtMost {
-                bound: 0.225,
-                slack: 0.3,
-            },
+            Expect::number(0.225).less_is_better(),
         ),
         Claim::new(
             "fences: Crab_opt over Crab-tree, most of all sizes",

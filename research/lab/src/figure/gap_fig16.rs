@@ -5,7 +5,9 @@ use super::gap::{
     Contender, FAIR, MOPS, Of, PERSISTENT, Sweep, by_threads, keys, note, ops, pm, sweep,
 };
 use super::tree::{Design, LSTREE};
-use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
+use super::{
+    Claim, Entry, Expect, FigureError, Findings, NOT_IN_THE_PAPER, On, Panel, Setting, papers,
+};
 use crate::model::{Phase, Tuning, Workload};
 
 pub(super) const ENTRY: Entry = Entry {
@@ -123,29 +125,25 @@ fn claims(sweep: &Sweep<'_>) -> Vec<Claim> {
             1.41,
             (LS, FAST),
             (FILL, MOPS),
-            Expect::near(1.41, 0.3),
+            Expect::ratio(1.41),
         ),
         Claim::new(
             "48 threads: read throughput, btree-LS over FAST/FAIR",
             0.63,
             sweep.over(MANY, (LS, FAST), READ, MOPS),
-            Expect::near(0.63, 0.3),
+            Expect::level(0.63),
         ),
         Claim::new(
             "1 thread: read throughput, btree-LS over FAST/FAIR",
             "lower",
             sweep.over(ONE, (LS, FAST), READ, MOPS),
-            Expect::at_most(1.0),
+            Expect::less(),
         ),
         Claim::new(
             "48 threads: write amplification, btree-LS",
             "1.4 to 1.7",
             sweep.at(MANY, LS, FILL, AMPLIFICATION),
-            Expect::Between {
-                low: 1.4,
-                high: 1.7,
-                slack: 0.15,
-            },
+            Expect::range(1.4, 1.7).either_way(),
         ),
         Claim::new(
             "48 threads: write amplification, btree-LS over FAST/FAIR",
@@ -161,9 +159,9 @@ fn claims(sweep: &Sweep<'_>) -> Vec<Claim> {
         ),
         Claim::new(
             "48 threads: read throughput, btree-LS with tags over without",
-            "not in the paper",
+            NOT_IN_THE_PAPER,
             sweep.over(MANY, (TAGGED, LS), READ, MOPS),
-            Expect::at_least(1.0),
+            Expect::more(),
         ),
     ]
 }

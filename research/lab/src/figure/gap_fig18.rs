@@ -71,26 +71,26 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
                 "insertion: the lowest threshold over the highest",
                 "updates degrade by up to 7 %",
                 low / high,
-                Expect::at_least(0.93),
+                Expect::cost(0.93),
             ),
             Claim::new(
                 "reading: the lowest threshold over the highest",
                 1.20,
                 reads_low / reads_high,
-                Expect::near(1.20, 0.15),
+                Expect::ratio(1.20),
             ),
             Claim::new(
                 "reading: 8 deltas in the table over 1",
                 1.26,
                 cached[3] / cached[0],
-                Expect::near(1.26, 0.15),
+                Expect::ratio(1.26),
             )
             .note("a chain here is never longer than the table's room, so room for more is room for longer chains"),
             Claim::new(
                 "reading: 8 deltas in the table over 4",
                 "barely improves beyond 4",
                 cached[3] / cached[2],
-                Expect::near(1.0, 0.1),
+                Expect::between(0.95, 1.05),
             ),
         ],
         panels: vec![

@@ -80,44 +80,43 @@ fn gain(sweep: &Sweep<'_>, phase: usize) -> f64 {
 fn fill_claims(sweep: &Sweep<'_>) -> Vec<Claim> {
     let gap = |point, tree| gap(sweep, point, tree, FILL);
     let rise = gap(MANY, BTREE) / gap(ONE, BTREE);
-    let near_30 = |paper| Expect::near(paper, 0.3);
     let mut claims = Vec::new();
     for (what, paper, measured, expect) in [
         (
             "fill, 1 thread: PM over DRAM, btree's latency",
             2.2,
             gap(ONE, BTREE),
-            near_30(2.2),
+            Expect::level(2.2),
         ),
         (
             "fill, 48 threads: PM over DRAM, btree's latency",
             4.4,
             gap(MANY, BTREE),
-            near_30(4.4),
+            Expect::level(4.4),
         ),
         (
             "fill: the gap at 48 threads over that at 1, btree",
             2.0,
             rise,
-            Expect::about_at_least(2.0),
+            Expect::ratio(2.0),
         ),
         (
             "fill, 1 thread: PM over DRAM, unsorted leaf's latency",
             2.0,
             gap(ONE, UNSORTED),
-            near_30(2.0),
+            Expect::level(2.0),
         ),
         (
             "fill, 48 threads: PM over DRAM, unsorted leaf's latency",
             3.0,
             gap(MANY, UNSORTED),
-            near_30(3.0),
+            Expect::level(3.0),
         ),
         (
             "fill, 1 thread, PM: throughput, unsorted leaf over btree",
             1.06,
             gain(sweep, FILL),
-            Expect::near(1.06, 0.1),
+            Expect::level(1.06),
         ),
     ] {
         claims.push(Claim::new(what, paper, measured, expect));
@@ -127,13 +126,13 @@ fn fill_claims(sweep: &Sweep<'_>) -> Vec<Claim> {
             "fill, PM: throughput",
             1.40,
             (UNSORTED.1, BTREE.1),
-            Expect::near(1.40, 0.3),
+            Expect::ratio(1.40),
         ),
         (
             "fill, DRAM: throughput",
             1.06,
             (UNSORTED.0, BTREE.0),
-            Expect::near(1.06, 0.1),
+            Expect::level(1.06),
         ),
     ] {
         claims.push(sweep.most_claim(what, paper, pair, (FILL, MOPS), expect));
@@ -148,29 +147,25 @@ fn read_claims(sweep: &Sweep<'_>) -> [Claim; 4] {
             "read, 1 thread, PM: throughput, unsorted leaf over btree",
             "comparable",
             gain(sweep, READ),
-            Expect::near(1.0, 0.15),
+            Expect::alike(),
         ),
         Claim::new(
             "read, 1 thread: PM over DRAM, btree's latency",
             "2-3x",
             gap(ONE),
-            Expect::Between {
-                low: 2.0,
-                high: 3.0,
-                slack: 0.1,
-            },
+            Expect::range(2.0, 3.0).within(0.1).either_way(),
         ),
         Claim::new(
             "read: the gap at 48 threads over that at 1, btree",
             "a constant ratio",
             gap(MANY) / gap(ONE),
-            Expect::near(1.0, 0.25),
+            Expect::alike(),
         ),
         Claim::new(
             "range query, 1 thread, PM: latency, unsorted leaf over btree",
             "up to 2x",
             1.0 / gain(sweep, RANGE),
-            Expect::about_at_least(2.0),
+            Expect::level(2.0),
         )
         .note("sorting a leaf is instructions, which the model does not count"),
     ]

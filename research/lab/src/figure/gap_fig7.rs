@@ -55,8 +55,13 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     }
     let latency = |tree, over, paper: f64| {
         let pair = (PM[tree], PM[over]);
-        let expect = Expect::near(paper, 0.3);
-        sweep.most_claim("PM: latency", paper, pair, (SECOND, NS), expect)
+        sweep.most_claim(
+            "PM: latency",
+            paper,
+            pair,
+            (SECOND, NS),
+            Expect::level(paper),
+        )
     };
     let rises = |trees: [usize; 5]| {
         let ns = |point| sweep.at(point, trees[FAST], SECOND, NS);
@@ -70,37 +75,37 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             "PM, 1 thread: latency, FAST/FAIR over btree",
             1.27,
             sweep.over(ONE, (PM[FAST], PM[BTREE]), SECOND, NS),
-            Expect::near(1.27, 0.2),
+            Expect::level(1.27),
         ),
         Claim::new(
             "PM, 48 threads: throughput, FAST/FAIR over btree",
             1.03,
             at_most(FAST, BTREE, MOPS),
-            Expect::at_least(1.0),
+            Expect::ratio(1.03),
         ),
         Claim::new(
             "PM: FAST/FAIR's latency with 48 threads over that with 1",
             2.40,
             rises(PM),
-            Expect::near(2.40, 0.3),
+            Expect::level(2.40),
         ),
         Claim::new(
             "DRAM: FAST/FAIR's latency with 48 threads over that with 1",
             1.35,
             rises(DRAM),
-            Expect::near(1.35, 0.3),
+            Expect::level(1.35),
         ),
         Claim::new(
             "PM, 48 threads: throughput, btree-WAL over the lower of the two others",
             "lowest of the three persistent trees",
             at_most(LOGGED, FAST, MOPS).max(at_most(LOGGED, BITMAP, MOPS)),
-            Expect::at_most(1.0),
+            Expect::less(),
         ),
         Claim::new(
             "PM, 48 threads: throughput, persistent unsorted over unsorted leaf",
             "cannot achieve comparable throughput",
             at_most(BITMAP, UNSORTED, MOPS),
-            Expect::at_most(1.0),
+            Expect::much_less(),
         ),
     ];
     findings.notes = vec![

@@ -84,29 +84,26 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
                 "btree-WAL: software over persisting",
                 0.82,
                 parts[LOGGED].logging / persisting(LOGGED),
-                Expect::near(0.82, 0.5),
+                Expect::number(0.82),
             )
             .note("the paper: 0.9 s of software, 1.1 s for persisting data"),
             Claim::new(
                 "software, persistent unsorted over btree-WAL",
                 0.33,
                 parts[BITMAP].logging / parts[LOGGED].logging.max(1.0),
-                Expect::AtMost {
-                    bound: 0.33,
-                    slack: 0.1,
-                },
+                Expect::number(0.33).within(0.1).less_is_better(),
             ),
             Claim::new(
                 "flushes and fences, persistent unsorted over FAST/FAIR",
                 1.7,
                 persisting(BITMAP) / persisting(FAST),
-                Expect::near(1.7, 0.3),
+                Expect::ratio(1.7),
             ),
             Claim::new(
                 "flushes and fences, btree-WAL over persistent unsorted",
                 "close to that of persistent unsorted",
                 persisting(LOGGED) / persisting(BITMAP),
-                Expect::near(1.0, 0.3),
+                Expect::alike(),
             ),
         ],
         panels: vec![panel],

@@ -83,7 +83,12 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             let rows = names.iter().zip(paper).zip(&model);
             findings.claims.extend(rows.map(|((name, paper), model)| {
                 let claim = format!("{} {what}, {name}, {unit}", line.name);
-                Claim::new(claim, *paper, *model, Expect::near(*paper, TOLERANCE))
+                Claim::new(
+                    claim,
+                    *paper,
+                    *model,
+                    Expect::number(*paper).within(TOLERANCE),
+                )
             }));
             let panel = Panel::bars(
                 &format!("{} {what}", line.name),

@@ -74,17 +74,13 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             format!("{operation}: throughput, divided-skiplist over nvm-skiplist"),
             1.5,
             faster(DIVIDED, NVM),
-            Expect::near(1.5, 0.15),
+            Expect::ratio(1.5),
         ));
         findings.claims.push(Claim::new(
             format!("{operation}: throughput, divided-skiplist over dram-skiplist"),
             "slightly slower",
             faster(DIVIDED, DRAM),
-            Expect::Between {
-                low: 0.8,
-                high: 1.0,
-                slack: 0.0,
-            },
+            Expect::slightly_less(),
         ));
     }
     findings.notes = vec![

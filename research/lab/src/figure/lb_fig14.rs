@@ -60,8 +60,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             let ratio = times_over(of(other), of(2));
             let what = format!("{operation}: {} over LB+-Tree", DESIGNS[other].name);
             findings.claims.push(
-                Claim::new(what, "similar", ratio.median, Expect::near(1.0, 0.15))
-                    .note(ratio.spread()),
+                Claim::new(what, "similar", ratio.median, Expect::alike()).note(ratio.spread()),
             );
         }
     }
@@ -69,10 +68,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     findings.panels.push(with_each(panel, &DESIGNS, |design| {
         vec![leaf[design][0].ns()]
     }));
-    for (other, paper, expect) in [
-        (0, 1.29, Expect::near(1.29, 0.15)),
-        (1, 1.0, Expect::near(1.0, 0.15)),
-    ] {
+    for (other, paper, expect) in [(0, 1.29, Expect::ratio(1.29)), (1, 1.0, Expect::alike())] {
         let ratio = times_over(&leaf[other], &leaf[2]);
         let what = format!("search in one leaf: {} over LB+-Tree", DESIGNS[other].name);
         findings

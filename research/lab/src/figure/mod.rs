@@ -12,7 +12,8 @@
 //!
 //! | shared part | holds |
 //! | --- | --- |
-//! | `claim` | [`Claim`] and the condition on its number, [`Expect`] |
+//! | `claim` | [`Claim`], the statement on its number, [`Expect`], and the [`Verdict`] |
+//! | `ledger` | the claims of all figures, as `docs/claims.toml` has them |
 //! | `panel` | [`Panel`]: lines over numbers or bars in groups; table and rows |
 //! | `draw` | SVG of panels |
 //! | `served` | servers under load, ours and others, by turns on the host |
@@ -62,6 +63,7 @@ mod lb_fig15;
 mod lb_fig17;
 mod lb_insertion;
 mod lb_theorem_3_5;
+pub mod ledger;
 mod nv;
 mod nv_fig1;
 mod nv_fig10;
@@ -78,11 +80,11 @@ mod served;
 mod tree;
 mod trial;
 
-pub use claim::{Claim, Expect, Stated};
+pub use claim::{Bands, Claim, Expect, NOT_IN_THE_PAPER, NoBands, Stated, Verdict};
 pub use error::FigureError;
 pub use panel::{Panel, Places, Series};
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -152,7 +154,8 @@ mod papers {
 }
 
 /// The source of a figure's numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum On {
     /// Counts of the code's instructions, the same on every machine.
     Counted,
@@ -344,7 +347,7 @@ impl Entry {
             place: self.place,
             on,
             scale,
-            claims,
+            claims: claims.into_iter().map(|claim| claim.judged(on)).collect(),
             svg: None,
             csv: None,
             panels,
@@ -480,16 +483,20 @@ impl fmt::Display for Figure {
         }
         writeln!(f, "Claims")?;
         let cells = |claim: &Claim| {
-            let verdict = if claim.holds { "yes" } else { "NO" };
             let paper = match &claim.paper {
                 Stated::Number(number) => number.to_string(),
                 // The words are too wide for a column and stand behind the claim.
                 Stated::Words(_) => "-".to_owned(),
             };
             let measured = panel::digits(claim.measured);
-            [verdict.to_owned(), paper, measured, claim.tolerance.clone()]
+            [
+                claim.verdict.to_string(),
+                paper,
+                measured,
+                claim.tolerance.clone(),
+            ]
         };
-        let heads = ["holds", "paper", "measured", "must be"].map(str::to_owned);
+        let heads = ["verdict", "paper", "measured", "must be"].map(str::to_owned);
         let rows: Vec<_> = std::iter::once(heads)
             .chain(self.claims.iter().map(cells))
             .collect();

@@ -93,7 +93,7 @@ pub(super) fn savings(
     let least = shares.iter().copied().fold(f64::INFINITY, f64::min);
     let most = shares.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let claim = |which: &str, share: f64, bound: f64| {
-        let expect = Expect::AtLeast { bound, slack: 0.1 };
+        let expect = Expect::number(bound).within(0.1).more_is_better();
         Claim::new(
             format!("{what}: {which} of all node sizes"),
             bound,

@@ -50,7 +50,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
                 ),
                 *paper,
                 ratio.median,
-                Expect::near(*paper, 0.25),
+                Expect::level(*paper),
             ));
         }
     }
@@ -62,7 +62,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             ),
             paper,
             times_over(&kept[other], &kept[NV]).median,
-            Expect::about_at_least(paper),
+            Expect::ratio(paper),
         ));
     }
     findings.notes = vec![

@@ -121,7 +121,7 @@ fn operation_claims(by_size: &[Vec<Vec<Outcome>>]) -> Vec<Claim> {
             ),
             paper,
             best(UPDATE, other),
-            Expect::about_at_least(paper),
+            Expect::ratio(paper),
         ));
     }
     claims.extend([
@@ -129,19 +129,19 @@ fn operation_claims(by_size: &[Vec<Vec<Outcome>>]) -> Vec<Claim> {
             "deletion, NV-Tree over LCB+-Tree, at 512 bytes",
             "better",
             faster(0, DELETION, LCB),
-            Expect::at_least(1.0),
+            Expect::more(),
         ),
         Claim::new(
             "deletion, NV-Tree over CDDS-Tree, at 512 bytes",
             "not as good",
             faster(0, DELETION, CDDS),
-            Expect::at_most(1.0),
+            Expect::less(),
         ),
         Claim::new(
             "deletion, NV-Tree over CDDS-Tree, at 4096 bytes",
             "comparable",
             faster(LARGEST, DELETION, CDDS),
-            Expect::near(1.0, 0.25),
+            Expect::alike(),
         ),
     ]);
     for other in [LCB, CDDS] {
@@ -152,7 +152,7 @@ fn operation_claims(by_size: &[Vec<Vec<Outcome>>]) -> Vec<Claim> {
             ),
             "comparable; in some cases better",
             best(SEARCH, other),
-            Expect::at_least(1.0),
+            Expect::more(),
         ));
     }
     claims
@@ -176,19 +176,19 @@ fn mix_claims(mixes: &[Vec<Vec<Outcome>>]) -> Vec<Claim> {
                 format!("90 % insertions: {name} over NV-Tree"),
                 paper,
                 most,
-                Expect::about_at_least(paper),
+                Expect::ratio(paper),
             ),
             Claim::new(
                 format!("10 % insertions: {name} over NV-Tree"),
                 "still better than its counterparts",
                 least,
-                Expect::at_least(1.0),
+                Expect::more(),
             ),
             Claim::new(
                 format!("{name}: the ratio at 90 % insertions over that at 10 %"),
                 "the speedup drops as the write/read ratio decreases",
                 most / least,
-                Expect::at_least(1.0),
+                Expect::more(),
             ),
         ]);
     }

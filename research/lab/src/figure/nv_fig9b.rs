@@ -341,7 +341,7 @@ fn claims(paper: &Paper, by_pipeline: &[Curves], called: &Curves) -> Vec<Claim> 
             format!("{ADAPTIVE} behind a server over {redis}, where it is most"),
             paper.over_redis,
             served(ADAPTIVE, redis),
-            Expect::about_at_least(paper.over_redis),
+            Expect::ratio(paper.over_redis),
         )));
         let ours = points(called, ADAPTIVE);
         let theirs = by_pipeline.first().map(|curves| points(curves, redis));
@@ -349,14 +349,14 @@ fn claims(paper: &Paper, by_pipeline: &[Curves], called: &Curves) -> Vec<Claim> 
             format!("{ADAPTIVE} called over {redis} one at once, where it is most"),
             paper.over_redis,
             most_over(ours, theirs.unwrap_or_default()),
-            Expect::about_at_least(paper.over_redis),
+            Expect::ratio(paper.over_redis),
         )));
     }
     claims.push(told(Claim::new(
         format!("{ADAPTIVE} over {PLAIN}, both called, where it is most"),
         paper.over_plain,
         most_over(points(called, ADAPTIVE), points(called, PLAIN)),
-        Expect::near(paper.over_plain, 0.07),
+        Expect::ratio(paper.over_plain),
     )));
     let growth = |points: &[Point]| match points {
         [.., before, last] if !last.bound_by_clients => last.kops / before.kops,
@@ -373,7 +373,7 @@ fn claims(paper: &Paper, by_pipeline: &[Curves], called: &Curves) -> Vec<Claim> 
             format!("{VOLATILE}: throughput of 32 clients over that of 16"),
             "bottlenecked with about 16 clients",
             growth(points(curves, VOLATILE)),
-            Expect::near(1.0, 0.05),
+            Expect::between(0.95, 1.05),
         )));
     }
     claims

@@ -55,10 +55,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             format!("share of rebuilding in the time, nodes of {size} bytes, at the count where it is largest"),
             "about 1 % (0.01 to 1.13 %)",
             largest,
-            Expect::AtMost {
-                bound: 0.0113,
-                slack: 0.1,
-            },
+            Expect::number(0.0113).within(0.1).less_is_better(),
         ));
     }
     let times = |size: usize| all[size].iter().map(|r| r.rebuilds).sum::<u64>() as f64;
@@ -66,7 +63,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         "rebuildings in all three trees, 1024 over 4096 bytes",
         "10 to 5",
         times(0) / times(1).max(1.0),
-        Expect::at_least(1.0),
+        Expect::ratio(2.0),
     ));
     findings.notes = vec![
         "random keys of 8 bytes with 8-byte values into an empty tree, adaptivity balanced, 1 thread; pools \

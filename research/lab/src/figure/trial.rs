@@ -303,6 +303,14 @@ pub(super) fn slice_of(
     Ok(ns)
 }
 
+/// Returns the speed-up with `threads` threads of work that a paper made faster by a factor with a
+/// number of threads, by Amdahl's law.
+pub(super) fn speedup((paper, with): (f64, usize), threads: usize) -> f64 {
+    let with = with as f64;
+    let serial = (1.0 / paper - 1.0 / with) / (1.0 - 1.0 / with);
+    1.0 / (serial + (1.0 - serial) / threads as f64)
+}
+
 /// Adds a series for each design, with the numbers that `values` returns for its index.
 pub(super) fn with_each(
     mut panel: Panel,
@@ -313,4 +321,18 @@ pub(super) fn with_each(
         panel = panel.with(design.name, values(number));
     }
     panel
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_speed_up_follows_from_the_paper_s() {
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 5e-3, "{a} and {b}");
+        near(speedup((12.0, 16), 16), 12.0);
+        near(speedup((12.0, 16), 2), 1.957);
+        near(speedup((21.0, 48), 2), 1.947);
+        near(speedup((21.0, 48), 1), 1.0);
+    }
 }
