@@ -14,6 +14,7 @@
 #include <shared_mutex>
 #include <utility>
 
+#include "files.h"
 #include "memtable.h"
 #include "recover.h"
 
@@ -25,6 +26,7 @@ using ::rocksdb::ColumnFamilyHandle;
 using ::rocksdb::ColumnFamilyOptions;
 using ::rocksdb::DB;
 using ::rocksdb::DBOptions;
+using ::rocksdb::Env;
 using ::rocksdb::Options;
 using ::rocksdb::Slice;
 using ::rocksdb::StackableDB;
@@ -78,17 +80,6 @@ Status Prepare(const std::shared_ptr<Pool>& pool, const std::string& name, Colum
   return Status::OK();
 }
 
-// Makes RocksDB refuse all writes and flushes from here on, with a write that it cannot do.
-void Stop(DB* db) {
-  // Sequence number, count, the type of a value of a column family, which there is none of, key, value.
-  std::string rep(8, '\0');
-  rep.append("\x01\0\0\0\x05\xFF\xFF\xFF\xFF\x0F\x01k\0", 13);
-  WriteBatch batch(rep);
-  WriteOptions options;
-  options.disableWAL = true;
-  db->Write(options, &batch).PermitUncheckedError();
-}
-
 // What a batch has entries of: column families, each with the place of its last entry, from 1.
 class Entries final : public WriteBatch::Handler {
  public:
@@ -120,13 +111,15 @@ class Entries final : public WriteBatch::Handler {
 // A database without a log.
 class Database final : public StackableDB {
  public:
-  Database(DB* db, std::shared_ptr<Pool> pool, const std::vector<ColumnFamilyHandle*>& handles)
-      : StackableDB(db), pool_(std::move(pool)) {
+  Database(std::shared_ptr<DB> db, Env* env, std::shared_ptr<Pool> pool,
+           const std::vector<ColumnFamilyHandle*>& handles)
+      : StackableDB(std::move(db)), env_(env), pool_(std::move(pool)) {
     Created(handles);
   }
 
   using StackableDB::Delete;
   using StackableDB::DeleteRange;
+  using StackableDB::GetOptions;
   using StackableDB::Merge;
   using StackableDB::Put;
   using StackableDB::SetOptions;
@@ -209,6 +202,20 @@ class Database final : public StackableDB {
   }
   Status GetLiveFiles(std::vector<std::string>& files, uint64_t* manifest, bool) override {
     return StackableDB::GetLiveFiles(files, manifest, true);
+  }
+
+  // The environment is the caller's, who may use it when the database is closed.
+  Env* GetEnv() const override { return env_; }
+  ::rocksdb::FileSystem* GetFileSystem() const override { return env_->GetFileSystem().get(); }
+  Options GetOptions(ColumnFamilyHandle* family) const override {
+    Options options = StackableDB::GetOptions(family);
+    options.env = env_;
+    return options;
+  }
+  DBOptions GetDBOptions() const override {
+    DBOptions options = StackableDB::GetDBOptions();
+    options.env = env_;
+    return options;
   }
 
   Status SetOptions(ColumnFamilyHandle* family,
@@ -370,15 +377,13 @@ class Database final : public StackableDB {
     }
     s = Insert(options, batch);
     if (!bristlecone_session_end_batch(pool_->session(), !s.ok())) {
-      const Status reason = s.ok() ? pool_->Spills() : s;
-      pool_->Fail(Status::IOError("a batch failed half-way; open the database again", reason.ToString()));
-      // Nor may a flush make a part of it durable.
-      Stop(db_);
+      pool_->Fail(HalfWay(s.ok() ? pool_->Spills() : s));
       s = pool_->Failed();
     }
     return s;
   }
 
+  Env* const env_;
   const std::shared_ptr<Pool> pool_;
   // A batch of several entries is written while no other write is.
   std::shared_mutex batches_;
@@ -395,7 +400,8 @@ Status Open(const DBOptions& options, const std::string& name, const PoolOptions
   if (options.unordered_write) {
     return Status::InvalidArgument("unordered_write acknowledges writes before memtables have them; set it to false");
   }
-  LastPool last(options.env, name);
+  Env* const env = options.env != nullptr ? options.env : Env::Default();
+  LastPool last(env, name);
   Status s = last.Read();
   std::shared_ptr<Pool> pool;
   if (s.ok()) {
@@ -405,7 +411,9 @@ Status Open(const DBOptions& options, const std::string& name, const PoolOptions
   if (!s.ok()) {
     return s;
   }
+  const std::shared_ptr<Env> guarded = GuardManifest(env, pool);
   DBOptions prepared = options;
+  prepared.env = guarded.get();
   prepared.listeners.push_back(std::make_shared<Listener>(pool));
   // What an earlier process logged is in files before any memtable counts.
   prepared.avoid_flush_during_recovery = false;
@@ -437,7 +445,9 @@ Status Open(const DBOptions& options, const std::string& name, const PoolOptions
     delete inner;
     return s;
   }
-  *db = new Database(inner, pool, *handles);
+  // (Which keeps the environment until RocksDB has ended.)
+  const auto close = [guarded](DB* open) { delete open; };
+  *db = new Database(std::shared_ptr<DB>(inner, close), env, pool, *handles);
   return s;
 }
 

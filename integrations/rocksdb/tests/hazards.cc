@@ -1,0 +1,214 @@
+// What was acknowledged is there once, and a batch wholly or not at all: where the pool's disk refuses,
+// where RocksDB would refuse a write, and where many threads write.
+//
+//   hazards [--folder DIR] [--only NAME]
+//
+// Pools on a disk only, not on tmpfs, have a journal that can refuse.
+
+#include <rocksdb/comparator.h>
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+#include <rocksdb/listener.h>
+#include <rocksdb/write_batch.h>
+#include <sys/resource.h>
+#include <sys/vfs.h>
+
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "bristlecone/rocksdb.h"
+#include "support.h"
+
+using namespace ::rocksdb;
+
+namespace {
+
+struct Store {
+  DB* db = nullptr;
+  std::vector<ColumnFamilyHandle*> families;
+};
+
+// Writes no file, which the system may refuse: RocksDB's own logger ends the process then.
+class Silent : public Logger {
+ public:
+  using Logger::Logv;
+  void Logv(const char*, va_list) override {}
+};
+
+Options Base() {
+  Options options;
+  options.create_if_missing = true;
+  options.create_missing_column_families = true;
+  options.info_log = std::make_shared<Silent>();
+  options.merge_operator = std::make_shared<Append>();
+  return options;
+}
+
+// A database with so many column families, at `folder`.
+Store Opened(const std::string& folder, int families = 1, const Options& options = Base()) {
+  std::vector<ColumnFamilyDescriptor> descriptors;
+  for (int i = 0; i < families; ++i) {
+    descriptors.emplace_back(i == 0 ? kDefaultColumnFamilyName : "family" + std::to_string(i), options);
+  }
+  Store store;
+  CHECK_OK(bristlecone::rocksdb::Open(options, folder + "/db", {folder + "/pool"}, descriptors, &store.families,
+                                      &store.db));
+  return store;
+}
+
+void Close(const Store& store) {
+  for (ColumnFamilyHandle* family : store.families) {
+    CHECK_OK(store.db->DestroyColumnFamilyHandle(family));
+  }
+  delete store.db;
+}
+
+std::string Found(const Store& store, int family, const std::string& key) {
+  std::string value;
+  Status s = store.db->Get(ReadOptions(), store.families[family], key, &value);
+  CHECK(s.ok() || s.IsNotFound());
+  return s.ok() ? value : "";
+}
+
+bool IsOnTmpfs(const std::string& folder) {
+  struct statfs found;
+  CHECK(statfs(folder.c_str(), &found) == 0);
+  return found.f_type == 0x01021994;
+}
+
+// Has the system refuse to write to files behind their first page, or no longer.
+void SetRefusing(bool refusing) {
+  rlimit limit;
+  CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+  limit.rlim_cur = refusing ? 4096 : limit.rlim_max;
+  CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  signal(SIGXFSZ, SIG_IGN);
+}
+
+// The pool's disk refuses a write: no flush after it makes durable what the next opening replays.
+void Refusing(const std::string& folder) {
+  if (IsOnTmpfs(folder)) {
+    return;
+  }
+  enum Then { kCloses, kFlushes, kFlushesLittle };
+  for (Then then : {kCloses, kFlushes, kFlushesLittle}) {
+    const std::string at = Fresh(folder, std::to_string(then));
+    auto work = [&] {
+      Options options = Base();
+      options.paranoid_checks = then != kFlushes;
+      Store store = Opened(at, 2, options);
+      const int merges = then == kFlushesLittle ? 1 : 3;
+      for (int i = 0; i < merges; ++i) {
+        CHECK_OK(store.db->Merge(WriteOptions(), store.families[0], "k", std::to_string(i)));
+      }
+      CHECK_OK(store.db->Merge(WriteOptions(), store.families[1], "k", "0"));
+      SetRefusing(true);
+      CHECK(store.db->Merge(WriteOptions(), store.families[0], "other", "0").IsIOError());
+      SetRefusing(false);
+      CHECK(store.db->Merge(WriteOptions(), store.families[0], "k", "more").IsIOError());
+      if (then == kCloses) {
+        Close(store);
+        return;
+      }
+      CHECK(!store.db->Flush(FlushOptions(), store.families).ok());
+      CHECK(Found(store, 0, "k") == (merges == 1 ? "0" : "0,1,2"));
+    };
+    then == kCloses ? Apart(work) : Killed(work);
+    for (int opening = 0; opening < 2; ++opening) {
+      Apart([&] {
+        Store store = Opened(at, 2);
+        CHECK(Found(store, 0, "k") == (then == kFlushesLittle ? "0" : "0,1,2"));
+        CHECK(Found(store, 1, "k") == "0");
+        Close(store);
+      });
+    }
+  }
+}
+
+// Whether the system is to refuse from the next sync of a manifest on.
+bool refuses_next = false;
+
+class Manifest : public FSWritableFileOwnerWrapper {
+ public:
+  using FSWritableFileOwnerWrapper::FSWritableFileOwnerWrapper;
+  IOStatus Sync(const IOOptions& options, IODebugContext* context) override {
+    return Ended(FSWritableFileOwnerWrapper::Sync(options, context));
+  }
+  IOStatus Fsync(const IOOptions& options, IODebugContext* context) override {
+    return Ended(FSWritableFileOwnerWrapper::Fsync(options, context));
+  }
+
+ private:
+  IOStatus Ended(IOStatus synced) {
+    if (refuses_next) {
+      SetRefusing(true);
+    }
+    return synced;
+  }
+};
+
+class Files : public FileSystemWrapper {
+ public:
+  using FileSystemWrapper::FileSystemWrapper;
+  const char* Name() const override { return "Files"; }
+  IOStatus NewWritableFile(const std::string& path, const FileOptions& options,
+                           std::unique_ptr<FSWritableFile>* file, IODebugContext* context) override {
+    IOStatus s = FileSystemWrapper::NewWritableFile(path, options, file, context);
+    if (s.ok() && path.find("MANIFEST") != std::string::npos) {
+      file->reset(new Manifest(std::move(*file)));
+    }
+    return s;
+  }
+};
+
+// The disk refuses the mark of a memtable whose flush is in the manifest: no compaction may take the file
+// from there, because by it the next opening knows that the memtable was flushed.
+void Unmarked(const std::string& folder) {
+  if (IsOnTmpfs(folder)) {
+    return;
+  }
+  Killed([&] {
+    std::unique_ptr<Env> env = NewCompositeEnv(std::make_shared<Files>(FileSystem::Default()));
+    Options options = Base();
+    options.env = env.get();
+    options.disable_auto_compactions = true;
+    Store store = Opened(folder, 1, options);
+    CHECK(store.db->GetEnv() == env.get() && store.db->GetOptions().env == env.get());
+    CHECK_OK(store.db->Merge(WriteOptions(), "k", "0"));
+    CHECK_OK(store.db->Flush(FlushOptions()));
+    CHECK_OK(store.db->Merge(WriteOptions(), "k", "1"));
+    refuses_next = true;
+    store.db->Flush(FlushOptions()).PermitUncheckedError();
+    refuses_next = false;
+    SetRefusing(false);
+    CHECK(store.db->Merge(WriteOptions(), "k", "more").IsIOError());
+    CHECK(!store.db->CompactRange(CompactRangeOptions(), nullptr, nullptr).ok());
+  });
+  for (int opening = 0; opening < 2; ++opening) {
+    Apart([&] {
+      Store store = Opened(folder);
+      CHECK(Found(store, 0, "k") == "0,1");
+      Close(store);
+    });
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string folder = Fresh(Argument(argc, argv, "--folder", "/dev/shm"), "bristlecone-rocksdb-hazards");
+  const std::string only = Argument(argc, argv, "--only", "");
+  const std::vector<std::pair<std::string, void (*)(const std::string&)>> tests{
+      {"refusing", &Refusing}, {"unmarked", &Unmarked}};
+  for (const auto& [name, test] : tests) {
+    if (only.empty() || only == name) {
+      test(Fresh(folder, name));
+      std::printf("%s: there once\n", name.c_str());
+      std::fflush(stdout);  // A process that is forked would tell it again.
+    }
+  }
+  std::filesystem::remove_all(folder);
+  return 0;
+}
