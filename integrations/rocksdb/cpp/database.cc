@@ -10,7 +10,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <set>
+#include <map>
 #include <shared_mutex>
 #include <utility>
 
@@ -80,28 +80,36 @@ Status Prepare(const std::shared_ptr<Pool>& pool, const std::string& name, Colum
   return Status::OK();
 }
 
-// What a batch has entries of: column families, each with the place of its last entry, from 1.
+// What a batch has entries of.
 class Entries final : public WriteBatch::Handler {
  public:
-  std::vector<std::pair<uint32_t, uint64_t>> families;
+  struct Of {
+    uint32_t family;
+    // The place of its last entry, from 1.
+    uint64_t last;
+    // Whether one is a merge.
+    bool merges;
+  };
+  std::vector<Of> families;
 
   Status PutCF(uint32_t family, const Slice&, const Slice&) override { return Add(family); }
-  Status MergeCF(uint32_t family, const Slice&, const Slice&) override { return Add(family); }
+  Status MergeCF(uint32_t family, const Slice&, const Slice&) override { return Add(family, true); }
   Status DeleteCF(uint32_t family, const Slice&) override { return Add(family); }
   Status SingleDeleteCF(uint32_t family, const Slice&) override { return Add(family); }
   Status MarkNoop(bool) override { return Status::OK(); }
   void LogData(const Slice&) override {}
 
  private:
-  Status Add(uint32_t family) {
+  Status Add(uint32_t family, bool merges = false) {
     ++count_;
-    for (auto& each : families) {
-      if (each.first == family) {
-        each.second = count_;
+    for (Of& each : families) {
+      if (each.family == family) {
+        each.last = count_;
+        each.merges |= merges;
         return Status::OK();
       }
     }
-    families.emplace_back(family, count_);
+    families.push_back({family, count_, merges});
     return Status::OK();
   }
 
@@ -178,7 +186,10 @@ class Database final : public StackableDB {
       return Status::NotSupported("a prepared transaction needs RocksDB's log; commit it in one step");
     }
     Entries entries;
-    Status s = batch->Iterate(&entries);
+    Status s = batch->VerifyChecksum();  // (Which RocksDB looks at half-way.)
+    if (s.ok()) {
+      s = batch->Iterate(&entries);
+    }
     if (!s.ok()) {
       return s;
     }
@@ -309,8 +320,9 @@ class Database final : public StackableDB {
   void Created(const std::vector<ColumnFamilyHandle*>& handles) {
     std::unique_lock<std::shared_mutex> lock(batches_);
     for (ColumnFamilyHandle* handle : handles) {
+      ColumnFamilyDescriptor of;
       if (handle != nullptr) {
-        live_.insert(handle->GetID());
+        live_[handle->GetID()] = handle->GetDescriptor(&of).ok() && of.options.merge_operator != nullptr;
       }
     }
   }
@@ -335,8 +347,12 @@ class Database final : public StackableDB {
     }
     std::vector<uint32_t> families;
     *last = 0;
-    for (const auto& [family, place] : entries.families) {
-      if (live_.count(family) > 0) {
+    for (const auto& [family, place, merges] : entries.families) {
+      auto live = live_.find(family);
+      if (live != live_.end()) {
+        if (merges && !live->second) {
+          return Status::NotSupported("column family " + std::to_string(family) + " has no merge_operator");
+        }
         if (batch.Count() > 1) {
           families.push_back(family);  // (One entry's memtable is most likely there. If not, it spills.)
         }
@@ -387,8 +403,8 @@ class Database final : public StackableDB {
   const std::shared_ptr<Pool> pool_;
   // A batch of several entries is written while no other write is.
   std::shared_mutex batches_;
-  // The column families that there are. Under batches_.
-  std::set<uint32_t> live_;
+  // The column families that there are, and whether they can merge. Under batches_.
+  std::map<uint32_t, bool> live_;
 };
 
 }  // namespace

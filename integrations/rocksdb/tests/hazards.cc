@@ -195,13 +195,62 @@ void Unmarked(const std::string& folder) {
   }
 }
 
+// Writes that RocksDB would refuse half-way, where many write at once, are refused before.
+void WithoutMerges(const std::string& folder) {
+  constexpr int kThreads = 8, kKeys = 300;
+  Options options = Base();
+  options.merge_operator = nullptr;
+  auto key = [](int thread, int i) { return "t" + std::to_string(thread) + "i" + std::to_string(i); };
+  Killed([&] {
+    Store store = Opened(folder, 1, options);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < kKeys; ++i) {
+          CHECK_OK(store.db->Put(WriteOptions(), key(t, i), "v"));
+          if (t == 0) {
+            CHECK(store.db->Merge(WriteOptions(), "merged", "v").IsNotSupported());
+          }
+        }
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    WriteBatch batch;
+    CHECK_OK(batch.Put("half", "v"));
+    CHECK_OK(batch.Merge("merged", "v"));
+    CHECK(store.db->Write(WriteOptions(), &batch).IsNotSupported());
+    // An entry with a checksum, which is wrong.
+    WriteBatch checked(0, 0, 8, 0);
+    CHECK_OK(checked.Put("half", "v"));
+    CHECK_OK(checked.Put("other half", "v"));
+    CHECK_OK(store.db->Write(WriteOptions(), &checked));
+    CHECK_OK(store.db->Delete(WriteOptions(), "half"));
+    const_cast<char&>(checked.Data().back()) ^= 1;
+    CHECK(store.db->Write(WriteOptions(), &checked).IsCorruption());
+    CHECK_OK(store.db->Put(WriteOptions(), "last", "v"));
+  });
+  Apart([&] {
+    Store store = Opened(folder, 1, options);
+    for (int t = 0; t < kThreads; ++t) {
+      for (int i = 0; i < kKeys; ++i) {
+        CHECK(Found(store, 0, key(t, i)) == "v");
+      }
+    }
+    CHECK(Found(store, 0, "last") == "v");
+    CHECK(Found(store, 0, "half").empty() && Found(store, 0, "merged").empty());
+    Close(store);
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string folder = Fresh(Argument(argc, argv, "--folder", "/dev/shm"), "bristlecone-rocksdb-hazards");
   const std::string only = Argument(argc, argv, "--only", "");
   const std::vector<std::pair<std::string, void (*)(const std::string&)>> tests{
-      {"refusing", &Refusing}, {"unmarked", &Unmarked}};
+      {"refusing", &Refusing}, {"unmarked", &Unmarked}, {"merges", &WithoutMerges}};
   for (const auto& [name, test] : tests) {
     if (only.empty() || only == name) {
       test(Fresh(folder, name));
