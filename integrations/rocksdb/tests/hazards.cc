@@ -244,13 +244,46 @@ void WithoutMerges(const std::string& folder) {
   });
 }
 
+// Writes to a family that was dropped, by a thread to which that is all the same, are no part of others.
+void ToNowhere(const std::string& folder) {
+  constexpr int kThreads = 8, kKeys = 300;
+  Options options = Base();
+  options.allow_concurrent_memtable_write = false;
+  Apart([&] {
+    Store store = Opened(folder, 2, options);
+    CHECK_OK(store.db->DropColumnFamily(store.families[1]));
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        WriteOptions ignoring;
+        ignoring.ignore_missing_column_families = true;
+        for (int i = 0; i < kKeys; ++i) {
+          const std::string key = "t" + std::to_string(t) + "i" + std::to_string(i);
+          if (t == 0) {
+            CHECK_OK(store.db->Put(ignoring, store.families[1], key, "v"));
+          } else {
+            CHECK_OK(store.db->Put(WriteOptions(), store.families[0], key, "v"));
+            CHECK(Found(store, 0, key) == "v");
+          }
+        }
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    CHECK_OK(store.db->Flush(FlushOptions()));
+    Close(store);
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string folder = Fresh(Argument(argc, argv, "--folder", "/dev/shm"), "bristlecone-rocksdb-hazards");
   const std::string only = Argument(argc, argv, "--only", "");
   const std::vector<std::pair<std::string, void (*)(const std::string&)>> tests{
-      {"refusing", &Refusing}, {"unmarked", &Unmarked}, {"merges", &WithoutMerges}};
+      {"refusing", &Refusing}, {"unmarked", &Unmarked}, {"merges", &WithoutMerges},
+      {"nowhere", &ToNowhere}};
   for (const auto& [name, test] : tests) {
     if (only.empty() || only == name) {
       test(Fresh(folder, name));
