@@ -417,6 +417,10 @@ Status Open(const DBOptions& options, const std::string& name, const PoolOptions
   if (options.unordered_write) {
     return Status::InvalidArgument("unordered_write acknowledges writes before memtables have them; set it to false");
   }
+  if (options.enable_pipelined_write) {
+    return Status::InvalidArgument("enable_pipelined_write writes to the log and to memtables at once, and there is no "
+                                   "log; set it to false");
+  }
   Env* const env = options.env != nullptr ? options.env : Env::Default();
   LastPool last(env, name);
   Status s = last.Read();

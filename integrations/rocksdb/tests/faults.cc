@@ -205,6 +205,9 @@ void Refused(const std::string& folder) {
   options = Base();
   options.unordered_write = true;
   CHECK(Open(options, at + "/other", {at + "/pool3"}, &other).IsInvalidArgument());
+  options = Base();
+  options.enable_pipelined_write = true;
+  CHECK(Open(options, at + "/other", {at + "/pool4"}, &other).IsInvalidArgument());
   CHECK(db->DeleteRange(WriteOptions(), db->DefaultColumnFamily(), "a", "b").IsNotSupported());
   WriteBatch batch;
   CHECK_OK(batch.DeleteRange("a", "b"));

@@ -40,8 +40,8 @@ struct PoolOptions {
 // all.
 //
 // Refused with NotSupported: DeleteRange, entities (PutEntity), user-defined timestamps, prepared
-// transactions, merges without a merge operator; with InvalidArgument: unordered_write, inplace_update_support,
-// experimental_mempurge_threshold, and writes to column families that were dropped. TransactionDB does
+// transactions, merges without a merge operator; with InvalidArgument: unordered_write, enable_pipelined_write,
+// inplace_update_support, experimental_mempurge_threshold, and writes to column families that were dropped. TransactionDB does
 // not write through the database that it wraps: do not use it. If one writes while no other write is
 // under way, that is found out, and the database fails.
 //
