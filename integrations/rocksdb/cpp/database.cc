@@ -204,14 +204,17 @@ class Database final : public StackableDB {
     return s.ok() ? pool_->Spills() : s;
   }
 
-  // A log has nothing, so memtables are flushed instead of it.
+  // A log has nothing, so memtables are flushed instead of it. RocksDB flushes one column family after
+  // the other, and what is written meanwhile would be in the files of the later ones alone.
   Status GetLiveFilesStorageInfo(const ::rocksdb::LiveFilesStorageInfoOptions& options,
                                  std::vector<::rocksdb::LiveFileStorageInfo>* files) override {
+    std::unique_lock<std::shared_mutex> lock(batches_);
     ::rocksdb::LiveFilesStorageInfoOptions flushing = options;
     flushing.wal_size_for_flush = 0;
     return StackableDB::GetLiveFilesStorageInfo(flushing, files);
   }
   Status GetLiveFiles(std::vector<std::string>& files, uint64_t* manifest, bool) override {
+    std::unique_lock<std::shared_mutex> lock(batches_);
     return StackableDB::GetLiveFiles(files, manifest, true);
   }
 

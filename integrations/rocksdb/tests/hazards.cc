@@ -8,12 +8,13 @@
 #include <rocksdb/comparator.h>
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
-#include <rocksdb/listener.h>
+#include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/write_batch.h>
 #include <sys/resource.h>
 #include <sys/vfs.h>
 
-#include <functional>
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -276,6 +277,52 @@ void ToNowhere(const std::string& folder) {
   });
 }
 
+// Checkpoints have as much of one column family as of the others, while batches over them are written.
+void OfOneMoment(const std::string& folder) {
+  constexpr int kThreads = 3, kCheckpoints = 15;
+  Apart([&] {
+    Store store = Opened(folder, 2);
+    std::atomic<bool> ended{false};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = 0; !ended.load(); ++i) {
+          WriteBatch batch;
+          CHECK_OK(batch.Put(store.families[0], "t" + std::to_string(t), std::to_string(i)));
+          CHECK_OK(batch.Put(store.families[1], "t" + std::to_string(t), std::to_string(i)));
+          CHECK_OK(store.db->Write(WriteOptions(), &batch));
+        }
+      });
+    }
+    Checkpoint* checkpoint;
+    CHECK_OK(Checkpoint::Create(store.db, &checkpoint));
+    for (int i = 0; i < kCheckpoints; ++i) {
+      CHECK_OK(checkpoint->CreateCheckpoint(folder + "/checkpoint" + std::to_string(i)));
+    }
+    delete checkpoint;
+    ended.store(true);
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    Close(store);
+  });
+  Apart([&] {
+    std::vector<ColumnFamilyDescriptor> families{{kDefaultColumnFamilyName, Base()}, {"family1", Base()}};
+    int seen = 0;
+    for (int i = 0; i < kCheckpoints; ++i) {
+      Store store;
+      CHECK_OK(DB::Open(Base(), folder + "/checkpoint" + std::to_string(i), families, &store.families, &store.db));
+      for (int t = 0; t < kThreads; ++t) {
+        const std::string key = "t" + std::to_string(t);
+        CHECK(Found(store, 0, key) == Found(store, 1, key));
+        seen += Found(store, 0, key).empty() ? 0 : 1;
+      }
+      Close(store);
+    }
+    CHECK(seen > kCheckpoints);
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -283,7 +330,7 @@ int main(int argc, char** argv) {
   const std::string only = Argument(argc, argv, "--only", "");
   const std::vector<std::pair<std::string, void (*)(const std::string&)>> tests{
       {"refusing", &Refusing}, {"unmarked", &Unmarked}, {"merges", &WithoutMerges},
-      {"nowhere", &ToNowhere}};
+      {"nowhere", &ToNowhere}, {"moment", &OfOneMoment}};
   for (const auto& [name, test] : tests) {
     if (only.empty() || only == name) {
       test(Fresh(folder, name));
