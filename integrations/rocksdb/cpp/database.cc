@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <mutex>
 #include <shared_mutex>
 #include <utility>
 
@@ -116,6 +117,29 @@ class Entries final : public WriteBatch::Handler {
   uint64_t count_ = 0;
 };
 
+// A lock that threads hold together, or one alone. One that waits to be alone is overtaken by nobody who
+// comes later: with std::shared_mutex, threads that hold it in turns would keep it for ever.
+class Turns {
+ public:
+  void lock() {
+    std::lock_guard<std::mutex> lock(next_);
+    held_.lock();
+  }
+  void unlock() { held_.unlock(); }
+  void lock_shared() {
+    std::lock_guard<std::mutex> lock(next_);
+    held_.lock_shared();
+  }
+  void unlock_shared() { held_.unlock_shared(); }
+
+ private:
+  std::mutex next_;
+  std::shared_mutex held_;
+};
+
+using Alone = std::unique_lock<Turns>;
+using Together = std::shared_lock<Turns>;
+
 // A database without a log.
 class Database final : public StackableDB {
  public:
@@ -208,13 +232,13 @@ class Database final : public StackableDB {
   // the other, and what is written meanwhile would be in the files of the later ones alone.
   Status GetLiveFilesStorageInfo(const ::rocksdb::LiveFilesStorageInfoOptions& options,
                                  std::vector<::rocksdb::LiveFileStorageInfo>* files) override {
-    std::unique_lock<std::shared_mutex> lock(batches_);
+    Alone lock(batches_);
     ::rocksdb::LiveFilesStorageInfoOptions flushing = options;
     flushing.wal_size_for_flush = 0;
     return StackableDB::GetLiveFilesStorageInfo(flushing, files);
   }
   Status GetLiveFiles(std::vector<std::string>& files, uint64_t* manifest, bool) override {
-    std::unique_lock<std::shared_mutex> lock(batches_);
+    Alone lock(batches_);
     return StackableDB::GetLiveFiles(files, manifest, true);
   }
 
@@ -293,7 +317,7 @@ class Database final : public StackableDB {
   }
   Status DropColumnFamily(ColumnFamilyHandle* family) override {
     // No write to it is under way.
-    std::unique_lock<std::shared_mutex> lock(batches_);
+    Alone lock(batches_);
     Status s = StackableDB::DropColumnFamily(family);
     return s.ok() ? Dropped(family) : s;
   }
@@ -321,7 +345,7 @@ class Database final : public StackableDB {
   }
 
   void Created(const std::vector<ColumnFamilyHandle*>& handles) {
-    std::unique_lock<std::shared_mutex> lock(batches_);
+    Alone lock(batches_);
     for (ColumnFamilyHandle* handle : handles) {
       ColumnFamilyDescriptor of;
       if (handle != nullptr) {
@@ -376,7 +400,7 @@ class Database final : public StackableDB {
   }
 
   Status WriteOne(const WriteOptions& options, WriteBatch* batch, const Entries& entries) {
-    std::shared_lock<std::shared_mutex> lock(batches_);
+    Together lock(batches_);
     uint64_t last;
     Status s = Check(options, *batch, entries, &last);
     // RocksDB may write it with another thread's entries, which asks for each family to be there.
@@ -384,7 +408,7 @@ class Database final : public StackableDB {
   }
 
   Status WriteAlone(const WriteOptions& options, WriteBatch* batch, const Entries& entries) {
-    std::unique_lock<std::shared_mutex> lock(batches_);
+    Alone lock(batches_);
     uint64_t last;
     Status s = Check(options, *batch, entries, &last);
     if (!s.ok() || last == 0) {
@@ -406,7 +430,7 @@ class Database final : public StackableDB {
   Env* const env_;
   const std::shared_ptr<Pool> pool_;
   // A batch of several entries is written while no other write is.
-  std::shared_mutex batches_;
+  Turns batches_;
   // The column families that there are, and whether they can merge. Under batches_.
   std::map<uint32_t, bool> live_;
 };

@@ -13,8 +13,8 @@
 #include <sys/resource.h>
 #include <sys/vfs.h>
 
+#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -323,6 +323,48 @@ void OfOneMoment(const std::string& folder) {
   });
 }
 
+// A batch gets its turn among threads that put single entries all the time.
+void Turns(const std::string& folder) {
+  constexpr int kThreads = 16;
+  Apart([&] {
+    Options options = Base();
+    options.write_buffer_size = 1 << 20;
+    Store store = Opened(folder, 1, options);
+    std::atomic<bool> ended{false};
+    std::atomic<uint64_t> puts{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        while (!ended.load() && puts.load() < 500000) {
+          CHECK_OK(store.db->Put(WriteOptions(), "t" + std::to_string(t), "v"));
+          puts.fetch_add(1);
+        }
+      });
+    }
+    constexpr int kBatches = 20;
+    uint64_t most = 0;
+    for (int i = 0; i < kBatches; ++i) {
+      while (puts.load() < static_cast<uint64_t>(i) * 2000) {
+        std::this_thread::yield();
+      }
+      WriteBatch batch;
+      CHECK_OK(batch.Put("one", "v"));
+      CHECK_OK(batch.Put("two", "v"));
+      const uint64_t before = puts.load();
+      CHECK_OK(store.db->Write(WriteOptions(), &batch));
+      most = std::max(most, puts.load() - before);
+    }
+    ended.store(true);
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    std::printf("at most %llu of %llu puts were between a batch's beginning and end\n",
+                static_cast<unsigned long long>(most), static_cast<unsigned long long>(puts.load()));
+    CHECK(most < 2000);
+    Close(store);
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -330,7 +372,7 @@ int main(int argc, char** argv) {
   const std::string only = Argument(argc, argv, "--only", "");
   const std::vector<std::pair<std::string, void (*)(const std::string&)>> tests{
       {"refusing", &Refusing}, {"unmarked", &Unmarked}, {"merges", &WithoutMerges},
-      {"nowhere", &ToNowhere}, {"moment", &OfOneMoment}};
+      {"nowhere", &ToNowhere}, {"moment", &OfOneMoment}, {"turns", &Turns}};
   for (const auto& [name, test] : tests) {
     if (only.empty() || only == name) {
       test(Fresh(folder, name));
