@@ -4,6 +4,7 @@
 // RocksDB's log and commits the pool before it acknowledges.
 
 #include <rocksdb/comparator.h>
+#include <rocksdb/convenience.h>
 #include <rocksdb/listener.h>
 #include <rocksdb/utilities/stackable_db.h>
 #include <rocksdb/write_batch.h>
@@ -472,7 +473,7 @@ Status Open(const DBOptions& options, const std::string& name, const PoolOptions
     if (!s.ok()) {
       return s;
     }
-    // Not before it is known which flushes ended.
+    // Not before Recover has paused all work.
     compacts.push_back(!family.options.disable_auto_compactions);
     family.options.disable_auto_compactions = true;
   }
@@ -484,8 +485,12 @@ Status Open(const DBOptions& options, const std::string& name, const PoolOptions
   pool->SetReplaying(true);
   s = Recover(inner, pool, pool_options, last, *handles, compacts);
   if (!s.ok()) {
-    // (Its end would flush what was replayed.)
+    // Its end would flush what was replayed, unless that is off when it begins.
     inner->SetDBOptions({{"avoid_flush_during_shutdown", "true"}}).PermitUncheckedError();
+    ::rocksdb::CancelAllBackgroundWork(inner, false);
+    if (!options.avoid_flush_during_shutdown) {
+      inner->SetDBOptions({{"avoid_flush_during_shutdown", "false"}}).PermitUncheckedError();
+    }
     for (ColumnFamilyHandle* handle : *handles) {
       inner->DestroyColumnFamilyHandle(handle);
     }

@@ -241,6 +241,16 @@ Status Recover(DB* db, const std::shared_ptr<Pool>& pool, const PoolOptions& opt
                const std::vector<ColumnFamilyHandle*>& handles, const std::vector<bool>& compacts) {
   // What is replayed in part must not get into a file: the whole will be replayed again.
   Status s = db->PauseBackgroundWork();
+  // Compactions begin with the rest, too. The options that RocksDB keeps say from here on what was asked for.
+  std::vector<ColumnFamilyHandle*> enabled;
+  for (size_t i = 0; i < handles.size(); ++i) {
+    if (compacts[i]) {
+      enabled.push_back(handles[i]);
+    }
+  }
+  if (s.ok() && !enabled.empty()) {
+    s = db->EnableAutoCompaction(enabled);
+  }
   std::string identity;
   if (s.ok()) {
     s = db->GetDbIdentity(identity);
@@ -277,14 +287,7 @@ Status Recover(DB* db, const std::shared_ptr<Pool>& pool, const PoolOptions& opt
   }
   pool->SetReplaying(false);
   pool->SetGuarded();
-  s = db->ContinueBackgroundWork();
-  std::vector<ColumnFamilyHandle*> enabled;
-  for (size_t i = 0; i < handles.size(); ++i) {
-    if (compacts[i]) {
-      enabled.push_back(handles[i]);
-    }
-  }
-  return enabled.empty() || !s.ok() ? s : db->EnableAutoCompaction(enabled);
+  return db->ContinueBackgroundWork();
 }
 
 }  // namespace rocksdb

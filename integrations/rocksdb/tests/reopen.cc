@@ -5,6 +5,7 @@
 #include <rocksdb/comparator.h>
 #include <rocksdb/utilities/backup_engine.h>
 #include <rocksdb/utilities/checkpoint.h>
+#include <rocksdb/utilities/options_util.h>
 #include <rocksdb/utilities/transaction_db.h>
 #include <rocksdb/write_batch.h>
 #include <rocksdb/write_buffer_manager.h>
@@ -126,6 +127,12 @@ void FailedOpening(const std::string& folder) {
       options.write_buffer_manager = std::make_shared<WriteBufferManager>(1);
       Store store;
       CHECK(!OpenAt(folder, 1, options, &store).ok());
+      // Nor are options changed that others may read.
+      DBOptions kept;
+      std::vector<ColumnFamilyDescriptor> families;
+      CHECK_OK(LoadLatestOptions(ConfigOptions(), folder + "/db", &kept, &families));
+      CHECK(!kept.avoid_flush_during_shutdown && families.size() == 1);
+      CHECK(!families[0].options.disable_auto_compactions);
     });
   }
   Apart([&] {
