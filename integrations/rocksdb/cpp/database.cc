@@ -64,6 +64,9 @@ Status NoPurges() {
       "experimental_mempurge_threshold writes entries from memtables to memtables, which is not durable; set it to 0");
 }
 
+// RocksDB's smallest.
+constexpr size_t kArenaBlock = 4096;
+
 // Checks and completes the options of a column family.
 Status Prepare(const std::shared_ptr<Pool>& pool, const std::string& name, ColumnFamilyOptions* options) {
   if (options->comparator->timestamp_size() > 0) {
@@ -77,6 +80,9 @@ Status Prepare(const std::shared_ptr<Pool>& pool, const std::string& name, Colum
   if (options->experimental_mempurge_threshold > 0) {
     return NoPurges();
   }
+  // Entries are in the pool. With blocks of RocksDB's size that are not used, it takes a memtable that is
+  // small beside one for full at once.
+  options->arena_block_size = kArenaBlock;
   const bool bytewise = options->comparator == ::rocksdb::BytewiseComparator();
   options->memtable_factory = std::make_shared<Factory>(pool, Index::kTree, bytewise);
   return Status::OK();
@@ -262,6 +268,12 @@ class Database final : public StackableDB {
     auto purges = options.find("experimental_mempurge_threshold");
     if (purges != options.end() && std::strtod(purges->second.c_str(), nullptr) > 0) {
       return NoPurges();
+    }
+    auto block = options.find("arena_block_size");
+    if (block != options.end()) {
+      std::unordered_map<std::string, std::string> set = options;
+      set["arena_block_size"] = std::to_string(kArenaBlock);
+      return StackableDB::SetOptions(family, set);
     }
     return StackableDB::SetOptions(family, options);
   }

@@ -365,6 +365,43 @@ void Turns(const std::string& folder) {
   });
 }
 
+// Blocks that are larger than memtables neither fill these nor keep a replay from its end.
+void LargeBlocks(const std::string& folder) {
+  Options options = Base();
+  options.arena_block_size = 1 << 20;
+  options.write_buffer_size = 256 << 10;
+  auto files = [](const Store& store) {
+    std::vector<LiveFileMetaData> tables;
+    store.db->GetLiveFilesMetaData(&tables);
+    return tables.size();
+  };
+  Killed([&] {
+    Store store = Opened(folder, 1, options);
+    for (int i = 0; i < 100; ++i) {
+      CHECK_OK(store.db->Merge(WriteOptions(), "k" + std::to_string(i), "v"));
+    }
+    CHECK(files(store) == 0);
+  });
+  Killed([&] {
+    Store store = Opened(folder, 1, options);
+    for (int i = 0; i < 100; ++i) {
+      CHECK(Found(store, 0, "k" + std::to_string(i)) == "v");
+    }
+    CHECK_OK(store.db->SetOptions({{"write_buffer_size", "65536"}, {"arena_block_size", "1048576"}}));
+    CHECK_OK(store.db->Flush(FlushOptions()));
+    const size_t before = files(store);
+    for (int i = 0; i < 100; ++i) {
+      CHECK_OK(store.db->Put(WriteOptions(), "k" + std::to_string(i), "w"));
+    }
+    CHECK(files(store) == before);
+  });
+  Apart([&] {
+    Store store = Opened(folder, 1, options);
+    CHECK(Found(store, 0, "k99") == "w");
+    Close(store);
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -372,7 +409,8 @@ int main(int argc, char** argv) {
   const std::string only = Argument(argc, argv, "--only", "");
   const std::vector<std::pair<std::string, void (*)(const std::string&)>> tests{
       {"refusing", &Refusing}, {"unmarked", &Unmarked}, {"merges", &WithoutMerges},
-      {"nowhere", &ToNowhere}, {"moment", &OfOneMoment}, {"turns", &Turns}};
+      {"nowhere", &ToNowhere}, {"moment", &OfOneMoment}, {"turns", &Turns},
+      {"blocks", &LargeBlocks}};
   for (const auto& [name, test] : tests) {
     if (only.empty() || only == name) {
       test(Fresh(folder, name));
