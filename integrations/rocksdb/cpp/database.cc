@@ -227,6 +227,7 @@ class Database final : public StackableDB {
     WriteOptions unlogged = options;
     unlogged.disableWAL = true;
     unlogged.sync = false;
+    unlogged.rate_limiter_priority = Env::IO_TOTAL;  // (It is the log's.)
     s = batch->Count() > 1 ? WriteAlone(unlogged, batch, entries) : WriteOne(unlogged, batch, entries);
     if (!s.ok()) {
       return s;
@@ -247,6 +248,12 @@ class Database final : public StackableDB {
   Status GetLiveFiles(std::vector<std::string>& files, uint64_t* manifest, bool) override {
     Alone lock(batches_);
     return StackableDB::GetLiveFiles(files, manifest, true);
+  }
+
+  Status NewDefaultReplayer(const std::vector<ColumnFamilyHandle*>&, std::unique_ptr<::rocksdb::TraceReader>&&,
+                            std::unique_ptr<::rocksdb::Replayer>*) override {
+    return Status::NotSupported("a replayer would write behind the database's back; read the trace, and write to the "
+                                "database itself");
   }
 
   // The environment is the caller's, who may use it when the database is closed.

@@ -213,6 +213,12 @@ void Refused(const std::string& folder) {
   CHECK_OK(batch.DeleteRange("a", "b"));
   CHECK(db->Write(WriteOptions(), &batch).IsNotSupported());
   CHECK(db->Write(WriteOptions(), nullptr).IsInvalidArgument());
+  CHECK(db->NewDefaultReplayer({}, nullptr, nullptr).IsNotSupported());
+  // What is about RocksDB's log alone is ignored.
+  WriteOptions logging;
+  logging.sync = true;
+  logging.rate_limiter_priority = Env::IO_USER;
+  CHECK_OK(db->Put(logging, "logging", "v"));
   // Families come and go.
   ColumnFamilyHandle* family;
   CHECK_OK(db->CreateColumnFamily(ColumnFamilyOptions(), "new", &family));
