@@ -275,6 +275,12 @@ Status Recover(DB* db, const std::shared_ptr<Pool>& pool, const PoolOptions& opt
                                      "which may be older than the database; remove it");
     }
   }
+  if (!last.IsOf(identity) && replay.HasAny()) {
+    // The file was written before any memtable of this database counted.
+    return Status::InvalidArgument("the database's folder lacks BRISTLECONE_POOL, as one that was restored from a "
+                                   "backup does, and pool " + options.path +
+                                   " holds writes, which that may lack; remove the pool if they are not wanted");
+  }
   s = replay.Run();
   if (s.ok() && !is_last) {
     s = last.Write(identity, pool->Id(), options.path);
