@@ -13,7 +13,7 @@ use std::process::Command;
 /// Header of RocksDB, and the packages that have it and what else is needed.
 const HEADER: &str = "/usr/include/rocksdb/memtablerep.h";
 const PACKAGES: [&str; 3] = ["librocksdb-dev", "rocksdb-tools", "g++"];
-const SOURCES: [&str; 4] = ["memtable", "database", "recover", "registry"];
+const SOURCES: [&str; 5] = ["memtable", "files", "database", "recover", "registry"];
 
 /// What to run.
 #[derive(Args)]
@@ -66,6 +66,7 @@ pub fn run(options: &Options) -> Outcome {
     tools::run(&mut test("between", &shm))?;
     tools::run(&mut test("reopen", &shm))?;
     for folder in [&shm, &options.disk] {
+        tools::run(&mut test("hazards", folder))?;
         tools::run(test("kill", folder).args(["--kills", &number(options.kills.into())]))?;
     }
     if options.sanitizer.is_none() {
@@ -135,7 +136,9 @@ fn build(options: &Options) -> Outcome<PathBuf> {
             .arg(archive)
             .args(["-lrocksdb", "-ldl", "-lm"]),
     )?;
-    for name in ["faults", "random", "between", "reopen", "kill", "bench"] {
+    for name in [
+        "faults", "random", "between", "reopen", "hazards", "kill", "bench",
+    ] {
         tools::run(
             compiler()
                 .arg("-o")

@@ -4,16 +4,19 @@
 // RocksDB's log and commits the pool before it acknowledges.
 
 #include <rocksdb/comparator.h>
+#include <rocksdb/convenience.h>
 #include <rocksdb/listener.h>
 #include <rocksdb/utilities/stackable_db.h>
 #include <rocksdb/write_batch.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <set>
+#include <map>
+#include <mutex>
 #include <shared_mutex>
 #include <utility>
 
+#include "files.h"
 #include "memtable.h"
 #include "recover.h"
 
@@ -25,6 +28,7 @@ using ::rocksdb::ColumnFamilyHandle;
 using ::rocksdb::ColumnFamilyOptions;
 using ::rocksdb::DB;
 using ::rocksdb::DBOptions;
+using ::rocksdb::Env;
 using ::rocksdb::Options;
 using ::rocksdb::Slice;
 using ::rocksdb::StackableDB;
@@ -60,6 +64,9 @@ Status NoPurges() {
       "experimental_mempurge_threshold writes entries from memtables to memtables, which is not durable; set it to 0");
 }
 
+// RocksDB's smallest.
+constexpr size_t kArenaBlock = 4096;
+
 // Checks and completes the options of a column family.
 Status Prepare(const std::shared_ptr<Pool>& pool, const std::string& name, ColumnFamilyOptions* options) {
   if (options->comparator->timestamp_size() > 0) {
@@ -73,60 +80,85 @@ Status Prepare(const std::shared_ptr<Pool>& pool, const std::string& name, Colum
   if (options->experimental_mempurge_threshold > 0) {
     return NoPurges();
   }
+  // Entries are in the pool. With blocks of RocksDB's size that are not used, it takes a memtable that is
+  // small beside one for full at once.
+  options->arena_block_size = kArenaBlock;
   const bool bytewise = options->comparator == ::rocksdb::BytewiseComparator();
   options->memtable_factory = std::make_shared<Factory>(pool, Index::kTree, bytewise);
   return Status::OK();
 }
 
-// Makes RocksDB refuse all writes and flushes from here on, with a write that it cannot do.
-void Stop(DB* db) {
-  // Sequence number, count, the type of a value of a column family, which there is none of, key, value.
-  std::string rep(8, '\0');
-  rep.append("\x01\0\0\0\x05\xFF\xFF\xFF\xFF\x0F\x01k\0", 13);
-  WriteBatch batch(rep);
-  WriteOptions options;
-  options.disableWAL = true;
-  db->Write(options, &batch).PermitUncheckedError();
-}
-
-// What a batch has entries of: column families, each with the place of its last entry, from 1.
+// What a batch has entries of.
 class Entries final : public WriteBatch::Handler {
  public:
-  std::vector<std::pair<uint32_t, uint64_t>> families;
+  struct Of {
+    uint32_t family;
+    // The place of its last entry, from 1.
+    uint64_t last;
+    // Whether one is a merge.
+    bool merges;
+  };
+  std::vector<Of> families;
 
   Status PutCF(uint32_t family, const Slice&, const Slice&) override { return Add(family); }
-  Status MergeCF(uint32_t family, const Slice&, const Slice&) override { return Add(family); }
+  Status MergeCF(uint32_t family, const Slice&, const Slice&) override { return Add(family, true); }
   Status DeleteCF(uint32_t family, const Slice&) override { return Add(family); }
   Status SingleDeleteCF(uint32_t family, const Slice&) override { return Add(family); }
   Status MarkNoop(bool) override { return Status::OK(); }
   void LogData(const Slice&) override {}
 
  private:
-  Status Add(uint32_t family) {
+  Status Add(uint32_t family, bool merges = false) {
     ++count_;
-    for (auto& each : families) {
-      if (each.first == family) {
-        each.second = count_;
+    for (Of& each : families) {
+      if (each.family == family) {
+        each.last = count_;
+        each.merges |= merges;
         return Status::OK();
       }
     }
-    families.emplace_back(family, count_);
+    families.push_back({family, count_, merges});
     return Status::OK();
   }
 
   uint64_t count_ = 0;
 };
 
+// A lock that threads hold together, or one alone. One that waits to be alone is overtaken by nobody who
+// comes later: with std::shared_mutex, threads that hold it in turns would keep it for ever.
+class Turns {
+ public:
+  void lock() {
+    std::lock_guard<std::mutex> lock(next_);
+    held_.lock();
+  }
+  void unlock() { held_.unlock(); }
+  void lock_shared() {
+    std::lock_guard<std::mutex> lock(next_);
+    held_.lock_shared();
+  }
+  void unlock_shared() { held_.unlock_shared(); }
+
+ private:
+  std::mutex next_;
+  std::shared_mutex held_;
+};
+
+using Alone = std::unique_lock<Turns>;
+using Together = std::shared_lock<Turns>;
+
 // A database without a log.
 class Database final : public StackableDB {
  public:
-  Database(DB* db, std::shared_ptr<Pool> pool, const std::vector<ColumnFamilyHandle*>& handles)
-      : StackableDB(db), pool_(std::move(pool)) {
+  Database(std::shared_ptr<DB> db, Env* env, std::shared_ptr<Pool> pool,
+           const std::vector<ColumnFamilyHandle*>& handles)
+      : StackableDB(std::move(db)), env_(env), pool_(std::move(pool)) {
     Created(handles);
   }
 
   using StackableDB::Delete;
   using StackableDB::DeleteRange;
+  using StackableDB::GetOptions;
   using StackableDB::Merge;
   using StackableDB::Put;
   using StackableDB::SetOptions;
@@ -185,13 +217,17 @@ class Database final : public StackableDB {
       return Status::NotSupported("a prepared transaction needs RocksDB's log; commit it in one step");
     }
     Entries entries;
-    Status s = batch->Iterate(&entries);
+    Status s = batch->VerifyChecksum();  // (Which RocksDB looks at half-way.)
+    if (s.ok()) {
+      s = batch->Iterate(&entries);
+    }
     if (!s.ok()) {
       return s;
     }
     WriteOptions unlogged = options;
     unlogged.disableWAL = true;
     unlogged.sync = false;
+    unlogged.rate_limiter_priority = Env::IO_TOTAL;  // (It is the log's.)
     s = batch->Count() > 1 ? WriteAlone(unlogged, batch, entries) : WriteOne(unlogged, batch, entries);
     if (!s.ok()) {
       return s;
@@ -200,15 +236,38 @@ class Database final : public StackableDB {
     return s.ok() ? pool_->Spills() : s;
   }
 
-  // A log has nothing, so memtables are flushed instead of it.
+  // A log has nothing, so memtables are flushed instead of it. RocksDB flushes one column family after
+  // the other, and what is written meanwhile would be in the files of the later ones alone.
   Status GetLiveFilesStorageInfo(const ::rocksdb::LiveFilesStorageInfoOptions& options,
                                  std::vector<::rocksdb::LiveFileStorageInfo>* files) override {
+    Alone lock(batches_);
     ::rocksdb::LiveFilesStorageInfoOptions flushing = options;
     flushing.wal_size_for_flush = 0;
     return StackableDB::GetLiveFilesStorageInfo(flushing, files);
   }
   Status GetLiveFiles(std::vector<std::string>& files, uint64_t* manifest, bool) override {
+    Alone lock(batches_);
     return StackableDB::GetLiveFiles(files, manifest, true);
+  }
+
+  Status NewDefaultReplayer(const std::vector<ColumnFamilyHandle*>&, std::unique_ptr<::rocksdb::TraceReader>&&,
+                            std::unique_ptr<::rocksdb::Replayer>*) override {
+    return Status::NotSupported("a replayer would write behind the database's back; read the trace, and write to the "
+                                "database itself");
+  }
+
+  // The environment is the caller's, who may use it when the database is closed.
+  Env* GetEnv() const override { return env_; }
+  ::rocksdb::FileSystem* GetFileSystem() const override { return env_->GetFileSystem().get(); }
+  Options GetOptions(ColumnFamilyHandle* family) const override {
+    Options options = StackableDB::GetOptions(family);
+    options.env = env_;
+    return options;
+  }
+  DBOptions GetDBOptions() const override {
+    DBOptions options = StackableDB::GetDBOptions();
+    options.env = env_;
+    return options;
   }
 
   Status SetOptions(ColumnFamilyHandle* family,
@@ -216,6 +275,12 @@ class Database final : public StackableDB {
     auto purges = options.find("experimental_mempurge_threshold");
     if (purges != options.end() && std::strtod(purges->second.c_str(), nullptr) > 0) {
       return NoPurges();
+    }
+    auto block = options.find("arena_block_size");
+    if (block != options.end()) {
+      std::unordered_map<std::string, std::string> set = options;
+      set["arena_block_size"] = std::to_string(kArenaBlock);
+      return StackableDB::SetOptions(family, set);
     }
     return StackableDB::SetOptions(family, options);
   }
@@ -272,7 +337,7 @@ class Database final : public StackableDB {
   }
   Status DropColumnFamily(ColumnFamilyHandle* family) override {
     // No write to it is under way.
-    std::unique_lock<std::shared_mutex> lock(batches_);
+    Alone lock(batches_);
     Status s = StackableDB::DropColumnFamily(family);
     return s.ok() ? Dropped(family) : s;
   }
@@ -300,10 +365,11 @@ class Database final : public StackableDB {
   }
 
   void Created(const std::vector<ColumnFamilyHandle*>& handles) {
-    std::unique_lock<std::shared_mutex> lock(batches_);
+    Alone lock(batches_);
     for (ColumnFamilyHandle* handle : handles) {
+      ColumnFamilyDescriptor of;
       if (handle != nullptr) {
-        live_.insert(handle->GetID());
+        live_[handle->GetID()] = handle->GetDescriptor(&of).ok() && of.options.merge_operator != nullptr;
       }
     }
   }
@@ -328,8 +394,12 @@ class Database final : public StackableDB {
     }
     std::vector<uint32_t> families;
     *last = 0;
-    for (const auto& [family, place] : entries.families) {
-      if (live_.count(family) > 0) {
+    for (const auto& [family, place, merges] : entries.families) {
+      auto live = live_.find(family);
+      if (live != live_.end()) {
+        if (merges && !live->second) {
+          return Status::NotSupported("column family " + std::to_string(family) + " has no merge_operator");
+        }
         if (batch.Count() > 1) {
           families.push_back(family);  // (One entry's memtable is most likely there. If not, it spills.)
         }
@@ -350,14 +420,15 @@ class Database final : public StackableDB {
   }
 
   Status WriteOne(const WriteOptions& options, WriteBatch* batch, const Entries& entries) {
-    std::shared_lock<std::shared_mutex> lock(batches_);
+    Together lock(batches_);
     uint64_t last;
     Status s = Check(options, *batch, entries, &last);
-    return s.ok() ? Insert(options, batch) : s;
+    // RocksDB may write it with another thread's entries, which asks for each family to be there.
+    return s.ok() && last > 0 ? Insert(options, batch) : s;
   }
 
   Status WriteAlone(const WriteOptions& options, WriteBatch* batch, const Entries& entries) {
-    std::unique_lock<std::shared_mutex> lock(batches_);
+    Alone lock(batches_);
     uint64_t last;
     Status s = Check(options, *batch, entries, &last);
     if (!s.ok() || last == 0) {
@@ -370,20 +441,18 @@ class Database final : public StackableDB {
     }
     s = Insert(options, batch);
     if (!bristlecone_session_end_batch(pool_->session(), !s.ok())) {
-      const Status reason = s.ok() ? pool_->Spills() : s;
-      pool_->Fail(Status::IOError("a batch failed half-way; open the database again", reason.ToString()));
-      // Nor may a flush make a part of it durable.
-      Stop(db_);
+      pool_->Fail(HalfWay(s.ok() ? pool_->Spills() : s));
       s = pool_->Failed();
     }
     return s;
   }
 
+  Env* const env_;
   const std::shared_ptr<Pool> pool_;
   // A batch of several entries is written while no other write is.
-  std::shared_mutex batches_;
-  // The column families that there are. Under batches_.
-  std::set<uint32_t> live_;
+  Turns batches_;
+  // The column families that there are, and whether they can merge. Under batches_.
+  std::map<uint32_t, bool> live_;
 };
 
 }  // namespace
@@ -395,7 +464,12 @@ Status Open(const DBOptions& options, const std::string& name, const PoolOptions
   if (options.unordered_write) {
     return Status::InvalidArgument("unordered_write acknowledges writes before memtables have them; set it to false");
   }
-  LastPool last(options.env, name);
+  if (options.enable_pipelined_write) {
+    return Status::InvalidArgument("enable_pipelined_write writes to the log and to memtables at once, and there is no "
+                                   "log; set it to false");
+  }
+  Env* const env = options.env != nullptr ? options.env : Env::Default();
+  LastPool last(env, name);
   Status s = last.Read();
   std::shared_ptr<Pool> pool;
   if (s.ok()) {
@@ -405,7 +479,9 @@ Status Open(const DBOptions& options, const std::string& name, const PoolOptions
   if (!s.ok()) {
     return s;
   }
+  const std::shared_ptr<Env> guarded = GuardManifest(env, pool);
   DBOptions prepared = options;
+  prepared.env = guarded.get();
   prepared.listeners.push_back(std::make_shared<Listener>(pool));
   // What an earlier process logged is in files before any memtable counts.
   prepared.avoid_flush_during_recovery = false;
@@ -416,7 +492,7 @@ Status Open(const DBOptions& options, const std::string& name, const PoolOptions
     if (!s.ok()) {
       return s;
     }
-    // Not before it is known which flushes ended.
+    // Not before Recover has paused all work.
     compacts.push_back(!family.options.disable_auto_compactions);
     family.options.disable_auto_compactions = true;
   }
@@ -428,8 +504,12 @@ Status Open(const DBOptions& options, const std::string& name, const PoolOptions
   pool->SetReplaying(true);
   s = Recover(inner, pool, pool_options, last, *handles, compacts);
   if (!s.ok()) {
-    // (Its end would flush what was replayed.)
+    // Its end would flush what was replayed, unless that is off when it begins.
     inner->SetDBOptions({{"avoid_flush_during_shutdown", "true"}}).PermitUncheckedError();
+    ::rocksdb::CancelAllBackgroundWork(inner, false);
+    if (!options.avoid_flush_during_shutdown) {
+      inner->SetDBOptions({{"avoid_flush_during_shutdown", "false"}}).PermitUncheckedError();
+    }
     for (ColumnFamilyHandle* handle : *handles) {
       inner->DestroyColumnFamilyHandle(handle);
     }
@@ -437,7 +517,9 @@ Status Open(const DBOptions& options, const std::string& name, const PoolOptions
     delete inner;
     return s;
   }
-  *db = new Database(inner, pool, *handles);
+  // (Which keeps the environment until RocksDB has ended.)
+  const auto close = [guarded](DB* open) { delete open; };
+  *db = new Database(std::shared_ptr<DB>(inner, close), env, pool, *handles);
   return s;
 }
 

@@ -31,9 +31,15 @@ Status ToStatus(const bristlecone_fault& fault) {
       return Status::Corruption(fault.message);
     case BRISTLECONE_INVALID:
       return Status::InvalidArgument(fault.message);
+    case BRISTLECONE_NO_SPACE:
+      return Status::NoSpace(fault.message);
     default:
       return Status::IOError(fault.message);
   }
+}
+
+Status HalfWay(const Status& reason) {
+  return Status::IOError("a batch failed half-way; open the database again", reason.ToString());
 }
 
 Status Pool::Open(const std::string& path, uint64_t max_bytes, bool scratch, bool must_exist,
@@ -47,9 +53,13 @@ Status Pool::Open(const std::string& path, uint64_t max_bytes, bool scratch, boo
   return Status::OK();
 }
 
-Status Pool::Commit() const {
+Status Pool::Commit() {
   bristlecone_fault fault;
-  return bristlecone_session_commit(session_, &fault) ? Status::OK() : ToStatus(fault);
+  if (bristlecone_session_commit(session_, &fault)) {
+    return Status::OK();
+  }
+  Fail(fault);
+  return ToStatus(fault);
 }
 
 Status Pool::MakeRoom(uint64_t bytes, const std::vector<uint32_t>& families) const {
@@ -67,13 +77,25 @@ std::string Pool::Id() const {
 
 void Pool::Allocating() {
   if (guarded_.load(std::memory_order_acquire) && writers_.load(std::memory_order_relaxed) == 0) {
-    Fail(Status::NotSupported("a TransactionDB, or another writer behind the database's back, wrote to it, "
-                              "so that its log and its pool disagree",
-                              "write to the database itself"));
+    Refuse(Status::NotSupported("a TransactionDB, or another writer behind the database's back, wrote to it, "
+                                "so that its log and its pool disagree",
+                                "write to the database itself"));
   }
 }
 
 void Pool::Fail(const Status& status) {
+  Refuse(status);
+  has_ended_.store(true);
+}
+
+void Pool::Fail(const bristlecone_fault& fault) {
+  // Where there is no room now, a later commit has some, or says that there is none.
+  if (fault.kind != BRISTLECONE_NO_SPACE) {
+    Fail(ToStatus(fault));
+  }
+}
+
+void Pool::Refuse(const Status& status) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (failed_.ok()) {
     failed_ = status;
@@ -89,8 +111,12 @@ Status Pool::Failed() const {
   return failed_;
 }
 
+Status Pool::Ended() const { return has_ended_.load() ? Failed() : Status::OK(); }
+
 void Pool::Spilled(const Status& reason) {
-  bristlecone_session_spilled(session_);
+  if (bristlecone_session_spilled(session_)) {
+    Fail(HalfWay(reason));
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   spill_reason_ = reason;
   spills_.fetch_add(1);
@@ -463,13 +489,16 @@ class Rep final : public MemTableRep {
   void MarkReadOnly() override {
     read_only_.store(true, std::memory_order_release);
     pool_->Switched(bristlecone_memtable_bytes(memtable_) == 0);
-    bristlecone_memtable_read_only(memtable_);
+    if (bristlecone_memtable_read_only(memtable_)) {
+      // The memtable's flush comes after this.
+      pool_->Fail(HalfWay(Status::Aborted("RocksDB refused one of its entries")));
+    }
   }
 
   void MarkFlushed() override {
     bristlecone_fault fault;
     if (!bristlecone_memtable_flushed(memtable_, &fault)) {
-      pool_->Fail(ToStatus(fault));
+      pool_->Fail(fault);
     }
     if (spill_.load() != nullptr && !flushed_) {
       pool_->SpillFlushed();
@@ -561,7 +590,7 @@ void NoteFlush(Pool* pool, const std::string& name, uint64_t file) {
     families.push_back(flush.family);
     bristlecone_fault fault;
     if (!bristlecone_memtable_flushing(flush.memtable, file, &fault)) {
-      pool->Fail(ToStatus(fault));
+      pool->Fail(fault);
     }
   }
   for (uint32_t family : families) {

@@ -21,6 +21,9 @@ namespace rocksdb {
 // Returns the status that stands for a fault.
 ::rocksdb::Status ToStatus(const bristlecone_fault& fault);
 
+// Returns the status of a batch of which some entries were inserted, and others were not.
+::rocksdb::Status HalfWay(const ::rocksdb::Status& reason);
+
 inline bristlecone_bytes ToBytes(const ::rocksdb::Slice& slice) {
   return {reinterpret_cast<const uint8_t*>(slice.data()), slice.size()};
 }
@@ -36,21 +39,27 @@ class Pool {
 
   const bristlecone_session* session() const { return session_; }
 
-  // Makes all that was inserted durable.
-  ::rocksdb::Status Commit() const;
+  // Makes all that was inserted durable, and all that was noted.
+  ::rocksdb::Status Commit();
   // Makes sure that there is room for a write of so many bytes, and for a new memtable of each of these
   // column families.
   ::rocksdb::Status MakeRoom(uint64_t bytes, const std::vector<uint32_t>& families) const;
   // Returns what tells the pool from others, in hexadecimal digits.
   std::string Id() const;
 
-  // Notes a fault after which no write can be durable any more.
+  // Notes a fault after which no write can be durable any more, nor may anything more get into the
+  // database's files: the next opening replays what the pool has.
   void Fail(const ::rocksdb::Status& status);
-  // Returns that fault.
+  void Fail(const bristlecone_fault& fault);
+  // Notes a fault after which no write is done any more.
+  void Refuse(const ::rocksdb::Status& status);
+  // Returns OK, or why no write is done any more.
   ::rocksdb::Status Failed() const;
+  // Returns OK, or why nothing more may get into the database's files.
+  ::rocksdb::Status Ended() const;
 
   // Notes that entries of a memtable are in DRAM, because the pool had no room for them; or that
-  // these have been flushed.
+  // these have been flushed. If one is of a batch, that has failed half-way.
   void Spilled(const ::rocksdb::Status& reason);
   void SpillFlushed() { spills_.fetch_sub(1); }
   // Returns OK, or why entries are in DRAM.
@@ -81,6 +90,7 @@ class Pool {
   std::atomic<int> writers_{0};
   std::atomic<int> spills_{0};
   std::atomic<bool> has_failed_{false};
+  std::atomic<bool> has_ended_{false};
   mutable std::mutex mutex_;
   ::rocksdb::Status failed_;
   ::rocksdb::Status spill_reason_;

@@ -241,6 +241,16 @@ Status Recover(DB* db, const std::shared_ptr<Pool>& pool, const PoolOptions& opt
                const std::vector<ColumnFamilyHandle*>& handles, const std::vector<bool>& compacts) {
   // What is replayed in part must not get into a file: the whole will be replayed again.
   Status s = db->PauseBackgroundWork();
+  // Compactions begin with the rest, too. The options that RocksDB keeps say from here on what was asked for.
+  std::vector<ColumnFamilyHandle*> enabled;
+  for (size_t i = 0; i < handles.size(); ++i) {
+    if (compacts[i]) {
+      enabled.push_back(handles[i]);
+    }
+  }
+  if (s.ok() && !enabled.empty()) {
+    s = db->EnableAutoCompaction(enabled);
+  }
   std::string identity;
   if (s.ok()) {
     s = db->GetDbIdentity(identity);
@@ -265,6 +275,12 @@ Status Recover(DB* db, const std::shared_ptr<Pool>& pool, const PoolOptions& opt
                                      "which may be older than the database; remove it");
     }
   }
+  if (!last.IsOf(identity) && replay.HasAny()) {
+    // The file was written before any memtable of this database counted.
+    return Status::InvalidArgument("the database's folder lacks BRISTLECONE_POOL, as one that was restored from a "
+                                   "backup does, and pool " + options.path +
+                                   " holds writes, which that may lack; remove the pool if they are not wanted");
+  }
   s = replay.Run();
   if (s.ok() && !is_last) {
     s = last.Write(identity, pool->Id(), options.path);
@@ -277,14 +293,7 @@ Status Recover(DB* db, const std::shared_ptr<Pool>& pool, const PoolOptions& opt
   }
   pool->SetReplaying(false);
   pool->SetGuarded();
-  s = db->ContinueBackgroundWork();
-  std::vector<ColumnFamilyHandle*> enabled;
-  for (size_t i = 0; i < handles.size(); ++i) {
-    if (compacts[i]) {
-      enabled.push_back(handles[i]);
-    }
-  }
-  return enabled.empty() || !s.ok() ? s : db->EnableAutoCompaction(enabled);
+  return db->ContinueBackgroundWork();
 }
 
 }  // namespace rocksdb

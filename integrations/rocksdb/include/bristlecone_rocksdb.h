@@ -15,7 +15,7 @@ typedef struct bristlecone_session bristlecone_session;
 typedef struct bristlecone_memtable bristlecone_memtable;
 typedef struct bristlecone_replay bristlecone_replay;
 
-enum { BRISTLECONE_IO = 1, BRISTLECONE_CORRUPTION = 2, BRISTLECONE_INVALID = 3 };
+enum { BRISTLECONE_IO = 1, BRISTLECONE_CORRUPTION = 2, BRISTLECONE_INVALID = 3, BRISTLECONE_NO_SPACE = 4 };
 
 typedef struct {
   int32_t kind;
@@ -57,7 +57,7 @@ bool bristlecone_session_drop_family(const bristlecone_session*, uint32_t family
 bool bristlecone_session_begin_batch(const bristlecone_session*, uint64_t base, uint64_t last,
                                      bristlecone_fault*);
 bool bristlecone_session_end_batch(const bristlecone_session*, bool failed);
-void bristlecone_session_spilled(const bristlecone_session*);
+bool bristlecone_session_spilled(const bristlecone_session*);
 void bristlecone_session_uuid(const bristlecone_session*, uint8_t* out);
 bool bristlecone_session_holds(const bristlecone_session*, const uint8_t* at);
 
@@ -70,7 +70,7 @@ const uint8_t* bristlecone_memtable_get(const bristlecone_memtable*, bristlecone
 size_t bristlecone_memtable_scan(const bristlecone_memtable*, bristlecone_bytes key, bool after, bool up,
                                  const uint8_t** out, size_t most);
 uint64_t bristlecone_memtable_bytes(const bristlecone_memtable*);
-void bristlecone_memtable_read_only(const bristlecone_memtable*);
+bool bristlecone_memtable_read_only(const bristlecone_memtable*);
 bool bristlecone_memtable_flushing(const bristlecone_memtable*, uint64_t file, bristlecone_fault*);
 bool bristlecone_memtable_flushed(const bristlecone_memtable*, bristlecone_fault*);
 int64_t bristlecone_memtable_verify(const bristlecone_memtable*, bristlecone_fault*);

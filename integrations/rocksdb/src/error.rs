@@ -16,6 +16,8 @@ pub enum FaultKind {
     Corruption = 2,
     /// The caller asked for what cannot be: `Status::InvalidArgument`.
     Invalid = 3,
+    /// The disk has no room for the journal now, and may have some later: `Status::NoSpace`.
+    NoSpace = 4,
 }
 
 /// A fault.
@@ -82,4 +84,14 @@ macro_rules! io {
     )*};
 }
 
-io!(RootError, SpaceError, CommitError, InsertError);
+io!(RootError, SpaceError, InsertError);
+
+impl From<CommitError> for Fault {
+    fn from(e: CommitError) -> Self {
+        let kind = match e {
+            CommitError::NoSpace { .. } => FaultKind::NoSpace,
+            _ => FaultKind::Io,
+        };
+        Self::new(kind, e)
+    }
+}

@@ -218,17 +218,15 @@ pub unsafe extern "C" fn bristlecone_session_end_batch(session: &CSession, faile
     caught(|| Ok(session.end_batch(failed))).unwrap_or(false)
 }
 
-/// Notes that an entry could not be inserted.
+/// Notes that an entry could not be inserted. Returns true if it is of a batch, which has failed
+/// half-way then.
 ///
 /// # Safety
 /// As the module's head says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bristlecone_session_spilled(session: &CSession) {
+pub unsafe extern "C" fn bristlecone_session_spilled(session: &CSession) -> bool {
     let CSession(session) = session;
-    let _ = caught(|| {
-        session.spilled();
-        Ok(())
-    });
+    caught(|| Ok(session.spilled())).unwrap_or(true)
 }
 
 /// Returns the number that tells the session's pool from others.
@@ -377,16 +375,14 @@ pub unsafe extern "C" fn bristlecone_memtable_bytes(memtable: &Memtable) -> u64 
     memtable.bytes()
 }
 
-/// Notes that no entry will follow.
+/// Notes that no entry will follow. Returns true if a batch has failed half-way, some entries of
+/// which the memtable may have.
 ///
 /// # Safety
 /// As the module's head says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bristlecone_memtable_read_only(memtable: &Memtable) {
-    let _ = caught(|| {
-        memtable.read_only();
-        Ok(())
-    });
+pub unsafe extern "C" fn bristlecone_memtable_read_only(memtable: &Memtable) -> bool {
+    caught(|| Ok(memtable.read_only())).unwrap_or(true)
 }
 
 /// Notes that a flush writes the entries to a file.

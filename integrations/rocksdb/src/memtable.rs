@@ -153,9 +153,10 @@ impl Memtable {
         self.table().map_or(Ok(0), Table::verify)
     }
 
-    /// Notes that no entry will follow.
-    pub fn read_only(&self) {
-        self.session.switching();
+    /// Notes that no entry will follow. Returns true if a batch has failed half-way, some entries
+    /// of which the memtable may have.
+    pub fn read_only(&self) -> bool {
+        self.session.switching()
     }
 
     /// Notes that a flush writes the entries to a file.

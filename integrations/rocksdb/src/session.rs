@@ -27,7 +27,9 @@
 //! A memtable that is flushed notes the file's number before a byte of it is read. RocksDB says
 //! that the flush is in its manifest (`MarkFlushed`) before any compaction can take the file, and
 //! the memtable is marked durably then. After a crash in between, the file itself is among the live
-//! ones, which is found out before compactions begin.
+//! ones, which is found out before compactions begin. No record gets into the manifest before the
+//! notes and marks until then are durable (`cpp/files.h`), so neither a flush whose note the disk
+//! refuses is in it, nor a compaction of a file whose memtable has no mark.
 //!
 //! # Batches
 //! A batch of several entries is written alone: its base is noted before, and cleared after it.
@@ -539,21 +541,28 @@ impl Session {
         !batch.failed
     }
 
-    /// Notes that an entry could not be inserted. If it is of a batch, that stays noted.
-    pub fn spilled(&self) {
+    /// Notes that an entry could not be inserted. If it is of a batch, that stays noted, and the
+    /// result is true.
+    pub fn spilled(&self) -> bool {
         let mut batch = lock(&self.batch);
         batch.failed |= batch.base.is_some();
+        batch.failed
     }
 
     /// Ends a batch whose entries are all inserted, because a memtable with them may be flushed
-    /// before its writer goes on. RocksDB switches memtables between writes only.
-    pub fn switching(&self) {
+    /// before its writer goes on. RocksDB switches memtables between writes only, so a batch of
+    /// which some are inserted has failed half-way: then it stays noted, and the result is true.
+    pub fn switching(&self) -> bool {
         let mut batch = lock(&self.batch);
-        // ORDERING: Relaxed; RocksDB orders insertions and switches.
-        let inserted = self.highest.load(Ordering::Relaxed) >= batch.last;
-        if batch.base.is_some() && inserted && !batch.failed {
-            self.whole(&mut batch);
+        if let Some(base) = batch.base {
+            // ORDERING: Relaxed; RocksDB orders insertions and switches.
+            let highest = self.highest.load(Ordering::Relaxed);
+            batch.failed |= highest > base && highest < batch.last;
+            if highest >= batch.last && !batch.failed {
+                self.whole(&mut batch);
+            }
         }
+        batch.failed
     }
 
     /// Makes sure that there is room for a write of `bytes`, and slots for a new memtable of each

@@ -205,11 +205,20 @@ void Refused(const std::string& folder) {
   options = Base();
   options.unordered_write = true;
   CHECK(Open(options, at + "/other", {at + "/pool3"}, &other).IsInvalidArgument());
+  options = Base();
+  options.enable_pipelined_write = true;
+  CHECK(Open(options, at + "/other", {at + "/pool4"}, &other).IsInvalidArgument());
   CHECK(db->DeleteRange(WriteOptions(), db->DefaultColumnFamily(), "a", "b").IsNotSupported());
   WriteBatch batch;
   CHECK_OK(batch.DeleteRange("a", "b"));
   CHECK(db->Write(WriteOptions(), &batch).IsNotSupported());
   CHECK(db->Write(WriteOptions(), nullptr).IsInvalidArgument());
+  CHECK(db->NewDefaultReplayer({}, nullptr, nullptr).IsNotSupported());
+  // What is about RocksDB's log alone is ignored.
+  WriteOptions logging;
+  logging.sync = true;
+  logging.rate_limiter_priority = Env::IO_USER;
+  CHECK_OK(db->Put(logging, "logging", "v"));
   // Families come and go.
   ColumnFamilyHandle* family;
   CHECK_OK(db->CreateColumnFamily(ColumnFamilyOptions(), "new", &family));

@@ -5,6 +5,7 @@
 #include <rocksdb/comparator.h>
 #include <rocksdb/utilities/backup_engine.h>
 #include <rocksdb/utilities/checkpoint.h>
+#include <rocksdb/utilities/options_util.h>
 #include <rocksdb/utilities/transaction_db.h>
 #include <rocksdb/write_batch.h>
 #include <rocksdb/write_buffer_manager.h>
@@ -126,6 +127,12 @@ void FailedOpening(const std::string& folder) {
       options.write_buffer_manager = std::make_shared<WriteBufferManager>(1);
       Store store;
       CHECK(!OpenAt(folder, 1, options, &store).ok());
+      // Nor are options changed that others may read.
+      DBOptions kept;
+      std::vector<ColumnFamilyDescriptor> families;
+      CHECK_OK(LoadLatestOptions(ConfigOptions(), folder + "/db", &kept, &families));
+      CHECK(!kept.avoid_flush_during_shutdown && families.size() == 1);
+      CHECK(!families[0].options.disable_auto_compactions);
     });
   }
   Apart([&] {
@@ -362,6 +369,39 @@ void WrongPool(const std::string& folder) {
   });
 }
 
+// An older state of the database that replaces it gets no writes of the pool that came after it.
+void Restored(const std::string& folder) {
+  Options options = Base();
+  options.write_dbid_to_manifest = true;  // So it has the same identity, too.
+  const std::string backup = folder + "/backup";
+  Apart([&] {
+    Store store = Opened(folder, 1, options);
+    CHECK_OK(store.db->Put(WriteOptions(), "k", "older"));
+    BackupEngine* engine;
+    CHECK_OK(BackupEngine::Open(BackupEngineOptions(backup), Env::Default(), &engine));
+    CHECK_OK(engine->CreateNewBackup(store.db));
+    delete engine;
+    Close(store);
+  });
+  Killed([&] {
+    Store store = Opened(folder, 1, options);
+    CHECK_OK(store.db->Merge(WriteOptions(), "k", "newer"));
+  });
+  Apart([&] {
+    BackupEngine* engine;
+    CHECK_OK(BackupEngine::Open(BackupEngineOptions(backup), Env::Default(), &engine));
+    CHECK_OK(engine->RestoreDBFromLatestBackup(folder + "/db", folder + "/db"));
+    delete engine;
+    Store store;
+    CHECK(OpenAt(folder, 1, options, &store).IsInvalidArgument());
+    std::filesystem::remove(folder + "/pool");
+    std::filesystem::remove(folder + "/pool.journal");
+    store = Opened(folder, 1, options);
+    CHECK(Found(store, 0, "k") == "older");
+    Close(store);
+  });
+}
+
 // Transactions write behind the database's back: it notices.
 void Behind(const std::string& folder) {
   Apart([&] {
@@ -402,7 +442,7 @@ int main(int argc, char** argv) {
   const std::vector<std::pair<std::string, void (*)(const std::string&)>> tests{
       {"families", &ManyFamilies}, {"failed", &FailedOpening}, {"crowded", &Crowded},
       {"dropped", &Dropped}, {"meanwhile", &DroppedMeanwhile}, {"reversed", &Reversed},
-      {"backups", &Backups}, {"pools", &WrongPool}, {"behind", &Behind}, {"purges", &Purges}};
+      {"backups", &Backups}, {"pools", &WrongPool}, {"restored", &Restored}, {"behind", &Behind}, {"purges", &Purges}};
   for (const auto& [name, test] : tests) {
     if (only.empty() || only == name) {
       test(Fresh(folder, name));

@@ -1,6 +1,7 @@
 //! Sessions over images of a pool, as a kill leaves them: what is replayed, and what is not.
 
-use bristlecone_rocksdb::error::FaultKind;
+use bristlecone_pmem::CommitError;
+use bristlecone_rocksdb::error::{Fault, FaultKind};
 use bristlecone_rocksdb::key::Comparator;
 use bristlecone_rocksdb::memtable::Memtable;
 use bristlecone_rocksdb::replay::Replay;
@@ -133,7 +134,7 @@ fn an_unfinished_batch_is_left_out() {
     let memtable = tree(&session, 0);
     insert(&memtable, "a", 1, "alone");
     session.begin_batch(1, 3).unwrap();
-    session.switching();
+    assert!(!session.switching());
     insert(&memtable, "b", 2, "first of two");
     let unfinished = open(&killed(&pool, "unfinished"));
     assert_eq!(replayed(&unfinished), [(0, "a".into(), "alone".into())]);
@@ -144,7 +145,7 @@ fn an_unfinished_batch_is_left_out() {
     // A switch between writes ends the batch whose entries are in.
     session.begin_batch(3, 4).unwrap();
     insert(&memtable, "d", 4, "whole");
-    session.switching();
+    assert!(!session.switching());
     let switched = open(&killed(&pool, "switched"));
     assert_eq!(replayed(&switched).len(), 4);
     // One that fails half-way stays noted.
@@ -154,7 +155,7 @@ fn an_unfinished_batch_is_left_out() {
     let failed = open(&killed(&pool, "failed"));
     assert_eq!(replayed(&failed).len(), 4);
     // Whatever comes after it: a switch, another batch and its end.
-    session.switching();
+    assert!(session.switching());
     session.begin_batch(5, 7).unwrap_err();
     assert!(!session.end_batch(true));
     assert!(!session.end_batch(false));
@@ -237,12 +238,12 @@ fn a_switch_ends_no_batch_that_lacks_an_entry() {
     session.begin_batch(0, 2).unwrap();
     insert(&memtable, "a", 1, "first of two");
     // Its second entry was refused, and its writer has not come to the end.
-    session.switching();
+    assert!(session.switching());
     assert_eq!(replayed(&open(&killed(&pool, "switched"))), []);
     // All are inserted but for one in DRAM.
-    session.spilled();
+    assert!(session.spilled());
     insert(&memtable, "b", 2, "second of two");
-    session.switching();
+    assert!(session.switching());
     assert!(!session.end_batch(false));
     assert_eq!(replayed(&open(&killed(&pool, "spilled"))), []);
 }
@@ -392,4 +393,18 @@ fn a_pool_that_must_exist_is_not_made() {
     let opened = Session::open(&options).map(|_| ()).unwrap_err();
     assert_eq!(opened.kind, FaultKind::Invalid);
     assert!(!options.path.exists());
+}
+
+#[test]
+fn a_full_disk_is_told_from_one_that_refuses() {
+    let error = || std::io::Error::from(std::io::ErrorKind::StorageFull);
+    let doing = "writing the journal";
+    let kind = |e: CommitError| Fault::from(e).kind;
+    let source = error();
+    assert_eq!(
+        kind(CommitError::NoSpace { doing, source }),
+        FaultKind::NoSpace
+    );
+    let source = error();
+    assert_eq!(kind(CommitError::Failed { doing, source }), FaultKind::Io);
 }

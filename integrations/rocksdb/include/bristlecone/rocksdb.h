@@ -36,11 +36,12 @@ struct PoolOptions {
 
 // Opens a database whose memtables are in a pool, and replays what its last process wrote and did
 // not flush. All writes are durable when they return, and none goes to RocksDB's log:
-// WriteOptions::disableWAL and ::sync are ignored. A batch is there after a crash wholly or not at
-// all.
+// WriteOptions::disableWAL, ::sync and ::rate_limiter_priority are ignored, and arena_block_size is. A
+// batch is there after a crash wholly or not at all.
 //
 // Refused with NotSupported: DeleteRange, entities (PutEntity), user-defined timestamps, prepared
-// transactions; with InvalidArgument: unordered_write, inplace_update_support,
+// transactions, NewDefaultReplayer, and merges to a column family without a merge operator; with
+// InvalidArgument: unordered_write, enable_pipelined_write, inplace_update_support,
 // experimental_mempurge_threshold, and writes to column families that were dropped. TransactionDB does
 // not write through the database that it wraps: do not use it. If one writes while no other write is
 // under way, that is found out, and the database fails.
