@@ -21,7 +21,8 @@
 //! | `miri` | unit tests under Miri, which finds undefined behaviour |
 //!
 //! A chore that needs a tool says which Debian package has it; `arm`, `container`, `dax`, `resets`,
-//! `monitoring`, `pibench` and `rocksdb` install what is missing where apt is there and the user may.
+//! `monitoring`, `pibench` and `rocksdb` install what is missing where apt is there and the user
+//! may.
 
 mod arm;
 mod asan;

@@ -295,8 +295,8 @@ impl Tree {
         removed.map_err(Fault::Remove)
     }
 
-    /// Copies up to `most` entries from `key` on, ascending, to `out`, keys and values one after the
-    /// other. Returns their number.
+    /// Copies up to `most` entries from `key` on, ascending, to `out`, keys and values one after
+    /// the other. Returns their number.
     ///
     /// # Errors
     /// [`Fault::Length`]: an entry is of another length, or `out` is shorter than the entries.

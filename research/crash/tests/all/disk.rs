@@ -87,8 +87,8 @@ fn a_sync_that_is_left_out_is_found() {
     assert!(found >= 4 && missed.is_empty(), "{found} found, {missed:?}");
 }
 
-/// The reason that the code gives for the sync or write that a mutant leaves out, if it is before it
-/// in its file.
+/// The reason that the code gives for the sync or write that a mutant leaves out, if it is before
+/// that in its file.
 fn reason(mutant: &Mutant) -> Option<String> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
     let source = std::fs::read_to_string(format!("{root}{}", mutant.site.file())).unwrap();
