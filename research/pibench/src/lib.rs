@@ -154,12 +154,13 @@ fn choice(design: &str, threads: usize) -> Choice<'_> {
     }
 }
 
+/// Returns the number that PiBench means: little-endian, as on all processors that this runs on.
 fn number(bytes: &[u8]) -> Result<u64, Fault> {
     let number = bytes.try_into().map_err(|_| Fault::Length {
         found: bytes.len(),
         expected: NUMBER,
     })?;
-    Ok(u64::from_ne_bytes(number))
+    Ok(u64::from_le_bytes(number))
 }
 
 /// Opens or makes the index of a pool that was just opened or made.
@@ -241,7 +242,7 @@ impl Tree {
     pub fn find(&self, key: &[u8], out: &mut [u8]) -> Result<bool, Fault> {
         match &self.held {
             Held::Numbers(index) => match index.get(&number(key)?) {
-                Some(value) => copy(out, &value.to_ne_bytes()),
+                Some(value) => copy(out, &value.to_le_bytes()),
                 None => Ok(false),
             },
             Held::Bytes(index) => match index.get(key) {
@@ -330,7 +331,7 @@ impl Tree {
                     let from = number(key)?;
                     let range = (Bound::Included(&from), Bound::Unbounded);
                     index.scan(range, Up, None, &mut |key, value| {
-                        entry(&key.to_ne_bytes(), &value.to_ne_bytes())
+                        entry(&key.to_le_bytes(), &value.to_le_bytes())
                     });
                 }
                 Held::Bytes(index) => {
@@ -476,7 +477,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pool");
         let mut tree = Tree::open(&options(&path)).unwrap();
-        let entry = |n: u64| [n.to_ne_bytes(), (n + 1).to_ne_bytes()].concat();
+        let entry = |n: u64| [n.to_le_bytes(), (n + 1).to_le_bytes()].concat();
         let twice = [entry(5), entry(3), entry(5)].concat();
         assert!(matches!(tree.load(&twice), Err(Fault::Twice)));
         assert!(matches!(
@@ -489,7 +490,7 @@ mod tests {
         tree.load(&[entry(5), entry(3), entry(900)].concat())
             .unwrap();
         let mut out = [0; 64];
-        let from = 0_u64.to_ne_bytes();
+        let from = 0_u64.to_le_bytes();
         assert_eq!(tree.scan(&from, 4, &mut out).unwrap(), 3);
         assert_eq!(out[..48], [entry(3), entry(5), entry(900)].concat());
     }
@@ -532,7 +533,7 @@ mod tests {
         assert!(nowhere.contains("none/pool"), "{nowhere}");
         // Another design's index is refused, and stays.
         let tree = Tree::open(&of).unwrap();
-        tree.insert(&1_u64.to_ne_bytes(), &2_u64.to_ne_bytes())
+        tree.insert(&1_u64.to_le_bytes(), &2_u64.to_le_bytes())
             .unwrap();
         tree.close().unwrap();
         message(Options {
@@ -541,8 +542,8 @@ mod tests {
         });
         let tree = Tree::open(&of).unwrap();
         let mut found = [0; 8];
-        assert!(tree.find(&1_u64.to_ne_bytes(), &mut found).unwrap());
-        assert_eq!(found, 2_u64.to_ne_bytes());
+        assert!(tree.find(&1_u64.to_le_bytes(), &mut found).unwrap());
+        assert_eq!(found, 2_u64.to_le_bytes());
         let short = tree.find(&[1; 4], &mut found).unwrap_err().to_string();
         assert!(
             short.contains("4 bytes where PiBench was told of 8"),
