@@ -419,6 +419,61 @@ void LargeBlocks(const std::string& folder) {
   });
 }
 
+// The order of bytes. Once it is asked for while a batch is armed, it changes the batch's last byte.
+class Changing : public Comparator {
+ public:
+  const char* Name() const override { return "changing"; }
+  int Compare(const Slice& a, const Slice& b) const override {
+    if (std::string* bytes = armed.exchange(nullptr)) {
+      bytes->back() ^= 1;
+    }
+    return a.compare(b);
+  }
+  void FindShortestSeparator(std::string*, const Slice&) const override {}
+  void FindShortSuccessor(std::string*) const override {}
+
+  mutable std::atomic<std::string*> armed{nullptr};
+};
+
+// RocksDB refuses a batch when it has inserted an entry: neither a flush nor a close makes that durable.
+void HalfWay(const std::string& folder) {
+  const Changing changing;
+  Options options = Base();
+  options.comparator = &changing;
+  for (bool flushes : {false, true}) {
+    const std::string at = Fresh(folder, flushes ? "flushes" : "closes");
+    Apart([&] {
+      Store store = Opened(at, 1, options);
+      for (int i = 0; i < 200; ++i) {
+        // (A search compares keys when there are several leaves.)
+        CHECK_OK(store.db->Merge(WriteOptions(), "k" + std::to_string(i), "v"));
+      }
+      WriteBatch batch(0, 0, 8, 0);
+      CHECK_OK(batch.Put("a", "v"));
+      CHECK_OK(batch.Put("b", "v"));
+      changing.armed.store(const_cast<std::string*>(&batch.Data()));
+      Status s = store.db->Write(WriteOptions(), &batch);
+      CHECK(Found(store, 0, "a") == "v");
+      CHECK(s.IsIOError() && s.ToString().find("half-way") != std::string::npos);
+      CHECK(store.db->Put(WriteOptions(), "more", "v").IsIOError());
+      if (flushes) {
+        CHECK(!store.db->Flush(FlushOptions()).ok());
+      }
+      Close(store);
+    });
+    for (int opening = 0; opening < 2; ++opening) {
+      Apart([&] {
+        Store store = Opened(at, 1, options);
+        CHECK(Found(store, 0, "a").empty() && Found(store, 0, "b").empty() && Found(store, 0, "more").empty());
+        for (int i = 0; i < 200; ++i) {
+          CHECK(Found(store, 0, "k" + std::to_string(i)) == "v");
+        }
+        Close(store);
+      });
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -427,7 +482,7 @@ int main(int argc, char** argv) {
   const std::vector<std::pair<std::string, void (*)(const std::string&)>> tests{
       {"refusing", &Refusing}, {"unmarked", &Unmarked}, {"merges", &WithoutMerges},
       {"nowhere", &ToNowhere}, {"moment", &OfOneMoment}, {"turns", &Turns},
-      {"blocks", &LargeBlocks}};
+      {"blocks", &LargeBlocks}, {"half-way", &HalfWay}};
   for (const auto& [name, test] : tests) {
     if (only.empty() || only == name) {
       test(Fresh(folder, name));
