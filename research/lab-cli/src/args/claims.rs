@@ -30,7 +30,12 @@ pub struct Claims {
     pub update: bool,
     /// With --update: measure on this machine instead, and widen the ranges in the ledger; MACHINE
     /// is the note on date and machine
-    #[arg(long, value_name = "MACHINE", requires = "update")]
+    #[arg(
+        long,
+        value_name = "MACHINE",
+        requires = "update",
+        conflicts_with = "check"
+    )]
     pub host: Option<String>,
     /// The directory of claims.toml and figures.md
     #[arg(long, value_name = "DIR", default_value = "docs")]
