@@ -209,7 +209,7 @@ fn an_update_keeps_reasons_and_tells_what_changed() {
     let mut ledger = three();
     ledger
         .rows
-        .push(row("lb-fig10", On::Model, "of another", 1.41));
+        .push(row("nv-fig10", On::Model, "of another", 1.41));
     let mut now = as_made();
     now.claims[0].measured = Some(1.0);
     now.claims[0].verdict = Verdict::Fails;
@@ -236,11 +236,11 @@ fn an_update_keeps_reasons_and_tells_what_changed() {
     let names: Vec<_> = ledger.rows.iter().map(|row| &*row.claim).collect();
     assert_eq!(
         names,
-        ["of another", "holds", "fails", "new"],
+        ["holds", "fails", "new", "of another"],
         "figures in order"
     );
-    assert_eq!(ledger.rows[2].reason, three().rows[1].reason);
-    assert_eq!(ledger.rows[2].shown_by, "tags");
+    assert_eq!(ledger.rows[1].reason, three().rows[1].reason);
+    assert_eq!(ledger.rows[1].shown_by, "tags");
     assert_eq!(ledger.update(&now, ""), [""; 0]);
 }
 
