@@ -16,8 +16,9 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tempfile::TempDir;
 
 const PAGE: usize = 512;
@@ -600,6 +601,11 @@ fn segments_of_the_table_are_different_ones() {
 /// Names the file that another process of this test writes to.
 const WRITES_TO: &str = "BRISTLECONE_TEST_WRITES_TO";
 
+/// Returns the name of the file by which that process says that it has begun.
+fn begun(path: &Path) -> PathBuf {
+    path.with_extension("begun")
+}
+
 /// Changes a tree in all ways, without end.
 fn write_to(tree: &Tree, mut draw: SmallRng) -> ! {
     let (mut key_of, values) = (draw.clone(), [[b'v'; 900], [b'w'; 900]]);
@@ -639,6 +645,7 @@ fn a_kill_at_any_moment_is_no_damage() {
     if let Some(path) = std::env::var_os(WRITES_TO) {
         let pool = Pool::open(Path::new(&path), &Default::default()).unwrap();
         let tree = opened(&pool).unwrap();
+        std::fs::write(begun(Path::new(&path)), "").unwrap();
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 let (tree, seed) = (&tree, rand::rng().random());
@@ -658,9 +665,15 @@ fn a_kill_at_any_moment_is_no_damage() {
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(60 + i * 7 % 50));
+        // On an emulated processor the process takes seconds to begin.
+        while !begun(&path).exists() {
+            assert_eq!(writer.try_wait().unwrap(), None, "it ended before it began");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(40 + i * 7 % 50));
         writer.kill().unwrap();
         writer.wait().unwrap();
+        std::fs::remove_file(begun(&path)).unwrap();
         std::fs::copy(&path, &copy.path).unwrap();
         let found = saved(&path);
         let whole = opened(&Pool::open(&copy.path, &Default::default()).unwrap()).unwrap();
