@@ -85,39 +85,6 @@ fn damage_of_an_open_store_is_found_and_is_gone_when_it_is_mended() {
 }
 
 #[test]
-fn all_damage_is_listed_and_reported() {
-    let dir = directory();
-    let path = dir.path().join("pool");
-    let options = StoreOptions::default().without_thread();
-    drop(filled(&path, &options));
-    let open = || {
-        let pool = Pool::<Auto>::open(&path, &PoolOptions::default()).unwrap();
-        Store::open(&pool, "s", &options).unwrap()
-    };
-    for n in [501, 700] {
-        invert(&path, n);
-    }
-    let store = open();
-    let found = store.find_damage();
-    assert_eq!(found.len(), 2, "{found:?}");
-    // The page that has the short one, and the long one itself.
-    let keys = found.iter().map(|damaged| damaged.key().unwrap().1);
-    assert!(keys.max().unwrap() == 700_u32.to_be_bytes());
-    let e = store.check().unwrap_err().to_string();
-    assert!(e.contains("2 damaged records"), "{e}");
-    for damaged in found {
-        assert!(e.contains(&damaged.to_string()), "{e}: {damaged}");
-    }
-    drop(store);
-    for n in [501, 700] {
-        invert(&path, n);
-    }
-    let store = open();
-    assert!(store.find_damage().is_empty());
-    store.check().unwrap();
-}
-
-#[test]
 fn what_was_scrubbed_adds_up() {
     let dir = directory();
     let path = dir.path().join("pool");
