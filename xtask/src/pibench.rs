@@ -11,7 +11,7 @@ use clap::Args;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What to build.
+/// Options of the chore.
 #[derive(Args)]
 pub struct Options {
     /// Folder of PiBench's own header, `include` in its sources [default: a header of the same

@@ -4,8 +4,6 @@
 //
 //   between [--folder DIR]
 
-#include <rocksdb/env.h>
-#include <rocksdb/file_system.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +11,7 @@
 #include <memory>
 
 #include "bristlecone/rocksdb.h"
+#include "manifests.h"
 #include "support.h"
 
 using namespace ::rocksdb;
@@ -22,38 +21,12 @@ namespace {
 // Syncs that are left; the process ends at the last one.
 int syncs_left = 0;
 
-class Manifest : public FSWritableFileOwnerWrapper {
- public:
-  using FSWritableFileOwnerWrapper::FSWritableFileOwnerWrapper;
-  IOStatus Sync(const IOOptions& options, IODebugContext* context) override {
-    return Ended(FSWritableFileOwnerWrapper::Sync(options, context));
+// Kills the process at the last sync that is left.
+void Count(const IOStatus& synced) {
+  if (synced.ok() && --syncs_left == 0) {
+    raise(SIGKILL);
   }
-  IOStatus Fsync(const IOOptions& options, IODebugContext* context) override {
-    return Ended(FSWritableFileOwnerWrapper::Fsync(options, context));
-  }
-
- private:
-  IOStatus Ended(IOStatus synced) {
-    if (synced.ok() && --syncs_left == 0) {
-      raise(SIGKILL);
-    }
-    return synced;
-  }
-};
-
-class Files : public FileSystemWrapper {
- public:
-  using FileSystemWrapper::FileSystemWrapper;
-  const char* Name() const override { return "Files"; }
-  IOStatus NewWritableFile(const std::string& path, const FileOptions& options,
-                           std::unique_ptr<FSWritableFile>* file, IODebugContext* context) override {
-    IOStatus s = FileSystemWrapper::NewWritableFile(path, options, file, context);
-    if (s.ok() && path.find("MANIFEST") != std::string::npos) {
-      file->reset(new Manifest(std::move(*file)));
-    }
-    return s;
-  }
-};
+}
 
 Options Base(Env* env) {
   Options options;
@@ -67,7 +40,7 @@ Options Base(Env* env) {
 // Merges and flushes, again and again, until the process ends.
 void Work(const std::string& folder, int syncs) {
   syncs_left = syncs;
-  std::unique_ptr<Env> env = NewCompositeEnv(std::make_shared<Files>(FileSystem::Default()));
+  std::unique_ptr<Env> env = WatchingManifests(&Count);
   DB* db;
   CHECK_OK(bristlecone::rocksdb::Open(Base(env.get()), folder + "/db", {folder + "/pool"}, &db));
   for (int i = 0; i < 20; ++i) {
@@ -82,7 +55,7 @@ void Work(const std::string& folder, int syncs) {
 // the older memtable gets into the file, not even its sequence numbers.
 void WorkInPairs(const std::string& folder, int syncs) {
   syncs_left = syncs;
-  std::unique_ptr<Env> env = NewCompositeEnv(std::make_shared<Files>(FileSystem::Default()));
+  std::unique_ptr<Env> env = WatchingManifests(&Count);
   Options options = Base(env.get());
   options.max_write_buffer_number = 4;
   DB* db;

@@ -6,8 +6,6 @@
 // Pools on a disk only, not on tmpfs, have a journal that can refuse.
 
 #include <rocksdb/comparator.h>
-#include <rocksdb/env.h>
-#include <rocksdb/file_system.h>
 #include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/write_batch.h>
 #include <sys/resource.h>
@@ -21,16 +19,12 @@
 #include <vector>
 
 #include "bristlecone/rocksdb.h"
+#include "manifests.h"
 #include "support.h"
 
 using namespace ::rocksdb;
 
 namespace {
-
-struct Store {
-  DB* db = nullptr;
-  std::vector<ColumnFamilyHandle*> families;
-};
 
 // Writes no file, which the system may refuse: RocksDB's own logger ends the process then.
 class Silent : public Logger {
@@ -58,13 +52,6 @@ Store Opened(const std::string& folder, int families = 1, const Options& options
   CHECK_OK(bristlecone::rocksdb::Open(options, folder + "/db", {folder + "/pool"}, descriptors, &store.families,
                                       &store.db));
   return store;
-}
-
-void Close(const Store& store) {
-  for (ColumnFamilyHandle* family : store.families) {
-    CHECK_OK(store.db->DestroyColumnFamilyHandle(family));
-  }
-  delete store.db;
 }
 
 std::string Found(const Store& store, int family, const std::string& key) {
@@ -129,42 +116,6 @@ void Refusing(const std::string& folder) {
   }
 }
 
-// Whether the system is to refuse from the next sync of a manifest on.
-bool refuses_next = false;
-
-class Manifest : public FSWritableFileOwnerWrapper {
- public:
-  using FSWritableFileOwnerWrapper::FSWritableFileOwnerWrapper;
-  IOStatus Sync(const IOOptions& options, IODebugContext* context) override {
-    return Ended(FSWritableFileOwnerWrapper::Sync(options, context));
-  }
-  IOStatus Fsync(const IOOptions& options, IODebugContext* context) override {
-    return Ended(FSWritableFileOwnerWrapper::Fsync(options, context));
-  }
-
- private:
-  IOStatus Ended(IOStatus synced) {
-    if (refuses_next) {
-      SetRefusing(true);
-    }
-    return synced;
-  }
-};
-
-class Files : public FileSystemWrapper {
- public:
-  using FileSystemWrapper::FileSystemWrapper;
-  const char* Name() const override { return "Files"; }
-  IOStatus NewWritableFile(const std::string& path, const FileOptions& options,
-                           std::unique_ptr<FSWritableFile>* file, IODebugContext* context) override {
-    IOStatus s = FileSystemWrapper::NewWritableFile(path, options, file, context);
-    if (s.ok() && path.find("MANIFEST") != std::string::npos) {
-      file->reset(new Manifest(std::move(*file)));
-    }
-    return s;
-  }
-};
-
 // The disk refuses the mark of a memtable whose flush is in the manifest: no compaction may take the file
 // from there, because by it the next opening knows that the memtable was flushed.
 void Unmarked(const std::string& folder) {
@@ -172,7 +123,13 @@ void Unmarked(const std::string& folder) {
     return;
   }
   Killed([&] {
-    std::unique_ptr<Env> env = NewCompositeEnv(std::make_shared<Files>(FileSystem::Default()));
+    // The system refuses from the next sync of a manifest on.
+    std::atomic<bool> refuses_next = false;
+    std::unique_ptr<Env> env = WatchingManifests([&](const IOStatus&) {
+      if (refuses_next) {
+        SetRefusing(true);
+      }
+    });
     Options options = Base();
     options.env = env.get();
     options.disable_auto_compactions = true;
@@ -477,19 +434,8 @@ void HalfWay(const std::string& folder) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string folder = Fresh(Argument(argc, argv, "--folder", "/dev/shm"), "bristlecone-rocksdb-hazards");
-  const std::string only = Argument(argc, argv, "--only", "");
-  const std::vector<std::pair<std::string, void (*)(const std::string&)>> tests{
-      {"refusing", &Refusing}, {"unmarked", &Unmarked}, {"merges", &WithoutMerges},
-      {"nowhere", &ToNowhere}, {"moment", &OfOneMoment}, {"turns", &Turns},
-      {"blocks", &LargeBlocks}, {"half-way", &HalfWay}};
-  for (const auto& [name, test] : tests) {
-    if (only.empty() || only == name) {
-      test(Fresh(folder, name));
-      std::printf("%s: there once\n", name.c_str());
-      std::fflush(stdout);  // A process that is forked would tell it again.
-    }
-  }
-  std::filesystem::remove_all(folder);
-  return 0;
+  return RunTests(argc, argv, "hazards", "there once",
+                  {{"refusing", &Refusing}, {"unmarked", &Unmarked}, {"merges", &WithoutMerges},
+                   {"nowhere", &ToNowhere}, {"moment", &OfOneMoment}, {"turns", &Turns},
+                   {"blocks", &LargeBlocks}, {"half-way", &HalfWay}});
 }

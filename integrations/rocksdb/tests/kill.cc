@@ -90,11 +90,6 @@ void Apply(const std::vector<Change>& changes, State* state) {
   }
 }
 
-struct Store {
-  DB* db = nullptr;
-  std::vector<ColumnFamilyHandle*> families;
-};
-
 Store Open(const std::string& folder, bool atomic_flush) {
   DBOptions options;
   options.create_if_missing = true;
@@ -115,13 +110,6 @@ Store Open(const std::string& folder, bool atomic_flush) {
   CHECK_OK(bristlecone::rocksdb::Open(options, folder + "/db", {folder + "/pool"}, families, &store.families,
                                       &store.db));
   return store;
-}
-
-void Close(const Store& store) {
-  for (ColumnFamilyHandle* family : store.families) {
-    CHECK_OK(store.db->DestroyColumnFamilyHandle(family));
-  }
-  delete store.db;
 }
 
 [[noreturn]] void Write(const std::string& folder, uint64_t seed, bool atomic_flush, Shared* shared) {

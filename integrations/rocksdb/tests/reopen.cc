@@ -22,11 +22,6 @@ using namespace ::rocksdb;
 
 namespace {
 
-struct Store {
-  DB* db = nullptr;
-  std::vector<ColumnFamilyHandle*> families;
-};
-
 Options Base() {
   Options options;
   options.create_if_missing = true;
@@ -49,13 +44,6 @@ Store Opened(const std::string& folder, int families = 1, const Options& options
   Store store;
   CHECK_OK(OpenAt(folder, families, options, &store));
   return store;
-}
-
-void Close(const Store& store) {
-  for (ColumnFamilyHandle* family : store.families) {
-    CHECK_OK(store.db->DestroyColumnFamilyHandle(family));
-  }
-  delete store.db;
 }
 
 std::string Found(DB* db, ColumnFamilyHandle* family, const std::string& key) {
@@ -437,19 +425,9 @@ void Purges(const std::string& folder) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string folder = Fresh(Argument(argc, argv, "--folder", "/dev/shm"), "bristlecone-rocksdb-reopen");
-  const std::string only = Argument(argc, argv, "--only", "");
-  const std::vector<std::pair<std::string, void (*)(const std::string&)>> tests{
-      {"families", &ManyFamilies}, {"failed", &FailedOpening}, {"crowded", &Crowded},
-      {"dropped", &Dropped}, {"meanwhile", &DroppedMeanwhile}, {"reversed", &Reversed},
-      {"backups", &Backups}, {"pools", &WrongPool}, {"restored", &Restored}, {"behind", &Behind}, {"purges", &Purges}};
-  for (const auto& [name, test] : tests) {
-    if (only.empty() || only == name) {
-      test(Fresh(folder, name));
-      std::printf("%s: as it was\n", name.c_str());
-      std::fflush(stdout);  // A process that is forked would tell it again.
-    }
-  }
-  std::filesystem::remove_all(folder);
-  return 0;
+  return RunTests(argc, argv, "reopen", "as it was",
+                  {{"families", &ManyFamilies}, {"failed", &FailedOpening}, {"crowded", &Crowded},
+                   {"dropped", &Dropped}, {"meanwhile", &DroppedMeanwhile}, {"reversed", &Reversed},
+                   {"backups", &Backups}, {"pools", &WrongPool}, {"restored", &Restored},
+                   {"behind", &Behind}, {"purges", &Purges}});
 }

@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <random>
 #include <string>
+#include <utility>
+#include <vector>
 
 #define CHECK(condition)                                                      \
   do {                                                                        \
@@ -42,6 +44,19 @@ class Append : public ::rocksdb::AssociativeMergeOperator {
     return true;
   }
 };
+
+// A database with its column families.
+struct Store {
+  ::rocksdb::DB* db = nullptr;
+  std::vector<::rocksdb::ColumnFamilyHandle*> families;
+};
+
+inline void Close(const Store& store) {
+  for (::rocksdb::ColumnFamilyHandle* family : store.families) {
+    CHECK_OK(store.db->DestroyColumnFamilyHandle(family));
+  }
+  delete store.db;
+}
 
 // Returns the word after `name` among the arguments, or `otherwise`.
 inline std::string Argument(int argc, char** argv, const std::string& name, const std::string& otherwise) {
@@ -90,4 +105,23 @@ void Killed(const Work& work) {
   int status;
   CHECK(waitpid(child, &status, 0) == child);
   CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+// Tests by their names, each with an empty folder of its own.
+using Tests = std::vector<std::pair<std::string, void (*)(const std::string&)>>;
+
+// Runs those of them that --only names, or all, below --folder. `found` is said of each that passes.
+inline int RunTests(int argc, char** argv, const std::string& program, const std::string& found, const Tests& tests) {
+  const std::string folder =
+      Fresh(Argument(argc, argv, "--folder", "/dev/shm"), "bristlecone-rocksdb-" + program);
+  const std::string only = Argument(argc, argv, "--only", "");
+  for (const auto& [name, test] : tests) {
+    if (only.empty() || only == name) {
+      test(Fresh(folder, name));
+      std::printf("%s: %s\n", name.c_str(), found.c_str());
+      std::fflush(stdout);  // A process that is forked would tell it again.
+    }
+  }
+  std::filesystem::remove_all(folder);
+  return 0;
 }

@@ -55,7 +55,7 @@ pub enum Fault {
     Design(UnknownDesign),
     /// A size is 0, or the design has no keys or values as long.
     Size {
-        /// What has that size: `key` or `value`.
+        /// `key` or `value`.
         what: &'static str,
         /// The size in bytes.
         bytes: usize,

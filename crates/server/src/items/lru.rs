@@ -79,8 +79,10 @@ impl Lru {
         self.bytes.fetch_sub(less, Ordering::Relaxed);
     }
 
-    /// Notes items that were stored: key, length of the record, cas. Of two records of one item the
-    /// one with the higher cas is there: they may come here in the other order.
+    /// Notes items that were stored: key, length of the record, cas. Two stores of one item may
+    /// come here in the other order, so the one with the higher cas counts. That is the one that is
+    /// there, unless it passed a batch, which takes its numbers before it is committed: then the
+    /// length is a wrong one until the item is stored again.
     pub fn stored<'k>(&self, items: impl Iterator<Item = (&'k [u8], usize, u64)>) {
         for (key, record, cas) in items {
             let bytes = OVERHEAD + key.len() + record;

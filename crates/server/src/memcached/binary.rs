@@ -4,7 +4,7 @@ use super::packet::{
     HEAD, Head, Op, REQUEST, Request, Response, Status, op, respond, respond_error, respond_miss,
     u32_at, u64_at,
 };
-use super::{AT_ONCE, Memcached, Next, Wanted, expiry, precedes, server_error};
+use super::{AT_ONCE, Memcached, Next, Wanted, expiry, server_error};
 use crate::conversation::Flow;
 use crate::items::change::{Counted, Deleted, Delta, MAX_BATCH_BYTES, Mode, Stored};
 use crate::items::record::size;
@@ -470,14 +470,8 @@ impl Memcached {
     ) {
         let now = self.items.now();
         add(&self.items.counters.cmd_flush, 1);
-        self.unsettled = true;
         let at = i64::from(u32_at(request.extras, 0));
-        let done = if precedes(server, at, now) {
-            Ok(())
-        } else {
-            self.items.flush(expiry(at, now))
-        };
-        match done {
+        match self.flush(server, at, now) {
             Ok(()) if quiet => {}
             Ok(()) => self.answer(out, &request.head, Response::default()),
             Err(e) => self.refuse_failed(server, out, &request.head, &e),

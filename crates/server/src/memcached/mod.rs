@@ -121,13 +121,6 @@ fn expiry(time: i64, now: u64) -> Option<u64> {
     }
 }
 
-/// Returns true if a `flush_all` at this time flushes nothing: it is before the server was started.
-fn precedes(server: &Server, time: i64, now: u64) -> bool {
-    let ran = u64::try_from(server.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let started = now.saturating_sub(ran) / 1000;
-    time > RELATIVE && time.unsigned_abs() < started
-}
-
 /// Returns the text of an error that is the server's.
 fn server_error(error: &ItemError) -> String {
     match error {
@@ -318,6 +311,18 @@ impl Memcached {
                     .collect(),
             }
         })
+    }
+
+    /// Flushes all items at a time that is given as memcached's clients do: nothing if it is before
+    /// the server was started, else at once if it is past.
+    fn flush(&mut self, server: &Server, time: i64, now: u64) -> Result<(), ItemError> {
+        self.unsettled = true;
+        let ran = u64::try_from(server.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let started = now.saturating_sub(ran) / 1000;
+        if time > RELATIVE && time.unsigned_abs() < started {
+            return Ok(());
+        }
+        self.items.flush(expiry(time.max(0), now))
     }
 
     /// Evicts items, some at most. Returns true if those that are left exceed their budget.

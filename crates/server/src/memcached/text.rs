@@ -2,7 +2,7 @@
 
 use super::stores::mode_of;
 use super::words::{Words, first_line, flags, next_word, time};
-use super::{AT_ONCE, Memcached, Next, Wanted, expiry, precedes, server_error};
+use super::{AT_ONCE, Memcached, Next, Wanted, expiry, server_error};
 use crate::budget::Part;
 use crate::conversation::{ENOUGH_OUTPUT, Flow};
 use crate::items::change::{Counted, Deleted, Delta};
@@ -600,13 +600,7 @@ impl Memcached {
         if let Err(text) = self.permit(server, "flushdb", None) {
             return self.say(out, no_reply, &format!("CLIENT_ERROR {text}"));
         }
-        self.unsettled = true;
-        let done = if precedes(server, after, now) {
-            Ok(())
-        } else {
-            self.items.flush(expiry(after.max(0), now))
-        };
-        match done {
+        match self.flush(server, after, now) {
             Ok(()) => self.say(out, no_reply, "OK"),
             Err(e) => self.say_failed(server, out, no_reply, &e),
         }

@@ -1,4 +1,4 @@
-//! What a store says of itself: its keys, what was removed, and the space that it takes.
+//! A store's statistics: numbers of keys, of removed versions, and bytes of space.
 
 use crate::common::{Fixture, PATIENCE, TREE, k, open};
 use bristlecone_pmem::media::Auto;

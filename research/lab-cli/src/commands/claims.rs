@@ -88,7 +88,7 @@ impl Display for Checked {
 
 fn check(args: &Claims, files: &Files, ledger: &Ledger) -> Outcome {
     let made = make_all(&chosen(args)?)?;
-    // What is wrong with other figures is not asked for where some are named.
+    // With figures named, problems of other figures are left out.
     let mut differences = match args.names[..] {
         [] => ledger.problems(),
         _ => Vec::new(),

@@ -52,7 +52,7 @@ impl fmt::Display for Stated {
     }
 }
 
-/// What a measured number says of its claim.
+/// The verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {

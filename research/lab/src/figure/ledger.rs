@@ -170,12 +170,12 @@ impl Ledger {
     /// Returns the ledger that a text in TOML is of.
     ///
     /// # Errors
-    /// What is wrong with the text, and where.
+    /// The place of the error in the text, and its cause.
     pub fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|e| e.to_string())
     }
 
-    /// Returns what is wrong with the ledger by itself, without any figure made.
+    /// Returns the faults of the ledger that show without a figure, such as a missing reason.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems: Vec<String> = self.rows.iter().filter_map(Row::problem).collect();

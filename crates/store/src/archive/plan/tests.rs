@@ -409,7 +409,8 @@ fn add(file: &mut ArchiveWriter, stamps: &[u64], below: u64) {
     file.mark(&end(below)).unwrap();
 }
 
-/// What is read before a plan is trusted, with how much it is, and up to where it leads.
+/// Verifies the plan of the whole archive. Returns the progress that it reports, in bytes read of
+/// all, and the time stamp below which its commits are.
 fn verified(archive: &mut Archive) -> Result<(Vec<(u64, u64)>, u64), ArchiveError> {
     let mut told = Vec::new();
     let plan = archive.verified_plan(Until::End, &mut |read, of| told.push((read, of)))?;

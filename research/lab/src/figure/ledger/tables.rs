@@ -63,7 +63,7 @@ pub struct Summary {
     pub same_everywhere: Vec<Count>,
     /// On the host, by paper, and in all.
     pub host: Vec<Count>,
-    /// What is wrong with the ledger by itself: reasons that are missing, above all.
+    /// Faults of the ledger that show without a figure, such as a missing reason.
     pub problems: Vec<String>,
 }
 
