@@ -4,11 +4,13 @@ mod bench;
 mod claims;
 mod crash_disk;
 mod power_cut;
+mod report;
 
 pub use bench::{Bench, Limits, Micro, Peers, Redb};
 pub use claims::Claims;
 pub use crash_disk::CrashDisk;
 pub use power_cut::{Planted, PowerCut, PowerCutWriter};
+pub use report::{Report, ReportPart};
 
 use bristlecone_command::args::{
     BackupArgs, CompactArgs, ExportArgs, ImportArgs, InspectArgs, MediumArgs, ScanArgs,
@@ -42,6 +44,7 @@ Examples:
   bristlecone-lab crash --index lbtree-256-u64 --model all --nested --budget 6
   bristlecone-lab figure --list
   bristlecone-lab claims
+  bristlecone-lab report --out report
   bristlecone-lab bench micro --keys 1M --against btreemap
   bristlecone-lab model --index lbtree --device optane --workload insert --threads 4
   bristlecone-lab torture --index bztree --medium journal --kills 3
@@ -60,6 +63,8 @@ pub enum Command {
     Figure(Figure),
     /// Count the claims that hold, or compare the ledger of claims with the figures
     Claims(Claims),
+    /// Make every figure and a page of them
+    Report(Report),
     /// Simulate an index on a described memory device
     Model(Model),
     /// Measure

@@ -15,6 +15,7 @@ fn main() -> ExitCode {
         Command::CrashDisk(a) => commands::crash_disk::run(&a),
         Command::Figure(a) => commands::figure::run(&a),
         Command::Claims(a) => commands::claims::run(&a),
+        Command::Report(a) => commands::report::run(&a),
         Command::Model(a) => commands::model::run(&a),
         Command::Bench(a) => commands::bench::run(&a),
         Command::Torture(a) => commands::torture::run(&a),

@@ -8,6 +8,7 @@
 //! | [`micro`] | single operations on one index, beside its peers in the same run |
 //! | [`peers`] | the product beside embedded databases, in turns |
 //! | [`power_cut`] | power cuts over the system calls of a database on the journal |
+//! | [`report`] | one page with every figure |
 //! | [`workload`] | the keys of an experiment, and their order |
 //!
 //! The speed of a machine drifts, so nothing here compares two runs. Contenders run in slices that
@@ -21,6 +22,7 @@ pub mod micro;
 pub mod model;
 pub mod peers;
 pub mod power_cut;
+pub mod report;
 pub mod workload;
 
 pub use count::parse_count;

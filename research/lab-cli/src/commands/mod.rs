@@ -9,4 +9,5 @@ pub mod figure;
 pub mod model;
 pub mod pools;
 pub mod power_cut;
+pub mod report;
 pub mod torture;

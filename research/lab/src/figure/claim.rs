@@ -323,6 +323,18 @@ pub struct Bands {
 }
 
 impl Bands {
+    /// Returns the ends between which a claim holds; an open one is infinite.
+    #[must_use]
+    pub fn holds(&self) -> (f64, f64) {
+        (self.low, self.high)
+    }
+
+    /// Returns the ends between which a measurement exceeds the claim.
+    #[must_use]
+    pub fn exceeds(&self) -> Option<(f64, f64)> {
+        self.exceeds
+    }
+
     /// Returns the verdict on a measured number.
     #[must_use]
     pub fn verdict(&self, measured: f64) -> Verdict {

@@ -6,6 +6,7 @@
 use super::{Panel, Places};
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::RGBColor;
 use std::ops::Range;
@@ -43,40 +44,76 @@ pub(super) fn svg(title: &str, panels: &[Panel]) -> Result<String, Box<dyn std::
         root.fill(&WHITE)?;
         let root = root.titled(title, ("sans-serif", 18))?;
         for (area, panel) in root.split_evenly((down, across)).iter().zip(panels) {
-            draw(area, panel)?;
+            draw(area, panel, true)?;
         }
         root.present()?;
     }
     Ok(text)
 }
 
+/// The ends of an axis, whose equal distances are equal differences or equal ratios.
+struct Ends {
+    low: f64,
+    high: f64,
+    logarithmic: bool,
+}
+
+impl Ends {
+    /// Returns true if numbers are better shown by their logarithms: all are above zero, and the
+    /// largest is at least so many times the smallest.
+    fn far_apart(numbers: impl Iterator<Item = f64> + Clone, times: f64) -> bool {
+        let low = numbers.clone().fold(f64::INFINITY, f64::min);
+        low > 0.0 && low.is_finite() && numbers.fold(0.0, f64::max) >= low * times
+    }
+
+    fn map(&self, value: f64, limit: (i32, i32)) -> i32 {
+        let (low, high) = (self.low, self.high);
+        let share = if self.logarithmic {
+            (value.max(low) / low).ln() / (high / low).ln()
+        } else {
+            (value - low) / (high - low)
+        };
+        limit.0 + (f64::from(limit.1 - limit.0) * share).round() as i32
+    }
+}
+
 /// The horizontal axis: marked at each number, or in the middle of each group.
 struct Axis<'a> {
-    ends: Range<f64>,
+    ends: Ends,
     marks: Vec<f64>,
     places: &'a Places,
 }
 
 impl<'a> Axis<'a> {
+    /// Numbers of which one is this many times another are drawn by their logarithms.
+    const TIMES: f64 = 16.0;
+
     fn of(places: &'a Places) -> Self {
-        let (ends, marks) = match places {
+        let (low, high, marks) = match places {
             Places::Words(words) => {
                 let middles = (0..words.len()).map(|i| i as f64 + 0.5).collect();
-                (0.0..words.len().max(1) as f64, middles)
+                (0.0, words.len().max(1) as f64, middles)
             }
             Places::Numbers(xs) => {
                 let low = xs.iter().copied().fold(f64::INFINITY, f64::min);
                 let high = xs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let ends = if low < high {
-                    low..high
+                if low < high {
+                    (low, high, xs.clone())
                 } else {
-                    low - 1.0..low + 1.0
-                };
-                (ends, xs.clone())
+                    (low - 1.0, low + 1.0, xs.clone())
+                }
             }
         };
+        let logarithmic = match places {
+            Places::Words(_) => false,
+            Places::Numbers(xs) => Ends::far_apart(xs.iter().copied(), Self::TIMES),
+        };
         Self {
-            ends,
+            ends: Ends {
+                low,
+                high,
+                logarithmic,
+            },
             marks,
             places,
         }
@@ -88,8 +125,7 @@ impl Ranged for Axis<'_> {
     type ValueType = f64;
 
     fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
-        let share = (value - self.ends.start) / (self.ends.end - self.ends.start);
-        limit.0 + (f64::from(limit.1 - limit.0) * share).round() as i32
+        self.ends.map(*value, limit)
     }
 
     fn key_points<H: KeyPointHint>(&self, _: H) -> Vec<f64> {
@@ -97,7 +133,7 @@ impl Ranged for Axis<'_> {
     }
 
     fn range(&self) -> Range<f64> {
-        self.ends.clone()
+        self.ends.low..self.ends.high
     }
 }
 
@@ -110,30 +146,112 @@ impl ValueFormatter<f64> for Axis<'_> {
     }
 }
 
+/// The vertical axis.
+struct Heights(Ends);
+
+impl Heights {
+    /// Numbers of which one is this many times another are drawn by their logarithms.
+    const TIMES: f64 = 100.0;
+
+    fn of(panel: &Panel) -> Self {
+        let all = panel.series.iter().flat_map(|s| s.values.iter().copied());
+        let values = all.filter(|value| value.is_finite());
+        let top = values.clone().fold(0.0, f64::max);
+        if Ends::far_apart(values.clone(), Self::TIMES) {
+            let least = values.fold(f64::INFINITY, f64::min);
+            let low = 10f64.powf(least.log10().floor());
+            return Self(Ends {
+                low,
+                high: top * (top / low).powf(0.2),
+                logarithmic: true,
+            });
+        }
+        let low = values.fold(0.0, f64::min);
+        Self(Ends {
+            low,
+            // A panel of zeroes still needs an axis.
+            high: if top > low { top * 1.25 } else { 1.0 },
+            logarithmic: false,
+        })
+    }
+
+    /// Returns where a bar begins.
+    fn ground(&self) -> f64 {
+        if self.0.logarithmic { self.0.low } else { 0.0 }
+    }
+}
+
+impl Ranged for Heights {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        self.0.map(*value, limit)
+    }
+
+    fn key_points<H: KeyPointHint>(&self, hint: H) -> Vec<f64> {
+        if !self.0.logarithmic {
+            return RangedCoordf64::from(self.range()).key_points(hint);
+        }
+        let powers = self.0.low.log10().round() as i32..=self.0.high.log10().floor() as i32;
+        powers.map(|power| 10f64.powi(power)).collect()
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.0.low..self.0.high
+    }
+}
+
+impl ValueFormatter<f64> for Heights {
+    fn format_ext(&self, value: &f64) -> String {
+        short(*value)
+    }
+}
+
 fn colour(series: usize) -> RGBColor {
     COLOURS[series % COLOURS.len()]
 }
 
-fn draw(area: &Area<'_>, panel: &Panel) -> Drawn {
-    let finite = |v: &&f64| v.is_finite();
-    let values = || panel.series.iter().flat_map(|s| &s.values).filter(finite);
-    let top = values().copied().fold(0.0, f64::max);
-    let bottom = values().copied().fold(0.0, f64::min);
-    // A panel of zeroes still needs an axis.
-    let top = if top > bottom { top * 1.25 } else { 1.0 };
+/// Returns the colour of a series as a style sheet has it.
+pub(crate) fn colour_of(series: usize) -> String {
+    let RGBColor(red, green, blue) = colour(series);
+    themed(&format!("#{red:02X}{green:02X}{blue:02X}"))
+}
+
+/// Returns a drawing, or a colour, in which black is the colour of the text around it.
+fn themed(drawing: &str) -> String {
+    drawing.replace("#000000", "currentColor")
+}
+
+/// Returns a panel without its title and the names of its series, as SVG for a page of either
+/// colour scheme.
+pub(crate) fn plot(panel: &Panel) -> Result<String, Box<dyn std::error::Error>> {
+    let mut text = String::new();
+    {
+        let root = SVGBackend::with_string(&mut text, PANEL).into_drawing_area();
+        draw(&root, panel, false)?;
+        root.present()?;
+    }
+    Ok(themed(&text))
+}
+
+fn draw(area: &Area<'_>, panel: &Panel, titled: bool) -> Drawn {
     let mut builder = ChartBuilder::on(area);
     builder
         .margin(10)
-        .caption(&panel.title, ("sans-serif", 15))
         .x_label_area_size(42)
         .y_label_area_size(58);
-    let mut chart = builder.build_cartesian_2d(Axis::of(&panel.places), bottom..top)?;
+    if titled {
+        builder.caption(&panel.title, ("sans-serif", 15));
+    }
+    let heights = Heights::of(panel);
+    let ground = heights.ground();
+    let mut chart = builder.build_cartesian_2d(Axis::of(&panel.places), heights)?;
     chart
         .configure_mesh()
         .disable_x_mesh()
         .light_line_style(TRANSPARENT)
         .x_labels(panel.places.len().clamp(2, 12))
-        .y_label_formatter(&|y| short(*y))
         .x_desc(&panel.x)
         .y_desc(&panel.y)
         .label_style(("sans-serif", 12))
@@ -146,8 +264,8 @@ fn draw(area: &Area<'_>, panel: &Panel) -> Drawn {
                 let width = GROUP / panel.series.len() as f64;
                 let bars = series.values.iter().enumerate().map(|(place, value)| {
                     let left = place as f64 + (1.0 - GROUP) / 2.0 + width * i as f64;
-                    let value = if value.is_finite() { *value } else { 0.0 };
-                    Rectangle::new([(left, 0.0), (left + width * 0.95, value)], fill)
+                    let value = if value.is_finite() { *value } else { ground };
+                    Rectangle::new([(left, ground), (left + width * 0.95, value)], fill)
                 });
                 chart.draw_series(bars)?
             }
@@ -167,12 +285,14 @@ fn draw(area: &Area<'_>, panel: &Panel) -> Drawn {
             .label(series.name.as_str())
             .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 10, y + 5)], fill));
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.8))
-        .label_font(("sans-serif", 12))
-        .draw()?;
+    if titled {
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .background_style(WHITE.mix(0.8))
+            .label_font(("sans-serif", 12))
+            .draw()?;
+    }
     Ok(())
 }
 
@@ -194,6 +314,45 @@ mod tests {
     fn axes_are_labelled_shortly() {
         let shown = [0.0, 0.25, 12.0, 50_000.0, 1_500_000.0, -2_000.0].map(short);
         assert_eq!(shown, ["0", "0.25", "12", "50K", "1.5M", "-2K"]);
+    }
+
+    #[test]
+    fn numbers_far_apart_are_drawn_by_their_logarithms() {
+        let heights = |values| {
+            let panel = Panel::bars("t", "x", "y", ["a", "b"]).with("s", values);
+            Heights::of(&panel)
+        };
+        let far = heights(vec![20.0, 2000.0]);
+        assert!(far.0.logarithmic && far.ground() == 10.0 && far.0.high > 2000.0);
+        let at = |value: f64| far.map(&value, (300, 0));
+        assert_eq!((at(10.0), at(0.0), at(far.0.high)), (300, 300, 0));
+        assert_eq!(at(100.0) - at(1000.0), at(10.0) - at(100.0));
+        assert_eq!(far.key_points(10), [10.0, 100.0, 1000.0]);
+        for near in [
+            vec![20.0, 1999.0],
+            vec![0.0, 2000.0],
+            vec![-1.0, 2000.0],
+            vec![],
+        ] {
+            assert!(!heights(near).0.logarithmic);
+        }
+        let places = |numbers: &[f64]| Places::Numbers(numbers.to_vec());
+        let (far, near) = (places(&[1.0, 4.0, 16.0]), places(&[0.0, 4.0, 16.0]));
+        let middle = |places| Axis::of(places).map(&4.0, (0, 100));
+        assert_eq!((middle(&far), middle(&near)), (50, 25));
+    }
+
+    #[test]
+    fn a_plot_is_black_where_its_page_s_text_is() {
+        let panel = Panel::lines("dense", "insertions", "ms", [50e3, 100e3]);
+        let text = plot(&panel.with("lbtree", vec![1.5, 3.0])).unwrap();
+        assert!(
+            text.contains("currentColor") && !text.contains("#000000"),
+            "{text}"
+        );
+        assert!(text.contains("insertions") && !text.contains("lbtree") && !text.contains("dense"));
+        assert_eq!(colour_of(0), "#0072B2");
+        assert_eq!(colour_of(6), "currentColor");
     }
 
     #[test]

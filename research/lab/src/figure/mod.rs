@@ -83,6 +83,7 @@ mod trial;
 pub use claim::{Bands, Claim, Expect, NOT_IN_THE_PAPER, NoBands, Stated, Verdict};
 pub use error::FigureError;
 pub use panel::{Panel, Places, Series};
+pub(crate) use {draw::colour_of, draw::plot, panel::digits};
 
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;

@@ -2,11 +2,11 @@
 //!
 //! A panel with a numeric horizontal axis is drawn as lines, and one with words as groups of bars.
 
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// The places along the horizontal axis.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Places {
     /// Numbers: the panel is drawn as lines over them.
@@ -42,16 +42,23 @@ impl Places {
 }
 
 /// The measurements of one contender, at each place of its panel.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// The contender's name.
     pub name: String,
-    /// One number for each place.
+    /// One number for each place; not a number where nothing was measured, which is null in JSON.
+    #[serde(deserialize_with = "numbers")]
     pub values: Vec<f64>,
 }
 
+/// Returns numbers of which JSON has null for those that are none.
+fn numbers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f64>, D::Error> {
+    let numbers = Vec::<Option<f64>>::deserialize(from)?;
+    Ok(numbers.into_iter().map(|n| n.unwrap_or(f64::NAN)).collect())
+}
+
 /// One diagram of a figure.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Panel {
     /// Its title.
     pub title: String,
