@@ -10,6 +10,7 @@
 //! | `dax` | the `dax` medium on emulated persistent memory, in a virtual machine that is reset mid-run |
 //! | `resets` | a database in a virtual machine that is reset under load, on emulated persistent memory or on a disk that loses what no flush covered |
 //! | `monitoring` | the status page in a browser; alerts and dashboard in a Prometheus |
+//! | `report` | the report's page in a browser |
 //! | `package` | the Debian package: makes it, installs it, serves with it, removes it |
 //! | `container` | the container image: builds it, serves with it in a container |
 //! | `pibench` | every design as a library for PiBench: builds it, and drives it as PiBench does |
@@ -21,12 +22,13 @@
 //! | `miri` | unit tests under Miri, which finds undefined behaviour |
 //!
 //! A chore that needs a tool says which Debian package has it; `arm`, `container`, `dax`, `resets`,
-//! `monitoring`, `pibench` and `rocksdb` install what is missing where apt is there and the user
+//! `monitoring`, `pibench`, `report` and `rocksdb` install what is missing where apt is there and the user
 //! may.
 
 mod arm;
 mod asan;
 mod book;
+mod browser;
 mod container;
 mod cpio;
 mod dax;
@@ -43,6 +45,7 @@ mod pibench;
 mod public_api;
 mod readme;
 mod references;
+mod report;
 mod resets;
 mod rocksdb;
 mod server;
@@ -125,6 +128,8 @@ enum Chore {
     /// Looks at a server's status page with Chromium, and has a Prometheus read its metrics, alerts
     /// and dashboard.
     Monitoring,
+    /// Makes the report's page from its data, and looks at it with Chromium.
+    Report(report::Options),
     /// Makes the Debian package and, as root, installs it, serves a database with it, and removes
     /// it.
     Package,
@@ -199,6 +204,7 @@ fn main() -> ExitCode {
             probe_only,
         }),
         Chore::Resets(options) => resets::run(&options),
+        Chore::Report(options) => report::run(&options),
         Chore::Monitoring => monitoring::run(),
         Chore::Package => package::run(),
         Chore::Container => container::run(),

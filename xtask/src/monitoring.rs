@@ -6,13 +6,14 @@
 //!                             <- promtool, prometheus: metrics, alerts, each panel of the dashboard
 //! ```
 
+use crate::browser;
 use crate::server::{self, PATIENCE, Running, Server};
 use crate::tools::{self, Outcome, say};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -213,30 +214,10 @@ fn check_page(folder: &Path, metrics: &str, address: &str) -> Outcome {
 }
 
 fn look(folder: &Path, metrics: &str, pictures: &Path) -> Outcome {
-    for (scheme, number) in [("light", 1), ("dark", 0)] {
+    for (scheme, dark) in [("light", false), ("dark", true)] {
         let picture = pictures.join(format!("status-{scheme}.png"));
-        let browse = |what: &str| {
-            let mut browser = Command::new("chromium");
-            browser
-                .args([
-                    "--headless",
-                    "--no-sandbox",
-                    "--disable-gpu",
-                    "--disable-quic",
-                ])
-                .args(["--no-first-run", "--disable-background-networking"])
-                .args([
-                    "--disable-component-update",
-                    "--disable-sync",
-                    "--hide-scrollbars",
-                ])
-                .args(["--window-size=1280,1500", "--virtual-time-budget=30000"])
-                .arg(format!("--blink-settings=preferredColorScheme={number}"))
-                .arg(format!("--user-data-dir={}", folder.join(scheme).display()))
-                .args([what, &format!("http://{metrics}/")])
-                .stderr(Stdio::null());
-            tools::output(&mut browser)
-        };
+        let (profile, address) = (folder.join(scheme), format!("http://{metrics}/"));
+        let browse = |what: &str| browser::browse(&profile, dark, (1280, 1500), what, &address);
         let page = browse("--dump-dom")?;
         let keys = format!(">{KEYS}<");
         for part in [

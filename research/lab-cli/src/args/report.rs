@@ -27,6 +27,9 @@ pub struct Report {
     /// Parts to make [default: all]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART,...")]
     pub only: Vec<ReportPart>,
+    /// Of the figures, only these [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
+    pub figure: Vec<String>,
     /// Amount of work of the figures, and of the comparison with other databases
     #[arg(long, value_enum, default_value_t)]
     pub scale: ScaleChoice,
@@ -36,6 +39,9 @@ pub struct Report {
     /// Keep what an earlier run in DIR has made, and make the rest
     #[arg(long)]
     pub resume: bool,
+    /// Only write the page anew, from the data in DIR
+    #[arg(long, conflicts_with_all = ["only", "figure", "scale", "path", "resume"])]
+    pub page: bool,
     /// End with one JSON object on standard output
     #[arg(long)]
     pub json: bool,

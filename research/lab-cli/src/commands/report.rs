@@ -32,10 +32,35 @@ const LOOK: Duration = Duration::from_millis(50);
 const EXPLORE: &str = "1";
 const MUTANTS: &str = "60";
 
-/// Makes the parts and the page.
+/// Makes the parts and the page, or the page alone.
 pub fn run(args: &Args) -> Outcome {
     let data = args.out.join("data");
-    figure::ready(&data).map_err(|e| Failure::new(e.to_string()))?;
+    let page = args.out.join("index.html");
+    let (about, asked) = if args.page {
+        let report = Report::read(&data).map_err(Failure::new)?;
+        write(&page, &report.page().map_err(Failure::new)?)?;
+        (report.about().clone(), None)
+    } else {
+        figure::ready(&data).map_err(|e| Failure::new(e.to_string()))?;
+        make(args, &data, &page)?
+    };
+    let made = Made { page, about };
+    print_report(&made, &made, args.json)?;
+    match asked {
+        Some(signal) if made.missing().next().is_some() => Err(Failure::Ended {
+            signal,
+            message: format!(
+                "ended before all was made; `report --out {} --resume` goes on",
+                args.out.display()
+            ),
+        }),
+        None if !args.page && made.missing().next().is_some() => Err(Failure::Reported),
+        _ => Ok(()),
+    }
+}
+
+/// Makes the parts, and the page with each. Returns what was made, and the signal that ended it.
+fn make(args: &Args, data: &Path, page: &Path) -> Outcome<(About, Option<i32>)> {
     let dir = args.path.as_deref().unwrap_or(&args.out);
     if !dir.is_dir() {
         return Err(Failure::new(format!(
@@ -43,41 +68,25 @@ pub fn run(args: &Args) -> Outcome {
             dir.display()
         )));
     }
-    let (tasks, about) = plan(args, dir, &data)?;
+    for name in &args.figure {
+        figure::find(name).map_err(|e| Failure::Usage(e.to_string()))?;
+    }
+    let (tasks, about) = plan(args, dir, data)?;
     let asked = Asked::by_signals()?;
     let bar = progress::steps("parts", tasks.len() as u64);
     bar.enable_steady_tick(Duration::from_secs(1));
-    let made = Making {
-        data: &data,
-        page: args.out.join("index.html"),
+    let making = Making {
+        data,
+        page,
         asked: &asked,
         bar: &bar,
         about: Mutex::new(about),
     };
-    let outcome = made.all(&tasks);
+    let outcome = making.all(&tasks);
     bar.finish_and_clear();
     outcome?;
-    let made = Made {
-        page: made.page,
-        about: made.about.into_inner().unwrap_or_else(|e| e.into_inner()),
-    };
-    print_report(&made, &made, args.json)?;
-    let left = made
-        .about
-        .parts
-        .iter()
-        .filter(|part| !part.missing.is_empty());
-    match (asked.signal(), left.count()) {
-        (Some(signal), 1..) => Err(Failure::Ended {
-            signal,
-            message: format!(
-                "ended before all was made; the same command with --resume goes on: --out {}",
-                args.out.display()
-            ),
-        }),
-        (_, 0) => Ok(()),
-        (None, _) => Err(Failure::Reported),
-    }
+    let about = making.about.into_inner().unwrap_or_else(|e| e.into_inner());
+    Ok((about, asked.signal()))
 }
 
 /// What was made.
@@ -88,17 +97,20 @@ struct Made {
     about: About,
 }
 
+impl Made {
+    /// Returns the parts that were not made.
+    fn missing(&self) -> impl Iterator<Item = &Part> {
+        let parts = self.about.parts.iter();
+        parts.filter(|part| !part.missing.is_empty())
+    }
+}
+
 impl Display for Made {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let missing = self
-            .about
-            .parts
-            .iter()
-            .filter(|part| !part.missing.is_empty());
-        for part in missing.clone() {
+        for part in self.missing() {
             writeln!(f, "{}: {}", part.name, part.missing)?;
         }
-        let (all, missing) = (self.about.parts.len(), missing.count());
+        let (all, missing) = (self.about.parts.len(), self.missing().count());
         write!(
             f,
             "{} of {all} parts: {}",
@@ -138,9 +150,10 @@ fn tasks(args: &Args, dir: &Path) -> Vec<Task> {
         (On::Model, ReportPart::Model),
         (On::Host, ReportPart::Host),
     ] {
-        let here = figure::ALL
-            .iter()
-            .filter(|entry| wanted(part) && entry.on.contains(&on));
+        let here = figure::ALL.iter().filter(|entry| {
+            let named = args.figure.iter().any(|name| name == entry.name);
+            wanted(part) && entry.on.contains(&on) && (named || args.figure.is_empty())
+        });
         tasks.extend(here.map(|entry| {
             let command = [
                 "figure",
@@ -258,7 +271,7 @@ fn remove_old(data: &Path) -> Outcome {
 /// Parts that are being made.
 struct Making<'a> {
     data: &'a Path,
-    page: PathBuf,
+    page: &'a Path,
     asked: &'a Asked,
     bar: &'a ProgressBar,
     about: Mutex<About>,
@@ -379,7 +392,7 @@ impl Making<'_> {
         let text = serde_json::to_string_pretty(about).map_err(failed)?;
         write(&self.data.join("about.json"), &text)?;
         let page = Report::read(self.data).and_then(|report| report.page());
-        write(&self.page, &page.map_err(Failure::new)?)
+        write(self.page, &page.map_err(Failure::new)?)
     }
 }
 

@@ -13,3 +13,4 @@ mod figure;
 mod leftovers;
 mod model;
 mod power_cut;
+mod report;

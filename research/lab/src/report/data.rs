@@ -223,6 +223,12 @@ pub struct Report {
 pub const FILES: [&str; 6] = ["about", "limits", "explorer", "mutants", "threads", "peers"];
 
 impl Report {
+    /// Returns what made it.
+    #[must_use]
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
     /// Reads the files of a directory. Figures come in the order of the papers.
     ///
     /// # Errors
