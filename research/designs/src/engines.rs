@@ -22,12 +22,12 @@
 //! NV-Store takes engines of one design, from byte strings to offsets ([`Kind`]). Its own is the
 //! LB+-Tree; [`NVTREE`], [`FPTREE`] and [`WBTREE`] are others.
 
+use crate::central::CentralOptions;
 use crate::designs::{
     AnyDesign, Choice, Design, Fp, Holds, Nv, Task, UnknownDesign, Wb, Wide, WideDesign, WideTask,
     info, table,
 };
 use crate::index::{DurableIndex, TreeError};
-use crate::leaftree::LeafOptions;
 use crate::nvtree::{Adaptivity, NvOptions};
 use crate::repr::{KeyRepr, Repr, Stored, StoredKey};
 use bristlecone_index::engine::{EngineInfo, EngineKind, engine};
@@ -249,6 +249,7 @@ pub const NVTREE_PLAIN: Kind<Nv> = Kind {
             leaf_bytes,
             recovery_threads,
             adaptivity: Adaptivity::Off,
+            ..NvOptions::default()
         })
     },
 };
@@ -273,6 +274,9 @@ const fn of_256(name: &'static str) -> EngineInfo {
     }
 }
 
-fn leaves(recovery_threads: usize) -> LeafOptions {
-    LeafOptions { recovery_threads }
+fn leaves(recovery_threads: usize) -> CentralOptions {
+    CentralOptions {
+        recovery_threads,
+        ..CentralOptions::default()
+    }
 }

@@ -46,6 +46,7 @@ pub use btree::{BTreeOptions, BTreeWal, GroupFlush, LcbTree, Search};
 pub use bwtree::{BwOptions, BwTree};
 pub use bztree::{BzOptions, BzTree};
 pub use cddstree::{CddsOptions, CddsTree};
+pub use central::{CentralOptions, SplitLog};
 pub use crabtree::{CrabOptions, CrabTree};
 pub use designs::Design;
 pub use fastfair::{FastFair, FastFairOptions, FastFairSp};

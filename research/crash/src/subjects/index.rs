@@ -20,13 +20,14 @@
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_designs::crabtree::{CrabOptions, Strategy};
 use bristlecone_designs::designs::{
-    AnyDesign, Choice, Crab, DESIGNS, DesignInfo, Fair, Lb, Lcb, Ls, Unsorted, Wal,
+    AnyDesign, Choice, Crab, DESIGNS, DesignInfo, Fair, Fp, Lb, Lcb, Ls, Unsorted, Wal, Wb,
 };
 use bristlecone_designs::engines::{Compiled, Engine, Maker};
 use bristlecone_designs::index::Direction;
 use bristlecone_designs::lstree::LsOptions;
 use bristlecone_designs::{
-    BTreeOptions, FastFairOptions, InsertError, LbOptions, TreeError, UpdateError, is_sealed,
+    BTreeOptions, CentralOptions, FastFairOptions, InsertError, LbOptions, SplitLog, TreeError,
+    UpdateError, is_sealed,
 };
 use bristlecone_pmem::Pool;
 use bristlecone_pmem::media::Sim;
@@ -288,6 +289,22 @@ fn variants(name: &'static str) -> Vec<Box<dyn Subject>> {
                 recovery_threads: THREADS,
             });
             Vec::from_iter(subject::<u64>(traditional, name, 256, "-traditional"))
+        }
+        "fptree" => {
+            let logging = Fp::<1>(CentralOptions {
+                split_log: SplitLog::Leaf,
+                recovery_threads: THREADS,
+                ..CentralOptions::default()
+            });
+            both(logging, name, "-logging")
+        }
+        "wbtree" => {
+            let logging = Wb::<1>(CentralOptions {
+                split_log: SplitLog::Leaves,
+                lazy_removal: true,
+                recovery_threads: THREADS,
+            });
+            both(logging, name, "-logging")
         }
         "fastfair" => {
             let high = Fair(FastFairOptions {

@@ -8,6 +8,7 @@ use crate::btree::{BTreeOptions, GroupFlush};
 use crate::bwtree::BwOptions;
 use crate::bztree::BzOptions;
 use crate::cddstree::CddsOptions;
+use crate::central::CentralOptions;
 use crate::clustered::ClusteredOptions;
 use crate::crabtree::CrabOptions;
 use crate::fastfair::FastFairOptions;
@@ -123,6 +124,10 @@ impl AnyDesign {
             ..LbOptions::default()
         };
         let leaf = LeafOptions { recovery_threads };
+        let central = CentralOptions {
+            recovery_threads,
+            ..CentralOptions::default()
+        };
         let family = Family::new(bytes, recovery_threads);
         let crab = |options| CrabOptions {
             leaf_bytes: bytes,
@@ -136,12 +141,12 @@ impl AnyDesign {
             ("fastfair-sp", 256) => FairSp::<1>(leaf).into(),
             ("fastfair-sp", 512) => FairSp::<2>(leaf).into(),
             ("fastfair-sp", 1024) => FairSp::<4>(leaf).into(),
-            ("fptree", 256) => Fp::<1>(leaf).into(),
-            ("fptree", 512) => Fp::<2>(leaf).into(),
-            ("fptree", 1024) => Fp::<4>(leaf).into(),
-            ("wbtree", 256) => Wb::<1>(leaf).into(),
-            ("wbtree", 512) => Wb::<2>(leaf).into(),
-            ("wbtree", 1024) => Wb::<4>(leaf).into(),
+            ("fptree", 256) => Fp::<1>(central).into(),
+            ("fptree", 512) => Fp::<2>(central).into(),
+            ("fptree", 1024) => Fp::<4>(central).into(),
+            ("wbtree", 256) => Wb::<1>(central).into(),
+            ("wbtree", 512) => Wb::<2>(central).into(),
+            ("wbtree", 1024) => Wb::<4>(central).into(),
             ("crabtree", _) => Crab(crab(CrabOptions::PLAIN)).into(),
             ("crabtree-opt", _) => Crab(crab(CrabOptions::OPTIMIZED)).into(),
             ("skiplist-nvm", 32) => NvmSkip(SkipOptions::default()).into(),

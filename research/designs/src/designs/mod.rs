@@ -18,6 +18,7 @@ use crate::btree::{BTreeOptions, BTreeWal, LcbTree};
 use crate::bwtree::{BwOptions, BwTree};
 use crate::bztree::{self, BzOptions, BzTree};
 use crate::cddstree::{CddsOptions, CddsTree};
+use crate::central::CentralOptions;
 use crate::clustered::{self, ClusteredOptions, ClusteredTree};
 use crate::crabtree::{CrabOptions, CrabTree};
 use crate::fastfair::{FastFair, FastFairOptions, FastFairSp};
@@ -342,12 +343,12 @@ design!(
 
 design!(
     /// FPTree with leaves of `B` x 256 bytes.
-    Fp<const B: usize>, LeafOptions, FpTree<B>
+    Fp<const B: usize>, CentralOptions, FpTree<B>
 );
 
 design!(
     /// wB+-Tree with leaves of `B` x 256 bytes.
-    Wb<const B: usize>, LeafOptions, WbTree<B>
+    Wb<const B: usize>, CentralOptions, WbTree<B>
 );
 
 design!(

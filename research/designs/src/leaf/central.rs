@@ -15,7 +15,7 @@
 use crate::index::TreeError;
 use crate::leaftree::{DESIGN_WORD, HEAD, LeafLayout, Pair};
 use crate::link;
-use bristlecone_pmem::log::{Logs, Record};
+use bristlecone_pmem::log::{Logs, Range, Record, Slot, image_words};
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::{Heap, Media, PWord};
 use std::sync::atomic::Ordering;
@@ -261,43 +261,142 @@ const fn log_slots<M: Media>() -> u32 {
     if M::TRACED { 2 } else { 32 }
 }
 
-/// Payload words of a record, which share the line of its head.
-const LOG_WORDS: usize = 7;
-
-/// Makes the log of a new tree whose root is not published yet.
-pub(crate) fn create_log<M: Media>(root: &Root<M>, heap: &Heap<M>) -> Result<Logs<M>, TreeError> {
-    let logs = Logs::create(heap, log_slots::<M>(), LOG_WORDS)?;
-    let (pm, word) = (heap.pool().pm(), root.word(DESIGN_WORD));
-    // ORDERING: Relaxed; the root is not published.
-    word.store(pm, link::word(logs.offset()), Ordering::Relaxed);
-    // PERSIST: this word shares its line with the word that leads to the first leaf. That word is
-    // stored and flushed after this, and fenced when the root is published.
-    const { assert!(DESIGN_WORD / 8 == HEAD / 8) };
-    Ok(logs)
+/// What a split logs, beyond what its design needs. The papers do not say how much theirs log; a
+/// figure that compares the cost of logging can have any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SplitLog {
+    /// The few words that change: FPTree's micro-log, wB+-Tree's redo log of words.
+    #[default]
+    Words,
+    /// The leaf as it was.
+    Leaf,
+    /// The leaf as it was, and the new one.
+    Leaves,
 }
 
-/// Opens the log of a tree. After a crash, applies the armed records and marks the log's block.
-pub(crate) fn open_log<M: Media>(
-    root: &Root<M>,
-    heap: &Heap<M>,
-    clean: bool,
-    mut apply: impl FnMut(&[u64]) -> Result<(), String>,
-) -> Result<Logs<M>, TreeError> {
-    // ORDERING: Relaxed; the tree is being opened.
-    let at = root
-        .word(DESIGN_WORD)
-        .load(heap.pool().pm(), Ordering::Relaxed);
-    let logs = link::checked(at).and_then(|at| Logs::open(heap, at, LOG_WORDS));
-    let logs = logs.map_err(TreeError::Corrupt)?;
-    if !clean {
-        logs.recover(|record| match record {
-            Record::Redo(words) => apply(words),
-            Record::Undo(_) => Err("an undo record where splits are redone".into()),
-        })
-        .and_then(|_| logs.mark(heap, &crossbeam_epoch::pin()))
-        .map_err(TreeError::Corrupt)?;
+/// Options of the trees with centralised leaves. The pool stores none of them, except that a tree
+/// made to log words has no room for leaves, and logs words however it is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CentralOptions {
+    /// What a split logs.
+    pub split_log: SplitLog,
+    /// True if a removal from a wB+-Tree is one NAW, of the bitmap: the slot array keeps the slot
+    /// until an insertion, and is read beside the bitmap. A tree that was changed so must be opened
+    /// so; otherwise such leaves are taken for damaged. An FPTree removes so in any case.
+    pub lazy_removal: bool,
+    /// Number of threads that rebuild the inner nodes after a crash.
+    pub recovery_threads: usize,
+}
+
+impl Default for CentralOptions {
+    fn default() -> Self {
+        Self {
+            split_log: SplitLog::Words,
+            lazy_removal: false,
+            recovery_threads: 1,
+        }
     }
-    Ok(logs)
+}
+
+/// The log of a tree's splits.
+#[derive(Debug)]
+pub(crate) struct SplitLogs<M: Media> {
+    logs: Logs<M>,
+    kind: SplitLog,
+}
+
+/// Payload words of a record of words, which share the line of its head.
+const LOG_WORDS: usize = 7;
+
+impl<M: Media> SplitLogs<M> {
+    /// Returns the payload words of records.
+    const fn words<const B: usize>(kind: SplitLog) -> usize {
+        let bytes = size_of::<Leaf<B>>();
+        match kind {
+            SplitLog::Words => LOG_WORDS,
+            SplitLog::Leaf => image_words(1, bytes),
+            SplitLog::Leaves => image_words(2, 2 * bytes),
+        }
+    }
+
+    /// Makes the log of a new tree whose root is not published yet.
+    pub fn create<const B: usize>(
+        kind: SplitLog,
+        root: &Root<M>,
+        heap: &Heap<M>,
+    ) -> Result<Self, TreeError> {
+        let logs = Logs::create(heap, log_slots::<M>(), Self::words::<B>(kind))?;
+        let (pm, word) = (heap.pool().pm(), root.word(DESIGN_WORD));
+        // ORDERING: Relaxed; the root is not published.
+        word.store(pm, link::word(logs.offset()), Ordering::Relaxed);
+        // PERSIST: this word shares its line with the word that leads to the first leaf. That word
+        // is stored and flushed after this, and fenced when the root is published.
+        const { assert!(DESIGN_WORD / 8 == HEAD / 8) };
+        Ok(Self { logs, kind })
+    }
+
+    /// Opens the log of a tree. After a crash, applies the armed records and marks the log's block.
+    pub fn open<const B: usize>(
+        kind: SplitLog,
+        root: &Root<M>,
+        heap: &Heap<M>,
+        clean: bool,
+        mut apply: impl FnMut(&[u64]) -> Result<(), String>,
+    ) -> Result<Self, TreeError> {
+        // ORDERING: Relaxed; the tree is being opened.
+        let at = root
+            .word(DESIGN_WORD)
+            .load(heap.pool().pm(), Ordering::Relaxed);
+        let logs = link::checked(at).and_then(|at| Logs::open(heap, at, LOG_WORDS));
+        let logs = logs.map_err(TreeError::Corrupt)?;
+        if !clean {
+            logs.recover(|record| match record {
+                Record::Redo(words) => apply(words),
+                Record::Undo(ranges) => ranges.iter().try_for_each(|range| {
+                    if range.bytes != size_of::<Leaf<B>>() as u64 {
+                        return Err(format!("{range:?} is no leaf"));
+                    }
+                    logged_leaf::<M, B>(heap, range.off).map(drop)
+                }),
+            })
+            .and_then(|_| logs.mark(heap, &crossbeam_epoch::pin()))
+            .map_err(TreeError::Corrupt)?;
+        }
+        let kind = if logs.words() < Self::words::<B>(kind) {
+            SplitLog::Words
+        } else {
+            kind
+        };
+        Ok(Self { logs, kind })
+    }
+
+    /// Returns the offset of the log's block.
+    pub fn offset(&self) -> u64 {
+        self.logs.offset()
+    }
+
+    /// Takes a slot.
+    pub fn take(&self) -> Slot<'_, M> {
+        self.logs.take()
+    }
+
+    /// Returns true if splits log words, and false if they log images of leaves.
+    pub fn logs_words(&self) -> bool {
+        self.kind == SplitLog::Words
+    }
+
+    /// Arms a slot with the images of a split's leaf and, if the options say so, of its new leaf.
+    /// What the caller flushed before is durable on return. Recovery takes the split back.
+    pub fn arm_images<const B: usize>(&self, slot: &mut Slot<'_, M>, [leaf, new]: [u64; 2]) {
+        let whole = |off| Range {
+            off,
+            bytes: size_of::<Leaf<B>>() as u64,
+        };
+        match self.kind {
+            SplitLog::Leaves => slot.arm_images(&[whole(leaf), whole(new)]),
+            SplitLog::Words | SplitLog::Leaf => slot.arm_images(&[whole(leaf)]),
+        }
+    }
 }
 
 /// Returns the leaf at `off`, which a log record names.

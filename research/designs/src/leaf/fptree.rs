@@ -16,7 +16,9 @@
 //! 3. *Split*: the log names the leaf and the new leaf before either changes. The new leaf is a
 //!    copy of the whole leaf, and its bitmap has the upper half. It is durable before the leaf's
 //!    bitmap or sibling pointer changes. If recovery finds the leaf unchanged, it does nothing.
-//!    Otherwise it *assigns* both words again, which can be repeated.
+//!    Otherwise it *assigns* both words again, which can be repeated. With
+//!    [images](crate::central::SplitLog), the log has the leaf as it was, and recovery copies it
+//!    back: the new leaf is free again.
 //!
 //! # Persist cost
 //! | operation | lines | fences |
@@ -26,13 +28,12 @@
 //! | remove | 1 | 1 |
 //! | split | the new leaf's, and 3 | 3; then the insert |
 
-use crate::central::{Leaf, create_log, logged_leaf, open_log, slots};
+use crate::central::{CentralOptions, Leaf, SplitLogs, logged_leaf, slots};
 use crate::fingerprint::equal_bytes;
 use crate::index::TreeError;
-use crate::leaftree::{Found, LeafDesign, LeafOptions, LeafTree, Moved, Pair, offset};
+use crate::leaftree::{Found, LeafDesign, LeafTree, Moved, Pair, offset};
 use crate::link;
 use crate::repr::{KeyRepr, Repr};
-use bristlecone_pmem::log::Logs;
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::{Heap, Media, PWord};
 use std::sync::atomic::Ordering;
@@ -43,7 +44,7 @@ pub type FpTree<K, V, M, const B: usize = 1> = LeafTree<FpDesign<M, B>, K, V, M>
 /// The leaf design of the FPTree.
 #[derive(Debug)]
 pub struct FpDesign<M: Media, const B: usize> {
-    logs: Logs<M>,
+    logs: SplitLogs<M>,
 }
 
 impl<K, V, M, const B: usize> LeafDesign<K, V, M> for FpDesign<M, B>
@@ -53,26 +54,27 @@ where
     M: Media,
 {
     type Leaf = Leaf<B>;
-    type Options = LeafOptions;
+    type Options = CentralOptions;
 
     const NAME: &'static str = "fptree";
     const CAPACITY: usize = Leaf::<B>::CAPACITY;
 
-    fn create(_options: &LeafOptions, root: &Root<M>, heap: &Heap<M>) -> Result<Self, TreeError> {
-        create_log(root, heap).map(|logs| Self { logs })
+    fn create(options: &CentralOptions, root: &Root<M>, heap: &Heap<M>) -> Result<Self, TreeError> {
+        SplitLogs::create::<B>(options.split_log, root, heap).map(|logs| Self { logs })
     }
 
     fn open(
-        _options: &LeafOptions,
+        options: &CentralOptions,
         root: &Root<M>,
         heap: &Heap<M>,
         clean: bool,
     ) -> Result<Self, TreeError> {
-        let logs = open_log(root, heap, clean, |words| redo_split::<M, B>(heap, words))?;
+        let redo = |words: &[u64]| redo_split::<M, B>(heap, words);
+        let logs = SplitLogs::open::<B>(options.split_log, root, heap, clean, redo)?;
         Ok(Self { logs })
     }
 
-    fn recovery_threads(options: &LeafOptions) -> usize {
+    fn recovery_threads(options: &CentralOptions) -> usize {
         options.recovery_threads
     }
 
@@ -180,8 +182,11 @@ where
         let pm = tree.pm();
         let new_leaf = tree.leaf(new);
         let mut log = tree.design.logs.take();
-        // One fence makes the record and the new leaf durable; the leaf changes after it.
-        log.arm_flushed(&[tree.offset_of(leaf), offset(new)]);
+        let logs_words = tree.design.logs.logs_words();
+        if logs_words {
+            // One fence makes the record and the new leaf durable; the leaf changes after it.
+            log.arm_flushed(&[tree.offset_of(leaf), offset(new)]);
+        }
         let old_bytes = new_leaf.bytes(pm);
         for slot in 0..Leaf::<B>::CAPACITY {
             let (key, value) = leaf.entry(pm, slot);
@@ -196,7 +201,13 @@ where
         new_leaf.store_head(pm, bitmap);
         // PERSIST: the log's record and the whole new leaf, before the leaf changes.
         pm.flush_of(new_leaf);
-        pm.fence();
+        if logs_words {
+            pm.fence();
+        } else {
+            // This fences the new leaf, too.
+            let leaves = [tree.offset_of(leaf), offset(new)];
+            tree.design.logs.arm_images::<B>(&mut log, leaves);
+        }
         halve(pm, leaf, bitmap, offset(new));
         // PERSIST: the bitmap and the sibling pointer, before the log is disarmed.
         pm.fence();

@@ -19,6 +19,10 @@
 //!    anything. Recovery rebuilds it from the bitmap, which is still the old one.
 //! 2. *Split*: the new leaf is durable before a record of three words of the leaf (bitmap, sibling
 //!    pointer, number of entries) is armed. Recovery assigns those words, which can be repeated.
+//!    With [images](crate::central::SplitLog), the log has the leaf as it was, and recovery copies
+//!    it back: the new leaf is free again.
+//! 3. *Lazy removal* ([option](crate::central::CentralOptions::lazy_removal)): the bit is set or not;
+//!    the slot array has the slot in either case.
 //!
 //! # Persist cost
 //! | operation | lines | fences |
@@ -28,13 +32,12 @@
 //! | remove | 2 (up to 3, with a third fence) | 2 |
 //! | split | the new leaf's, and 3 | 3; then the insert |
 
-use crate::central::{Leaf, MAX_BYTES, create_log, logged_leaf, open_log, slots};
+use crate::central::{CentralOptions, Leaf, MAX_BYTES, SplitLogs, logged_leaf, slots};
 use crate::common::sort_by;
 use crate::index::TreeError;
-use crate::leaftree::{Found, LeafDesign, LeafOptions, LeafTree, Moved, Pair, offset};
+use crate::leaftree::{Found, LeafDesign, LeafTree, Moved, Pair, offset};
 use crate::link;
 use crate::repr::{KeyRepr, Repr};
-use bristlecone_pmem::log::Logs;
 use bristlecone_pmem::pool::Root;
 use bristlecone_pmem::{Heap, Media, PWord};
 use std::cmp::Ordering as Order;
@@ -49,7 +52,10 @@ pub type WbTree<K, V, M, const B: usize = 1> = LeafTree<WbDesign<M, B>, K, V, M>
 /// The leaf design of the wB+-Tree.
 #[derive(Debug)]
 pub struct WbDesign<M: Media, const B: usize> {
-    logs: Logs<M>,
+    logs: SplitLogs<M>,
+    /// See [`CentralOptions::lazy_removal`]. The record of a removed byte string is free at once, so it is
+    /// no key to search by.
+    lazy: bool,
 }
 
 /// The bits of a slot in a byte of the slot array.
@@ -92,6 +98,19 @@ impl SlotArray {
         self.0[0] = n as u8 + 1;
     }
 
+    /// Leaves out the slots whose bits are not set.
+    fn keep(&mut self, bitmap: u64, capacity: usize) {
+        let n = self.len(capacity);
+        let mut kept = 0;
+        for i in 0..n {
+            if bitmap >> self.slot(i, capacity) & 1 != 0 {
+                self.0[1 + kept] = self.0[1 + i];
+                kept += 1;
+            }
+        }
+        self.0[0] = kept as u8;
+    }
+
     fn remove(&mut self, slot: usize) {
         let n = self.len(MAX_BYTES - 2);
         let place = self.0[1..1 + n]
@@ -111,26 +130,32 @@ where
     M: Media,
 {
     type Leaf = Leaf<B>;
-    type Options = LeafOptions;
+    type Options = CentralOptions;
 
     const NAME: &'static str = "wbtree";
     const CAPACITY: usize = Leaf::<B>::CAPACITY;
 
-    fn create(_options: &LeafOptions, root: &Root<M>, heap: &Heap<M>) -> Result<Self, TreeError> {
-        create_log(root, heap).map(|logs| Self { logs })
+    fn create(options: &CentralOptions, root: &Root<M>, heap: &Heap<M>) -> Result<Self, TreeError> {
+        Ok(Self {
+            logs: SplitLogs::create::<B>(options.split_log, root, heap)?,
+            lazy: options.lazy_removal && !K::RECORDS,
+        })
     }
 
     fn open(
-        _options: &LeafOptions,
+        options: &CentralOptions,
         root: &Root<M>,
         heap: &Heap<M>,
         clean: bool,
     ) -> Result<Self, TreeError> {
-        let logs = open_log(root, heap, clean, |words| redo_split::<M, B>(heap, words))?;
-        Ok(Self { logs })
+        let redo = |words: &[u64]| redo_split::<M, B>(heap, words);
+        Ok(Self {
+            logs: SplitLogs::open::<B>(options.split_log, root, heap, clean, redo)?,
+            lazy: options.lazy_removal && !K::RECORDS,
+        })
     }
 
-    fn recovery_threads(options: &LeafOptions) -> usize {
+    fn recovery_threads(options: &CentralOptions) -> usize {
         options.recovery_threads
     }
 
@@ -151,6 +176,9 @@ where
         let array = SlotArray(leaf.bytes(pm));
         let at = position(tree, leaf, &array, key).ok()?;
         let slot = array.slot(at, Leaf::<B>::CAPACITY);
+        if tree.design.lazy && leaf.bitmap(pm) >> slot & 1 == 0 {
+            return None;
+        }
         let (key, value) = leaf.entry(pm, slot);
         Some(Found { slot, key, value })
     }
@@ -163,8 +191,16 @@ where
     ) {
         let pm = tree.pm();
         let array = SlotArray(leaf.bytes(pm));
+        let counts = if tree.design.lazy {
+            leaf.bitmap(pm)
+        } else {
+            Leaf::<B>::FULL
+        };
         for i in 0..array.len(Leaf::<B>::CAPACITY) {
             let slot = array.slot(i, Leaf::<B>::CAPACITY);
+            if counts >> slot & 1 == 0 {
+                continue;
+            }
             let (key, value) = leaf.entry(pm, slot);
             f(slot, key, value);
         }
@@ -213,7 +249,10 @@ where
         }
         let old = SlotArray(leaf.bytes(pm));
         let mut array = old;
-        let at = position_of_word(tree, leaf, &old, pair.key);
+        if tree.design.lazy {
+            array.keep(bitmap, Leaf::<B>::CAPACITY);
+        }
+        let at = position_of_word(tree, leaf, &array, pair.key);
         array.insert(at, slot, pair.key);
         // First NAW: the slot array is about to change.
         leaf.publish_head(pm, bitmap);
@@ -234,6 +273,11 @@ where
     fn remove(tree: &LeafTree<Self, K, V, M>, leaf: &Leaf<B>, found: &Found) -> usize {
         let pm = tree.pm();
         let bitmap = leaf.bitmap(pm);
+        if tree.design.lazy {
+            let bitmap = bitmap & !(1 << found.slot);
+            leaf.publish_head(pm, bitmap | VALID);
+            return bitmap.count_ones() as usize;
+        }
         let old = SlotArray(leaf.bytes(pm));
         let mut array = old;
         array.remove(found.slot);
@@ -274,14 +318,22 @@ where
         new_leaf
             .sibling()
             .store(pm, link::word(leaf.next(pm)), Ordering::Relaxed);
-        // PERSIST: the new leaf, before the record that leads to it.
-        pm.flush_of(new_leaf);
-        pm.fence();
         let bitmap = upper
             .iter()
             .fold(Leaf::<B>::FULL, |bits, moved| bits & !(1 << moved.slot));
-        let mut log = tree.design.logs.take();
-        log.arm(&[tree.offset_of(leaf), bitmap, offset(new)]);
+        // PERSIST: the new leaf, before the record that leads to it.
+        pm.flush_of(new_leaf);
+        let logs = &tree.design.logs;
+        if logs.logs_words() {
+            pm.fence();
+        }
+        let mut log = logs.take();
+        if logs.logs_words() {
+            log.arm(&[tree.offset_of(leaf), bitmap, offset(new)]);
+        } else {
+            // This fences the new leaf, too.
+            logs.arm_images::<B>(&mut log, [tree.offset_of(leaf), offset(new)]);
+        }
         halve(pm, leaf, bitmap, offset(new));
         // PERSIST: the leaf's three words, before the log is disarmed.
         pm.fence();
@@ -335,8 +387,14 @@ where
         }
         let n = array.len(Leaf::<B>::CAPACITY);
         let slot = |i: usize| array.slot(i, Leaf::<B>::CAPACITY);
-        let in_array = (0..n).fold(0u64, |bits, i| bits | 1 << slot(i));
-        if in_array != head & Leaf::<B>::FULL || in_array.count_ones() as usize != n {
+        let mut in_array = (0..n).fold(0u64, |bits, i| bits | 1 << slot(i));
+        if in_array.count_ones() as usize != n {
+            return Err(format!("the slot array has {n} slots, and one twice"));
+        }
+        if tree.design.lazy {
+            in_array &= head & Leaf::<B>::FULL;
+        }
+        if in_array != head & Leaf::<B>::FULL {
             return Err(format!(
                 "the slot array has slots {in_array:#x}, the bitmap {:#x}",
                 head & Leaf::<B>::FULL

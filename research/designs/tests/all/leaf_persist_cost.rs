@@ -8,11 +8,17 @@
 use crate::common::counted::{Medium, cost_of as cost, pool};
 use bristlecone_designs::fptree::FpTree;
 use bristlecone_designs::wbtree::WbTree;
-use bristlecone_designs::{DurableIndex, InsertError, LeafOptions};
+use bristlecone_designs::{CentralOptions, DurableIndex, InsertError, SplitLog};
 
-fn made<I: DurableIndex<u64, u64, Medium, Options = LeafOptions>>() -> I {
+fn made<I: DurableIndex<u64, u64, Medium, Options = CentralOptions>>() -> I {
+    made_with(&CentralOptions::default())
+}
+
+fn made_with<I: DurableIndex<u64, u64, Medium, Options = CentralOptions>>(
+    options: &CentralOptions,
+) -> I {
     let pool = pool();
-    I::create(&pool, "index", &LeafOptions::default()).expect("a new root")
+    I::create(&pool, "index", options).expect("a new root")
 }
 
 /// Costs of a design in leaves of 256 bytes.
@@ -25,8 +31,15 @@ struct Golden {
     split: (u64, u64),
 }
 
-fn check<I: DurableIndex<u64, u64, Medium, Options = LeafOptions>>(golden: &Golden) {
-    let tree: I = made();
+fn check<I: DurableIndex<u64, u64, Medium, Options = CentralOptions>>(golden: &Golden) {
+    check_with::<I>(&CentralOptions::default(), golden);
+}
+
+fn check_with<I: DurableIndex<u64, u64, Medium, Options = CentralOptions>>(
+    options: &CentralOptions,
+    golden: &Golden,
+) {
+    let tree: I = made_with(options);
     let mut paid = [0; 2];
     for key in 0..14 {
         let of_insert = cost(&tree, |tree| tree.insert(&key, &key).expect("a new key"));
@@ -75,8 +88,39 @@ fn wbtree_inserts_with_two_naw_sections() {
     });
 }
 
+/// What the options that papers leave open cost: a record of a whole leaf has 34 words, in 5 lines
+/// with its head, and of two 68, in 9; arming one takes two fences, the new leaf's among them.
+#[test]
+fn whole_leaves_in_the_log_cost_their_lines() {
+    for (split_log, lines) in [(SplitLog::Leaf, 5), (SplitLog::Leaves, 9)] {
+        let options = CentralOptions {
+            split_log,
+            lazy_removal: true,
+            ..CentralOptions::default()
+        };
+        check_with::<FpTree<u64, u64, Medium>>(
+            &options,
+            &Golden {
+                insert: [(1, 1), (2, 2)],
+                update: (1, 1),
+                remove: (1, 1),
+                split: (4 + lines + 2, 4),
+            },
+        );
+        check_with::<WbTree<u64, u64, Medium>>(
+            &options,
+            &Golden {
+                insert: [(2, 2), (3, 3)],
+                update: (1, 1),
+                remove: (1, 1),
+                split: (4 + lines + 2, 3),
+            },
+        );
+    }
+}
+
 /// Returns the lines of a random insertion that does not split, in the steady state.
-fn random_insertions<I: DurableIndex<u64, u64, Medium, Options = LeafOptions>>() -> f64 {
+fn random_insertions<I: DurableIndex<u64, u64, Medium, Options = CentralOptions>>() -> f64 {
     let tree: I = made();
     let scattered = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for n in 0..50_000 {

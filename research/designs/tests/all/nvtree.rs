@@ -22,6 +22,7 @@ impl<const BYTES: u32, const ADAPTIVE: bool, const THREADS: usize> Chosen
                 Adaptivity::Off
             },
             recovery_threads: THREADS,
+            ..NvOptions::default()
         })
     }
 }

@@ -7,7 +7,7 @@
 
 use bristlecone_designs::nvtree::{NvOptions, NvTree};
 use bristlecone_designs::{
-    DurableIndex, FpTree, LbOptions, LbTree, LeafOptions, ReverseScan, WbTree,
+    CentralOptions, DurableIndex, FpTree, LbOptions, LbTree, ReverseScan, WbTree,
 };
 use bristlecone_pmem::media::Dram;
 use bristlecone_pmem::{Pool, PoolOptions};
@@ -122,8 +122,8 @@ fn lbtree() {
 
 #[test]
 fn its_relatives() {
-    scans_alike::<FpTree<[u8], u64, Dram, 4>>(LeafOptions::default(), "fptree");
-    scans_alike::<WbTree<[u8], u64, Dram, 4>>(LeafOptions::default(), "wbtree");
+    scans_alike::<FpTree<[u8], u64, Dram, 4>>(CentralOptions::default(), "fptree");
+    scans_alike::<WbTree<[u8], u64, Dram, 4>>(CentralOptions::default(), "wbtree");
 }
 
 #[test]

@@ -8,10 +8,10 @@
 //! 5.1, with store fences 15.8, with 16 flushed lines and 126 fenced stores. So a store fence is a
 //! third of a fenced line, and an access takes 0.9 ns. A line of a batch takes 1 / 3.5 of a line
 //! that is fenced alone, so four flushes run at the same time. `dc cvac` leaves the line in the
-//! caches.
+//! caches. A small core in order has a prefetcher that runs two lines ahead of a stream, not eight.
 
 use super::tree::{BTREE, CRABTREE, CRABTREE_OPT, Design, FASTFAIR, NVTREE};
-use super::trial::{Outcome, Trial};
+use super::trial::{Outcome, Trial, with_each};
 use super::{FigureError, On, Panel, Setting};
 use crate::model::{Device, Phase, Shifts, Tuning, Workload};
 use bristlecone_designs::Fill;
@@ -21,23 +21,21 @@ use bristlecone_designs::nvtree::Adaptivity;
 pub(super) const SIZES: [u32; 4] = [1024, 2048, 4096, 8192];
 pub(super) const LARGEST: usize = SIZES.len() - 1;
 
-/// The compared trees, by the paper's names. The NV-Tree is last, whose nodes have at most 4 KB.
+/// The compared trees, by the paper's names.
 pub(super) const DESIGNS: [Design; 5] = [
     BTREE.named("Volatile"),
     FASTFAIR,
     CRABTREE,
     CRABTREE_OPT,
-    NVTREE.tuned(Tuning::Nv(Adaptivity::Off)),
+    NVTREE.tuned(Tuning::Nv {
+        adaptivity: Adaptivity::Off,
+        blind: true,
+    }),
 ];
 pub(super) const FAIR: usize = 1;
 pub(super) const CRAB: usize = 2;
 pub(super) const OPT: usize = 3;
 pub(super) const NV: usize = 4;
-
-/// Returns true if a design has nodes of a size.
-pub(super) fn has(design: usize, size: usize) -> bool {
-    design != NV || size < LARGEST
-}
 
 /// Returns a Crab-tree that changes its leaves in this way, with these of its optimizations.
 pub(super) const fn crab(
@@ -81,6 +79,7 @@ pub(super) fn board(keys: u64) -> Result<Device, FigureError> {
         core.l2_bytes = 8 << 10;
         core.l3_bytes = ((LAST_CACHE * keys / PAPER_KEYS) >> 10 << 10).max(16 << 10);
         core.line_fill_buffers = 4;
+        core.stream_lines = 2;
         core.access_ns = 0.9;
         core.store_fence_ns = 19.0;
         core.flush_keeps_line = true;
@@ -93,44 +92,31 @@ pub(super) fn insertions(design: Design, size: u32, device: &Device, keys: u64) 
     Trial::new(design.sized(size), device, 1, Fill::FULL, &phases)
 }
 
-/// Returns the trials of `designs` in every node size that they have, by size.
+/// Returns the trials of `designs` in every node size, by size.
 pub(super) fn by_size(
     designs: &[Design],
     device: &Device,
     trial: impl Fn(Design, u32, &Device) -> Trial,
 ) -> Vec<Vec<Trial>> {
-    let sizes = (0..).zip(SIZES);
-    let trials = sizes.map(|(size, bytes)| {
-        let there = (0..).zip(designs).filter(|(design, _)| has(*design, size));
-        there
-            .map(|(_, design)| trial(*design, bytes, device))
+    let trials = |bytes: &u32| {
+        let designs = designs.iter();
+        designs
+            .map(|design| trial(*design, *bytes, device))
             .collect()
-    });
-    trials.collect()
+    };
+    SIZES.iter().map(trials).collect()
 }
 
-/// Returns a panel of all of [`DESIGNS`] but the NV-Tree over all sizes, and one with the NV-Tree
-/// over its sizes.
-pub(super) fn panels(
-    titles: (&str, &str),
+/// Returns a panel of all of [`DESIGNS`] over all sizes.
+pub(super) fn panel(
+    (title, y): (&str, &str),
     outcomes: &[Vec<Vec<Outcome>>],
     of: impl Fn(&[Outcome]) -> f64,
-) -> [Panel; 2] {
-    let (title, y) = titles;
-    let panel = |title: &str, designs: &[usize], sizes: usize| {
-        let places = SIZES.iter().take(sizes).map(|size| f64::from(*size));
-        let panel = Panel::lines(title, "bytes of a node", y, places);
-        designs.iter().fold(panel, |panel, design| {
-            let values = outcomes.iter().take(sizes);
-            let values = values.map(|trees| of(&trees[*design]));
-            panel.with(DESIGNS[*design].name, values.collect())
-        })
-    };
-    let beside = format!("{title}, with NV-Tree");
-    [
-        panel(title, &[0, FAIR, CRAB, OPT], SIZES.len()),
-        panel(&beside, &[CRAB, OPT, NV], LARGEST),
-    ]
+) -> Panel {
+    let panel = Panel::lines(title, "bytes of a node", y, SIZES.map(f64::from));
+    with_each(panel, &DESIGNS, |design| {
+        outcomes.iter().map(|trees| of(&trees[design])).collect()
+    })
 }
 
 /// Returns the note on how a figure of this paper was measured.
@@ -147,6 +133,6 @@ pub(super) fn note(setting: &Setting<'_>, keys: u64) -> String {
     )
 }
 
-/// The difference of the NV-Tree from the paper's.
-pub(super) const NV_NODES: &str =
-    "the NV-Tree is without workload adaptivity and has nodes of 4 KB at most";
+/// The NV-Tree's options.
+pub(super) const NV_PLAIN: &str = "the NV-Tree is without workload adaptivity, and inserts a key without looking \
+     for it, as the paper's does";

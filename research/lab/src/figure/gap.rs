@@ -8,6 +8,7 @@ use super::trial::{Outcomes, Trial, measure};
 use super::{Claim, Expect, FigureError, Panel, Setting, Stated};
 use crate::model::{Device, ModelReport, Phase, Tuning, Workload};
 use bristlecone_designs::Fill;
+use bristlecone_designs::designs::WIDE;
 
 /// A tree and its memory.
 #[derive(Clone, Copy, Debug)]
@@ -57,9 +58,6 @@ pub(super) const THREADS: [usize; 5] = [1, 4, 16, 32, 48];
 /// Of [`THREADS`].
 pub(super) const ONE: usize = 0;
 pub(super) const MANY: usize = THREADS.len() - 1;
-/// Bytes of a key and of a value, here and in the paper.
-const ENTRY: (usize, usize) = (8, 16);
-
 /// A number of a report.
 pub(super) type Of = fn(&ModelReport) -> f64;
 pub(super) const MOPS: Of = |r| r.mops;
@@ -67,7 +65,12 @@ pub(super) const NS: Of = |r| r.ns_per_op;
 
 /// Returns the keys that a tree is loaded with. The paper has 160 million.
 pub(super) fn keys(setting: &Setting<'_>) -> u64 {
-    setting.scale.amount(1_000_000, 20_000_000)
+    setting.scale.amount(400_000, 4_000_000)
+}
+
+/// Returns the keys that a log-structured tree is loaded with.
+pub(super) fn few_keys(setting: &Setting<'_>) -> u64 {
+    setting.scale.amount(250_000, 5_000_000)
 }
 
 /// Returns the operations of a phase, of all threads.
@@ -75,10 +78,12 @@ pub(super) fn ops(setting: &Setting<'_>) -> u64 {
     setting.scale.amount(20_000, 500_000)
 }
 
-/// Returns two phases of insertions. The first fills the caches with modified lines, and the second
-/// counts.
-pub(super) fn insertions(ops: u64) -> [Phase; 2] {
-    [Phase::of(Workload::Insert, ops); 2]
+/// Returns two phases of insertions, by which a tree grows by half, like the paper's. The first one, a
+/// tenth, fills the caches with modified lines, and the second counts.
+pub(super) fn insertions(setting: &Setting<'_>) -> [Phase; 2] {
+    let growth = keys(setting) / 2;
+    let first = (growth / 10).max(1);
+    [first, growth - first].map(|ops| Phase::of(Workload::Insert, ops))
 }
 
 /// Returns a device behind caches that hold the same share of a tree of `keys` keys as the paper's,
@@ -145,11 +150,14 @@ pub(super) fn sweep_behind<'c>(
     contenders: &'c [Contender],
     points: &[Point],
 ) -> Result<Sweep<'c>, FigureError> {
+    // The log-structured tree has no entries of 32 bytes, and neither have those beside it then.
+    let wide = (contenders.iter()).all(|contender| WIDE.contains(&contender.design.index));
     let groups = points.iter().map(|point| {
         let trial = |contender: &Contender| -> Result<Trial, FigureError> {
             let device = caches(contender.device, keys)?;
             let design = contender.design.sized(point.node_bytes);
             let trial = Trial::new(design, &device, keys, Fill::USUAL, &point.phases);
+            let trial = if wide { trial.wide() } else { trial };
             Ok(trial.threaded(point.threads))
         };
         contenders.iter().map(trial).collect()
@@ -218,11 +226,23 @@ impl Sweep<'_> {
     }
 }
 
-/// Returns the note on how a figure of this paper was measured.
+/// Returns the note on how a figure of this paper was measured, with the paper's entries.
 pub(super) fn note(keys: u64, ops: u64) -> String {
+    noted("16 bytes with 16-byte values", keys, ops)
+}
+
+/// As [`note`], with entries of half the size.
+pub(super) fn narrow_note(keys: u64, ops: u64) -> String {
+    noted(
+        "8 bytes with 8-byte values (the paper: 16 and 16)",
+        keys,
+        ops,
+    )
+}
+
+fn noted(entries: &str, keys: u64, ops: u64) -> String {
     format!(
-        "trees of {keys} random keys of {0} bytes with {0}-byte values (the paper: {1} and {1}), loaded to 70 %; \
-         {ops} operations; devices dram and optane, caches as small beside the tree as the paper's",
-        ENTRY.0, ENTRY.1
+        "trees of {keys} random keys of {entries}, loaded to 70 %; {ops} operations, and insertions by which a tree grows \
+         by half; devices dram and optane, caches as small beside the tree as the paper's"
     )
 }

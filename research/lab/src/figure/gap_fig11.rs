@@ -29,7 +29,7 @@ const FILL: usize = 2;
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let (keys, ops) = (keys(setting), ops(setting));
-    let [first, second] = insertions(ops);
+    let [first, second] = insertions(setting);
     let phases = vec![Phase::of(Workload::Lookup, ops), first, second];
     let points = |threads| {
         SIZES.map(|size| Point {

@@ -43,7 +43,7 @@ const WRITTEN: Of = |r| r.media_bytes_written_per_op;
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let keys = setting.scale.amount(1_000_000, 20_000_000);
     let ops = setting.scale.amount(30_000, 1_000_000);
-    let points = by_threads(&THREADS, &insertions(ops));
+    let points = by_threads(&THREADS, &insertions(setting));
     let sweep = sweep_behind(shrunk, setting, "inserting", keys, &CONTENDERS, &points)?;
     let mut findings = Findings::default();
     for (title, y, of) in [

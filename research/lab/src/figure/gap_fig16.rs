@@ -2,7 +2,7 @@
 //! (UCSC-CRSS-20-01, section 6.3.2, figure 16).
 
 use super::gap::{
-    Contender, FAIR, MOPS, Of, PERSISTENT, Sweep, by_threads, keys, note, ops, pm, sweep,
+    Contender, FAIR, MOPS, Of, PERSISTENT, Sweep, by_threads, few_keys, narrow_note, ops, pm, sweep,
 };
 use super::tree::{Design, LSTREE};
 use super::{
@@ -74,7 +74,7 @@ fn waits(sweep: &Sweep<'_>) -> Panel {
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     // The trees are smaller and the insertions more than elsewhere, a quarter of the keys, so that
     // leaves have deltas when they are read.
-    let (keys, ops) = (keys(setting) / 4, ops(setting));
+    let (keys, ops) = (few_keys(setting), ops(setting));
     let phases = [
         Phase::of(Workload::Insert, keys / 4),
         Phase::of(Workload::Insert, ops),
@@ -106,10 +106,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     findings.panels.push(waits(&sweep));
     findings.claims = claims(&sweep);
     findings.notes = vec![
-        note(keys, ops),
-        "an insertion looks for its key first, as it refuses one that is there: it reads the leaf's chain, a media line \
-         for each delta, which the paper's need not"
-            .to_owned(),
+        narrow_note(keys, ops),
         format!(
             "nodes of 512 bytes; {} insertions before; 32 logs (the paper: up to 48), garbage is not collected",
             keys / 4

@@ -1,7 +1,7 @@
 //! btree-LS by its number of logs: insertion with many threads, write amplification, and recovery
 //! with as many replayers (UCSC-CRSS-20-01, section 6.3.2, figure 17).
 
-use super::gap::{BYTES, device, keys, note, ops};
+use super::gap::{BYTES, device, few_keys, narrow_note, ops};
 use super::tree::{Crashed, Design, LSTREE};
 use super::trial::{Trial, measure, speedup};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
@@ -42,7 +42,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
 }
 
 fn insertion(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
-    let (keys, ops) = (keys(setting) / 4, ops(setting));
+    let (keys, ops) = (few_keys(setting), ops(setting));
     let device = device("optane", keys)?;
     let phases = [
         Phase::of(Workload::Insert, keys / 4),
@@ -107,7 +107,7 @@ fn insertion(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
                 .with("of one log", vec![media[0]; LOGS.len()]),
         ],
         notes: vec![
-            note(keys, ops),
+            narrow_note(keys, ops),
             "a record is half a line and is flushed with its line, so that of two neighbours the line comes twice and \
              meets itself in the device's buffers: write amplification is below 1"
                 .to_owned(),

@@ -1,7 +1,7 @@
 //! btree-LS by its garbage threshold, and by the deltas in its mapping table (UCSC-CRSS-20-01,
 //! section 6.3.2, figure 18).
 
-use super::gap::{BYTES, device, keys, note, ops};
+use super::gap::{BYTES, device, few_keys, narrow_note, ops};
 use super::tree::{Design, LSTREE};
 use super::trial::{Trial, measure};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
@@ -35,7 +35,7 @@ const fn tree(deltas: u32, garbage: Option<u64>) -> Design {
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     // Even at a glance there are enough for every log to fill segments, since otherwise nothing is
     // collected.
-    let (keys, ops) = ((keys(setting) / 4).max(25_000), ops(setting));
+    let (keys, ops) = (few_keys(setting).max(25_000), ops(setting));
     let device = device("optane", keys)?;
     // The first insertions rewrite most leaves, and the second ones count.
     let phases = [
@@ -108,7 +108,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             ),
         ],
         notes: vec![
-            note(keys, ops),
+            narrow_note(keys, ops),
             format!("{THREADS} threads, 16 logs; {keys} insertions before; writers collect (the paper: threads of their own)"),
         ],
     })

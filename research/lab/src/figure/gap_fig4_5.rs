@@ -29,7 +29,7 @@ const SCANNED: u32 = 1600;
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let (keys, ops) = (keys(setting), ops(setting));
     let scans = (ops / 100).max(1);
-    let [first, second] = insertions(ops);
+    let [first, second] = insertions(setting);
     let phases = [
         Phase::of(Workload::Lookup, ops),
         Phase::of(Workload::Scan { keys: SCANNED }, scans),

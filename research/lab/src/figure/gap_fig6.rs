@@ -59,7 +59,7 @@ fn profiles(sweep: &Sweep<'_>, x: &str, places: &[f64], phase: usize) -> Vec<Pan
 
 fn run_fig6(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let (keys, ops) = (keys(setting), ops(setting));
-    let points = by_threads(&THREADS, &insertions(ops));
+    let points = by_threads(&THREADS, &insertions(setting));
     let sweep = sweep(setting, "inserting", keys, &CONTENDERS, &points)?;
     let places = THREADS.map(|threads| threads as f64);
     let rises = |of: Of| sweep.at(MANY, PM, 1, of) / sweep.at(ONE, PM, 1, of);

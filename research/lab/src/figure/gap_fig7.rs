@@ -41,7 +41,7 @@ const SECOND: usize = 1;
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let (keys, ops) = (keys(setting), ops(setting));
-    let points = by_threads(&THREADS, &insertions(ops));
+    let points = by_threads(&THREADS, &insertions(setting));
     let sweep = sweep(setting, "inserting", keys, &CONTENDERS, &points)?;
     let mut findings = Findings::default();
     for (title, y, trees, of) in [

@@ -45,7 +45,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             &device,
             keys,
             Fill::USUAL,
-            &insertions(ops),
+            &insertions(setting),
         )
         .threaded(THREADS)
     };

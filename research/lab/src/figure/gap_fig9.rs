@@ -32,7 +32,7 @@ const FILL: usize = 2;
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let (keys, ops) = (keys(setting), ops(setting));
-    let [first, second] = insertions(ops);
+    let [first, second] = insertions(setting);
     let phases = [Phase::of(Workload::Lookup, ops), first, second];
     let points = by_threads(&THREADS, &phases);
     let sweep = sweep(setting, "reading and inserting", keys, &CONTENDERS, &points)?;

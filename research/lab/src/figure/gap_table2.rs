@@ -84,7 +84,7 @@ const PAPER_RESOURCES: [f64; 5] = [7740.0, 6532.0, 11240.0, 9982.0, 9244.0];
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let (keys, ops) = (keys(setting), ops(setting));
-    let points = by_threads(&[1], &insertions(ops));
+    let points = by_threads(&[1], &insertions(setting));
     let sweep = sweep(setting, "inserting", keys, &CONTENDERS, &points)?;
     let all = |of: Of| (0..CONTENDERS.len()).map(move |tree| (tree, of));
     let names = CONTENDERS.map(|contender| contender.name);
@@ -132,7 +132,6 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         "1 thread, leaves of 512 bytes, the second of two such phases; numbers of instructions and IPC are left out: \
          the model has no instructions"
             .to_owned(),
-        "an entry is half as large as the paper's: shifting moves half as many lines".to_owned(),
     ];
     Ok(findings)
 }

@@ -2,7 +2,7 @@
 //! insertions behind the largest key (LB+-Tree, figure 11).
 
 use super::lb_insertion::{REGIMES, device, keys, note, persisting};
-use super::tree::{FPTREE, LBTREE, LBTREE_TRADITIONAL, WBTREE};
+use super::tree::{FPTREE, FPTREE_LOGGING, LBTREE, LBTREE_TRADITIONAL, WBTREE, WBTREE_LOGGING};
 use super::trial::{Outcome, Trial, measure, times_over, with_each};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::model::Phase;
@@ -17,13 +17,22 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 /// The compared designs: the first with all others.
-const DESIGNS: [super::tree::Design; 4] = [LBTREE, LBTREE_TRADITIONAL, WBTREE, FPTREE];
+const DESIGNS: [super::tree::Design; 6] = [
+    LBTREE,
+    LBTREE_TRADITIONAL,
+    WBTREE,
+    FPTREE,
+    WBTREE_LOGGING,
+    FPTREE_LOGGING,
+];
 
 /// Of [`DESIGNS`].
 const LB: usize = 0;
 const TRADITIONAL: usize = 1;
 const WB: usize = 2;
 const FP: usize = 3;
+const WB_LOGGING: usize = 4;
+const FP_LOGGING: usize = 5;
 
 /// The paper's statement on the time of one design over another's.
 struct Statement {

@@ -2,7 +2,7 @@
 //! the text beside it).
 
 use super::lb_insertion::{device, keys, note, persisting};
-use super::tree::{Design, FPTREE, LBTREE, WBTREE};
+use super::tree::{Design, FPTREE, LBTREE, WBTREE, WBTREE_LAZY};
 use super::trial::{Outcome, Trial, measure, times_over, with_each};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::model::{Phase, Workload};

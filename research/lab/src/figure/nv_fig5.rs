@@ -2,7 +2,7 @@
 //! time with the tree (NV-Tree, figure 5).
 
 use super::nv::{
-    CDDS, DESIGNS, LCB, LOOKS_FIRST, NV, SIZES, all, device, insertions, keys, mean, note, savings,
+    CDDS, DESIGNS, LCB, NV, SIZES, all, device, insertions, keys, mean, note, savings,
 };
 use super::tree::{Design, NVTA};
 use super::trial::{Outcome, measure, times_over, with_each};
@@ -48,7 +48,6 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         counts(&mut findings, by_size, nvta);
     }
     findings.notes.push(note(setting, keys));
-    findings.notes.push(LOOKS_FIRST.to_owned());
     Ok(findings)
 }
 

@@ -1,6 +1,6 @@
 //! Loads and cache misses of insertions into an empty tree, by node size (NV-Tree, figure 6).
 
-use super::nv::{CDDS, DESIGNS, LCB, LOOKS_FIRST, SIZES, all, device, keys, note, savings};
+use super::nv::{CDDS, DESIGNS, LCB, SIZES, all, device, keys, note, savings};
 use super::trial::{measure, with_each};
 use super::{Entry, FigureError, Findings, On, Panel, Setting, papers};
 use crate::model::ModelReport;
@@ -70,7 +70,6 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     }
     findings.notes = vec![
         note(setting, keys),
-        LOOKS_FIRST.to_owned(),
         "loads are of 8-byte words in nodes; a compiled program has others besides".to_owned(),
     ];
     Ok(findings)

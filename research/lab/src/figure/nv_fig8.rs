@@ -26,7 +26,10 @@ pub(super) const ENTRY: Entry = Entry {
 const fn strategy(name: &'static str, strategy: Adaptivity) -> Design {
     Design {
         name,
-        tuning: Tuning::Nv(strategy),
+        tuning: Tuning::Nv {
+            adaptivity: strategy,
+            blind: false,
+        },
         ..NVTREE
     }
 }

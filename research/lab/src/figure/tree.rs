@@ -14,7 +14,7 @@ use crate::workload::{Keys, value_of};
 use bristlecone_command::scratch::{Purpose, Scratch};
 use bristlecone_designs::designs::UnknownDesign;
 use bristlecone_designs::engines::{Compiled, Maker};
-use bristlecone_designs::{BulkLoad, Fill};
+use bristlecone_designs::{BulkLoad, Fill, SplitLog};
 use bristlecone_pmem::media::{Access, MediaOptions};
 use bristlecone_pmem::{MediumKind, Pool, PoolOptions};
 use std::path::Path;
@@ -88,6 +88,22 @@ designs! {
     /// NV-Tree.
     NVTREE = "nvtree", "NV-Tree";
 }
+
+/// FPTree and wB+-Tree as the paper's cost of splits suggests: both leaves go into the log whole.
+pub(super) const FPTREE_LOGGING: Design =
+    FPTREE.named("FPTree, logging leaves").tuned(LOGGING_LEAVES);
+pub(super) const WBTREE_LOGGING: Design = WBTREE
+    .named("wB+-Tree, logging leaves")
+    .tuned(LOGGING_LEAVES);
+const LOGGING_LEAVES: Tuning = Tuning::Central {
+    split_log: SplitLog::Leaves,
+    lazy_removal: false,
+};
+/// wB+-Tree that removes with one NAW.
+pub(super) const WBTREE_LAZY: Design = WBTREE.named("wB+-Tree, one NAW").tuned(Tuning::Central {
+    split_log: SplitLog::Words,
+    lazy_removal: true,
+});
 
 impl Design {
     /// Returns the design with leaves of a number of bytes.

@@ -13,8 +13,8 @@ use super::tree::{Design, scratch, sorted_keys};
 use super::{FigureError, On, Panel, Setting};
 use crate::limits::median;
 use crate::model::{
-    Device, Executes, ModelReport, Op, Persistence, Phase, PhaseReport, RunSpec, Source, Workload,
-    run_phases,
+    Device, Executes, ModelReport, Op, Persistence, Phase, PhaseReport, RunSpec, Source,
+    WIDE_BYTES, Workload, run_phases,
 };
 use crate::workload::Keys;
 use bristlecone_designs::Fill;
@@ -31,6 +31,8 @@ pub(super) struct Trial {
     pub design: Design,
     /// The device, on the model.
     pub device: Device,
+    /// Bytes of a key and a value together. The host has entries of 16 bytes only.
+    pub entry_bytes: u32,
     /// Keys loaded before the phases.
     pub keys: u64,
     /// Fill of the loaded leaves.
@@ -48,11 +50,21 @@ impl Trial {
         Self {
             design,
             device: device.clone(),
+            entry_bytes: 16,
             keys,
             fill,
             phases: phases.to_vec(),
             persistence: Persistence::Kept,
             threads: 1,
+        }
+    }
+
+    /// Returns the trial with keys and values of 16 bytes each, on the model.
+    #[must_use]
+    pub fn wide(self) -> Self {
+        Self {
+            entry_bytes: WIDE_BYTES,
+            ..self
         }
     }
 
@@ -70,7 +82,7 @@ impl Trial {
         RunSpec {
             index: self.design.index.to_owned(),
             node_bytes: self.design.node_bytes,
-            entry_bytes: 16,
+            entry_bytes: self.entry_bytes,
             device: self.device.clone(),
             workload: self.phases.first().map_or(Workload::Lookup, |p| p.workload),
             threads: self.threads,

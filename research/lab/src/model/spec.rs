@@ -11,7 +11,7 @@ const MAX_KEYS: u64 = 200_000_000;
 /// A simulation numbers its 8-byte words with 32 bits.
 const MAX_BYTES: u64 = 16 << 30;
 /// Bytes of an entry of two wide words.
-const WIDE_BYTES: u32 = 32;
+pub(crate) const WIDE_BYTES: u32 = 32;
 
 /// The parameters of a run.
 #[derive(Clone, Debug)]

@@ -3,10 +3,10 @@
 use bristlecone_designs::btree::{GroupFlush, Search};
 use bristlecone_designs::crabtree::{CrabOptions, Strategy};
 use bristlecone_designs::designs::{
-    AnyDesign, Choice, Crab, Lb, Lcb, Ls, Nv, UnknownDesign, Unsorted, Wal,
+    AnyDesign, Choice, Crab, Fp, Lb, Lcb, Ls, Nv, UnknownDesign, Unsorted, Wal, Wb,
 };
 use bristlecone_designs::nvtree::{Adaptivity, NvOptions};
-use bristlecone_designs::{BTreeOptions, LbOptions, LsOptions};
+use bristlecone_designs::{BTreeOptions, CentralOptions, LbOptions, LsOptions, SplitLog};
 
 /// The options of a design.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -16,8 +16,14 @@ pub(crate) enum Tuning {
     Usual,
     /// A design of the B+-tree family searches its sorted nodes key by key.
     Linear,
-    /// An NV-Tree resizes its leaves by this strategy.
-    Nv(Adaptivity),
+    /// An NV-Tree resizes its leaves by this strategy, and looks for a key before it inserts it or
+    /// does not.
+    Nv { adaptivity: Adaptivity, blind: bool },
+    /// A tree with centralised leaves logs this in splits, and, a wB+-Tree, removes lazily.
+    Central {
+        split_log: SplitLog,
+        lazy_removal: bool,
+    },
     /// A Crab-tree changes its leaves in this way, with these of its optimizations.
     Crab {
         shifts: Shifts,
@@ -26,7 +32,8 @@ pub(crate) enum Tuning {
         atomic16: bool,
     },
     /// A log-structured tree with a number of logs and mapped deltas, with or without tags on the
-    /// deltas. Its writers collect garbage above a number of bytes, or never.
+    /// deltas. Its writers collect garbage above a number of bytes, or never. Like the paper's Fill, it
+    /// inserts keys without looking for them.
     Logs {
         logs: u32,
         deltas: u32,
@@ -70,11 +77,27 @@ pub(crate) fn tuned(
         _ if traditional => Some(without_moving(leaf_bytes, recovery_threads)),
         (Tuning::Usual, _) => return AnyDesign::of(&choice),
         (Tuning::Linear, name) => linear(name, leaf_bytes, recovery_threads),
-        (Tuning::Nv(adaptivity), "nvtree") => Some(AnyDesign::from(Nv(NvOptions {
+        (Tuning::Nv { adaptivity, blind }, "nvtree") => Some(AnyDesign::from(Nv(NvOptions {
             leaf_bytes,
             adaptivity,
+            blind,
             recovery_threads,
         }))),
+        (
+            Tuning::Central {
+                split_log,
+                lazy_removal,
+            },
+            name,
+        ) => central(
+            name,
+            leaf_bytes,
+            CentralOptions {
+                split_log,
+                lazy_removal,
+                recovery_threads,
+            },
+        ),
         (
             Tuning::Crab {
                 shifts,
@@ -108,6 +131,7 @@ pub(crate) fn tuned(
             garbage_percent: 0,
             garbage_bytes: garbage.unwrap_or(u64::MAX),
             writers_collect: garbage.is_some(),
+            blind: true,
             recovery_threads,
             ..LsOptions::default()
         }))),
@@ -125,6 +149,19 @@ impl Shifts {
             Self::Always => Strategy::ShiftInPlace,
         }
     }
+}
+
+/// Returns an FPTree or a wB+-Tree; `None` for any other design.
+fn central(name: &str, leaf_bytes: u32, options: CentralOptions) -> Option<AnyDesign> {
+    Some(match (name, leaf_bytes) {
+        ("fptree", 256) => Fp::<1>(options).into(),
+        ("fptree", 512) => Fp::<2>(options).into(),
+        ("fptree", 1024) => Fp::<4>(options).into(),
+        ("wbtree", 256) => Wb::<1>(options).into(),
+        ("wbtree", 512) => Wb::<2>(options).into(),
+        ("wbtree", 1024) => Wb::<4>(options).into(),
+        _ => return None,
+    })
 }
 
 /// Returns the LB+-Tree without entry moving.

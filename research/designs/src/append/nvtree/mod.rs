@@ -106,7 +106,7 @@ const HEAD: usize = 0;
 const SNAPSHOT: usize = 1;
 
 /// Leaf sizes in bytes of a new tree.
-pub const NODE_BYTES: &[u32] = &[256, 512, 1024, 2048, 4096];
+pub const NODE_BYTES: &[u32] = &[256, 512, 1024, 2048, 4096, 8192];
 
 /// Options of an NV-Tree. The pool stores only `leaf_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +116,10 @@ pub struct NvOptions {
     pub leaf_bytes: u32,
     /// Strategy of resizing leaves.
     pub adaptivity: Adaptivity,
+    /// True if an insertion appends its key without looking for it first, as the paper's does. It
+    /// then never refuses: of a key that is present the new value counts, and so does the key once
+    /// more in its leaf, until the leaf is replaced. Only for keys and values without records.
+    pub blind: bool,
     /// Number of threads that read the leaves after a crash.
     pub recovery_threads: usize,
 }
@@ -125,6 +129,7 @@ impl Default for NvOptions {
         Self {
             leaf_bytes: 1024,
             adaptivity: Adaptivity::default(),
+            blind: false,
             recovery_threads: 1,
         }
     }
@@ -185,6 +190,8 @@ pub struct NvTree<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> {
     inner: AtomicPtr<Nodes<K, M>>,
     gate: Gate,
     nodes: NodeShape,
+    /// See [`NvOptions::blind`].
+    blind: bool,
     sizing: Sizing,
     totals: Totals,
     counters: Counters,
@@ -247,6 +254,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             inner: AtomicPtr::new(Box::into_raw(inner)),
             gate: Gate::new(),
             nodes,
+            blind: options.blind && !Self::RECORDS,
             sizing: Sizing {
                 strategy: options.adaptivity,
                 costs,

@@ -419,3 +419,30 @@ fn hot_plns_are_enlarged() {
         "{adaptive:?} {plain:?}"
     );
 }
+
+#[test]
+fn a_blind_insertion_appends_and_the_newest_counts() {
+    let pool = Pool::create(Path::new("dram"), &options(1 << 30)).unwrap();
+    let options = NvOptions {
+        leaf_bytes: 256,
+        blind: true,
+        ..NvOptions::default()
+    };
+    let tree: Numbers = NvTree::create(&pool, "t", &options).unwrap();
+    for i in 0..10_000 {
+        tree.insert(&mix(i), &i).unwrap();
+    }
+    assert!(tree.verify().is_ok());
+    assert_eq!(tree.stats().entries, 10_000);
+    for i in 0..10_000 {
+        assert_eq!(tree.get(&mix(i)), Some(i));
+        assert!(!tree.remove(&!mix(i)).unwrap());
+    }
+    // It does not look, so it does not refuse.
+    tree.insert(&mix(7), &77).unwrap();
+    assert_eq!(tree.get(&mix(7)), Some(77));
+    // Other ways to put a key do look.
+    assert!(tree.upsert(&mix(7), &78).unwrap());
+    assert!(tree.update(&mix(8), &88).is_ok());
+    assert_eq!((tree.get(&mix(7)), tree.get(&mix(8))), (Some(78), Some(88)));
+}

@@ -59,7 +59,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> NvTree<K, V, M> {
             let guard = epoch::pin();
             let (info, held) = self.lock_leaf(key, &guard);
             let leaf = info.leaf(self.pm());
-            let found = self.newest(&leaf, info.elements(), key, hash);
+            let found = match present {
+                IfPresent::Refuse if self.blind => None,
+                _ => self.newest(&leaf, info.elements(), key, hash),
+            };
             let room = match found {
                 Some(there) if !there.negative => {
                     if present == IfPresent::Refuse {

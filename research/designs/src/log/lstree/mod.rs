@@ -138,6 +138,10 @@ pub struct LsOptions {
     /// program has to call [`LsTree::collect_garbage`] now and then, and writers collect only in a
     /// full pool.
     pub writers_collect: bool,
+    /// True if an insertion appends its key without looking for it first, as the paper's Fill does.
+    /// It then never refuses: of a key that is present the new value counts. Only for keys and
+    /// values without records.
+    pub blind: bool,
     /// Number of threads that replay the logs.
     pub recovery_threads: usize,
 }
@@ -153,6 +157,7 @@ impl Default for LsOptions {
             garbage_percent: 50,
             garbage_bytes: 32 << 10,
             writers_collect: true,
+            blind: false,
             recovery_threads: 1,
         }
     }

@@ -459,3 +459,24 @@ fn a_full_pool_lets_strings_go() {
     let value = |n: u64| vec![n as u8; [8, 100, 300, 2_000][n as usize % 4]];
     removes_beside_insertions::<[u8], [u8]>(&LsOptions::default(), key, value);
 }
+
+#[test]
+fn a_blind_insertion_appends_and_the_newest_counts() {
+    let options = LsOptions {
+        leaf_bytes: 256,
+        blind: true,
+        ..LsOptions::default()
+    };
+    let tree = filled(options, 10_000);
+    assert_eq!(tree.verify().unwrap().entries, 10_000);
+    for i in 0..10_000 {
+        assert_eq!(tree.get(&mix(i)), Some(i));
+    }
+    // It does not look, so it does not refuse.
+    tree.insert(&mix(7), &77).unwrap();
+    assert_eq!(tree.get(&mix(7)), Some(77));
+    // Other ways to put a key do look.
+    assert!(tree.upsert(&mix(7), &78).unwrap());
+    assert!(tree.remove(&mix(8)).unwrap() && !tree.remove(&mix(8)).unwrap());
+    assert_eq!((tree.get(&mix(7)), tree.get(&mix(8))), (Some(78), None));
+}

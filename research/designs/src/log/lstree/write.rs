@@ -115,7 +115,11 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
         loop {
             let pin = Self::pin();
             let (lnid, locked) = self.lock_leaf(key, pin.guard());
-            let found = self.search(self.table.entry(lnid), lnid, key, hash);
+            let blind = self.options.blind && mode == Mode::Insert && !(K::RECORDS || V::RECORDS);
+            let found = match blind {
+                true => None,
+                false => self.search(self.table.entry(lnid), lnid, key, hash),
+            };
             if matches!(
                 (mode, found),
                 (Mode::Insert, Some(_)) | (Mode::Update, None)
