@@ -5,6 +5,7 @@ use super::super::{PoolHome, Pooled, Rng, TestValue};
 use super::{Model, assert_holds, key, reclaim};
 use bristlecone_designs::{InsertError, OrderedIndex};
 use std::borrow::Borrow;
+use std::time::{Duration, Instant};
 
 /// Sizes around block classes, pages, chunks, and several chunks.
 const SIZES: [usize; 24] = [
@@ -145,9 +146,14 @@ pub fn change_size<H: Pooled>() {
         assert_holds::<H>(&index, &model, "after a round of replacements");
         used.push(home.pool.info().used_bytes);
     }
-    assert!(
-        used[5] <= used[1] + used[1] / 10,
-        "bytes used after each round: {used:?}"
-    );
+    // A thread of another test that is pinned holds the reclaimer up, which they share.
+    let until = Instant::now() + Duration::from_secs(20);
+    while home.pool.info().used_bytes > used[1] + used[1] / 10 {
+        assert!(
+            Instant::now() < until,
+            "bytes used after each round: {used:?}"
+        );
+        reclaim();
+    }
     must("close", H::close(index));
 }
