@@ -195,37 +195,48 @@ fn every_design_is_measured_and_modelled() {
     }
 }
 
-/// Time for the images of one design.
-const SECONDS: &str = if cfg!(feature = "thorough") { "4" } else { "1" };
+/// Time for the images of one design, and what it may take on a busy machine.
+const SECONDS: [&str; 2] = if cfg!(feature = "thorough") {
+    ["4", "60"]
+} else {
+    ["1", "60"]
+};
 
 /// Each design is found by its name, and images of each layout are recovered.
 #[test]
 fn every_design_is_explored() {
     for design in DESIGNS {
         let b = Bench::new();
-        let args = [
-            "crash",
-            "--index",
-            design.name,
-            "--workload",
-            "mixed",
-            "--ops",
-            "12",
-            "--budget",
-            SECONDS,
-            "--json",
-        ];
-        let reports = b.run(&args).ok().json();
-        let reports = reports.as_array().expect("one for each layout");
-        assert!(reports.len() >= 2, "{}: {reports:?}", design.name);
-        for report in reports {
-            let name = report["index"].as_str().expect("a name");
-            assert!(name.starts_with(design.name), "{name}");
-            assert_eq!(report["violations"], 0);
-            assert!(
-                report["images"].as_u64().is_some_and(|n| n > 10),
-                "{report}"
-            );
+        let explore = |seconds: &str| {
+            let args = [
+                "crash",
+                "--index",
+                design.name,
+                "--workload",
+                "mixed",
+                "--ops",
+                "12",
+                "--budget",
+                seconds,
+                "--json",
+            ];
+            let reports = b.run(&args).ok().json();
+            let reports = reports.as_array().expect("one for each layout").clone();
+            assert!(reports.len() >= 2, "{}: {reports:?}", design.name);
+            for report in &reports {
+                let name = report["index"].as_str().expect("a name");
+                assert!(name.starts_with(design.name), "{name}");
+                assert_eq!(report["violations"], 0);
+            }
+            let few =
+                |report: &&serde_json::Value| report["images"].as_u64().is_none_or(|n| n <= 10);
+            reports.iter().find(few).cloned()
+        };
+        // On a busy machine a second may be over before a layout's turn.
+        if explore(SECONDS[0]).is_some()
+            && let Some(few) = explore(SECONDS[1])
+        {
+            panic!("{few}");
         }
     }
 }

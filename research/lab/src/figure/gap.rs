@@ -78,10 +78,10 @@ pub(super) fn ops(setting: &Setting<'_>) -> u64 {
     setting.scale.amount(20_000, 500_000)
 }
 
-/// Returns two phases of insertions, by which a tree grows by half, like the paper's. The first one, a
+/// Returns two phases of insertions, by which a tree of so many keys grows by half, like the paper's. The first one, a
 /// tenth, fills the caches with modified lines, and the second counts.
-pub(super) fn insertions(setting: &Setting<'_>) -> [Phase; 2] {
-    let growth = keys(setting) / 2;
+pub(super) fn insertions(keys: u64) -> [Phase; 2] {
+    let growth = keys / 2;
     let first = (growth / 10).max(1);
     [first, growth - first].map(|ops| Phase::of(Workload::Insert, ops))
 }
@@ -227,22 +227,23 @@ impl Sweep<'_> {
 }
 
 /// Returns the note on how a figure of this paper was measured, with the paper's entries.
-pub(super) fn note(keys: u64, ops: u64) -> String {
-    noted("16 bytes with 16-byte values", keys, ops)
-}
-
-/// As [`note`], with entries of half the size.
-pub(super) fn narrow_note(keys: u64, ops: u64) -> String {
+pub(super) fn note(keys: u64) -> String {
     noted(
-        "8 bytes with 8-byte values (the paper: 16 and 16)",
         keys,
-        ops,
+        "16 bytes with 16-byte values",
+        "by insertions a tree grows by half",
     )
 }
 
-fn noted(entries: &str, keys: u64, ops: u64) -> String {
+/// As [`note`], with entries of half the size and fewer operations.
+pub(super) fn narrow_note(keys: u64, ops: u64) -> String {
+    let entries = "8 bytes with 8-byte values (the paper: 16 and 16)";
+    noted(keys, entries, &format!("{ops} operations"))
+}
+
+fn noted(keys: u64, entries: &str, operations: &str) -> String {
     format!(
-        "trees of {keys} random keys of {entries}, loaded to 70 %; {ops} operations, and insertions by which a tree grows \
-         by half; devices dram and optane, caches as small beside the tree as the paper's"
+        "trees of {keys} random keys of {entries}, loaded to 70 %; {operations}; devices dram and optane, caches as small \
+         beside the tree as the paper's"
     )
 }

@@ -100,7 +100,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         ),
     ];
     findings.notes = vec![
-        note(keys, ops),
+        note(keys),
         "nodes of 512 bytes; a PUT inserts a new key; the second of two such phases".to_owned(),
     ];
     Ok(findings)

@@ -29,7 +29,7 @@ const FILL: usize = 2;
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let (keys, ops) = (keys(setting), ops(setting));
-    let [first, second] = insertions(setting);
+    let [first, second] = insertions(keys);
     let phases = vec![Phase::of(Workload::Lookup, ops), first, second];
     let points = |threads| {
         SIZES.map(|size| Point {
@@ -101,6 +101,6 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             Expect::alike(),
         ),
     ]);
-    findings.notes = vec![note(keys, ops)];
+    findings.notes = vec![note(keys)];
     Ok(findings)
 }

@@ -1,7 +1,9 @@
 //! Insertion into volatile B+-trees in persistent memory: the gain of group flushing, by threads
 //! (UCSC-CRSS-20-01, section 6.2, figure 14).
 
-use super::gap::{Contender, MOPS, NS, Of, Sweep, by_threads, insertions, pm, sweep_behind};
+use super::gap::{
+    Contender, MOPS, NS, Of, Sweep, by_threads, insertions, keys, note, pm, sweep_behind,
+};
 use super::lb_insertion::shrunk;
 use super::tree::{BTREE, BTREE_GF, BTREE_GF_LOAD, Design, UNSORTED_LEAF};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Setting, papers};
@@ -41,9 +43,8 @@ const SECOND: usize = 1;
 const WRITTEN: Of = |r| r.media_bytes_written_per_op;
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
-    let keys = setting.scale.amount(1_000_000, 20_000_000);
-    let ops = setting.scale.amount(30_000, 1_000_000);
-    let points = by_threads(&THREADS, &insertions(setting));
+    let keys = keys(setting);
+    let points = by_threads(&THREADS, &insertions(keys));
     let sweep = sweep_behind(shrunk, setting, "inserting", keys, &CONTENDERS, &points)?;
     let mut findings = Findings::default();
     for (title, y, of) in [
@@ -56,10 +57,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     }
     findings.claims = claims(&sweep);
     findings.notes = vec![
-        format!(
-            "trees of {keys} random keys of 8 bytes with 8-byte values (the paper: 16 and 16), 70 % full; {ops} \
-             insertions after as many; device optane, caches as small beside the tree as the paper's"
-        ),
+        note(keys),
         "nodes of 512 bytes; the switch is at 16 writing threads".to_owned(),
     ];
     Ok(findings)

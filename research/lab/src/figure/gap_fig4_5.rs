@@ -29,7 +29,7 @@ const SCANNED: u32 = 1600;
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let (keys, ops) = (keys(setting), ops(setting));
     let scans = (ops / 100).max(1);
-    let [first, second] = insertions(setting);
+    let [first, second] = insertions(keys);
     let phases = [
         Phase::of(Workload::Lookup, ops),
         Phase::of(Workload::Scan { keys: SCANNED }, scans),
@@ -59,7 +59,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     findings.claims = fill_claims(&sweep);
     findings.claims.extend(read_claims(&sweep));
     findings.notes = vec![
-        note(keys, ops),
+        note(keys),
         format!(
             "nodes of 512 bytes; {scans} range queries of {SCANNED} keys; the second of two phases of insertions"
         ),

@@ -58,8 +58,8 @@ fn profiles(sweep: &Sweep<'_>, x: &str, places: &[f64], phase: usize) -> Vec<Pan
 }
 
 fn run_fig6(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
-    let (keys, ops) = (keys(setting), ops(setting));
-    let points = by_threads(&THREADS, &insertions(setting));
+    let keys = keys(setting);
+    let points = by_threads(&THREADS, &insertions(keys));
     let sweep = sweep(setting, "inserting", keys, &CONTENDERS, &points)?;
     let places = THREADS.map(|threads| threads as f64);
     let rises = |of: Of| sweep.at(MANY, PM, 1, of) / sweep.at(ONE, PM, 1, of);
@@ -88,7 +88,7 @@ fn run_fig6(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         ],
         panels: profiles(&sweep, "threads", &places, 1),
         notes: vec![
-            note(keys, ops),
+            note(keys),
             "nodes of 512 bytes; the second of two such phases".to_owned(),
             "lines that the caches evict go to memory, and no core of the model waits for that: the load shows in reads"
                 .to_owned(),
@@ -142,6 +142,6 @@ fn run_fig12(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             ),
         ]);
     }
-    findings.notes = vec![note(keys, ops), "1 thread".to_owned()];
+    findings.notes = vec![note(keys), "1 thread".to_owned()];
     Ok(findings)
 }

@@ -3,7 +3,7 @@
 
 use super::gap::{
     Contender, FAIR, LEAF, MANY, MOPS, NS, ONE, PERSISTENT, PLAIN, THREADS, WAL, by_threads, dram,
-    insertions, keys, note, ops, pm, sweep,
+    insertions, keys, note, pm, sweep,
 };
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Setting, papers};
 
@@ -40,8 +40,8 @@ const BITMAP: usize = 4;
 const SECOND: usize = 1;
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
-    let (keys, ops) = (keys(setting), ops(setting));
-    let points = by_threads(&THREADS, &insertions(setting));
+    let keys = keys(setting);
+    let points = by_threads(&THREADS, &insertions(keys));
     let sweep = sweep(setting, "inserting", keys, &CONTENDERS, &points)?;
     let mut findings = Findings::default();
     for (title, y, trees, of) in [
@@ -109,7 +109,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         ),
     ];
     findings.notes = vec![
-        note(keys, ops),
+        note(keys),
         "leaves of 512 bytes; the second of two such phases".to_owned(),
     ];
     Ok(findings)

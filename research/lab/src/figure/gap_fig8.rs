@@ -4,7 +4,7 @@
 //! A part is the time saved without it: first without fences, then without flushes too, then
 //! without everything that the volatile tree does not do.
 
-use super::gap::{BYTES, FAIR, LEAF, PERSISTENT, PLAIN, WAL, device, insertions, keys, note, ops};
+use super::gap::{BYTES, FAIR, LEAF, PERSISTENT, PLAIN, WAL, device, insertions, keys, note};
 use super::tree::Design;
 use super::trial::{Trial, measure};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
@@ -36,7 +36,7 @@ struct Parts {
 }
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
-    let (keys, ops) = (keys(setting), ops(setting));
+    let keys = keys(setting);
     let device = device("optane", keys)?;
     let trial = |design: Design, persistence| Trial {
         persistence,
@@ -45,8 +45,9 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             &device,
             keys,
             Fill::USUAL,
-            &insertions(setting),
+            &insertions(keys),
         )
+        .wide()
         .threaded(THREADS)
     };
     let groups = TREES.map(|(design, volatile)| {
@@ -108,7 +109,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         ],
         panels: vec![panel],
         notes: vec![
-            note(keys, ops),
+            note(keys),
             "leaves of 512 bytes; the second of two such phases; a part is what leaving it out saves: fences, then \
              flushes, then all that the volatile tree does not do"
                 .to_owned(),

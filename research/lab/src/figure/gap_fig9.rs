@@ -32,7 +32,7 @@ const FILL: usize = 2;
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     let (keys, ops) = (keys(setting), ops(setting));
-    let [first, second] = insertions(setting);
+    let [first, second] = insertions(keys);
     let phases = [Phase::of(Workload::Lookup, ops), first, second];
     let points = by_threads(&THREADS, &phases);
     let sweep = sweep(setting, "reading and inserting", keys, &CONTENDERS, &points)?;
@@ -74,6 +74,6 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             Expect::at_least(0.5),
         ),
     ];
-    findings.notes = vec![note(keys, ops), "nodes of 512 bytes".to_owned()];
+    findings.notes = vec![note(keys), "nodes of 512 bytes".to_owned()];
     Ok(findings)
 }

@@ -16,7 +16,8 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// The compared designs: the first with all others.
+/// The compared designs: the first with all others. Those that log whole leaves are there to show how
+/// much of a split that may be.
 const DESIGNS: [super::tree::Design; 6] = [
     LBTREE,
     LBTREE_TRADITIONAL,
@@ -31,8 +32,6 @@ const LB: usize = 0;
 const TRADITIONAL: usize = 1;
 const WB: usize = 2;
 const FP: usize = 3;
-const WB_LOGGING: usize = 4;
-const FP_LOGGING: usize = 5;
 
 /// The paper's statement on the time of one design over another's.
 struct Statement {
