@@ -19,7 +19,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use std::fmt::{self, Display};
 use std::fs::{self, File};
-use std::io::{Read, Seek, Write};
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard};
@@ -398,9 +398,8 @@ impl Making<'_> {
 
 /// Writes a file as a whole, so that nobody sees a part of it.
 fn write(path: &Path, text: &str) -> Outcome {
-    let failed = |e: std::io::Error| Failure::io(path, "writing", &e);
-    let dir = path.parent().unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(dir).map_err(failed)?;
-    file.write_all(text.as_bytes()).map_err(failed)?;
-    file.persist(path).map(drop).map_err(|e| failed(e.error))
+    let part = path.with_added_extension("part");
+    fs::write(&part, text)
+        .and_then(|()| fs::rename(&part, path))
+        .map_err(|e| Failure::io(path, "writing", &e))
 }
