@@ -22,8 +22,8 @@
 //! | `miri` | unit tests under Miri, which finds undefined behaviour |
 //!
 //! A chore that needs a tool says which Debian package has it; `arm`, `container`, `dax`, `resets`,
-//! `monitoring`, `pibench`, `report` and `rocksdb` install what is missing where apt is there and the user
-//! may.
+//! `monitoring`, `pibench`, `report` and `rocksdb` install what is missing where apt is there and
+//! the user may.
 
 mod arm;
 mod asan;

@@ -21,8 +21,8 @@
 //!    pointer, number of entries) is armed. Recovery assigns those words, which can be repeated.
 //!    With [images](crate::central::SplitLog), the log has the leaf as it was, and recovery copies
 //!    it back: the new leaf is free again.
-//! 3. *Lazy removal* ([option](crate::central::CentralOptions::lazy_removal)): the bit is set or not;
-//!    the slot array has the slot in either case.
+//! 3. *Lazy removal* ([option](crate::central::CentralOptions::lazy_removal)): the bit is set or
+//!    not; the slot array has the slot in either case.
 //!
 //! # Persist cost
 //! | operation | lines | fences |
@@ -53,8 +53,8 @@ pub type WbTree<K, V, M, const B: usize = 1> = LeafTree<WbDesign<M, B>, K, V, M>
 #[derive(Debug)]
 pub struct WbDesign<M: Media, const B: usize> {
     logs: SplitLogs<M>,
-    /// See [`CentralOptions::lazy_removal`]. The record of a removed byte string is free at once, so it is
-    /// no key to search by.
+    /// See [`CentralOptions::lazy_removal`]. The record of a removed byte string is free at once,
+    /// so it is no key to search by.
     lazy: bool,
 }
 

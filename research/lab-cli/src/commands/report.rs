@@ -204,8 +204,8 @@ fn tasks(args: &Args, dir: &Path) -> Vec<Task> {
     tasks
 }
 
-/// Returns the parts to make, and the report's state before they are made. With `--resume` those that
-/// an earlier run has made are kept; else the earlier run's files go.
+/// Returns the parts to make, and the report's state before they are made. With `--resume` those
+/// that an earlier run has made are kept; else the earlier run's files go.
 fn plan(args: &Args, dir: &Path, data: &Path) -> Outcome<(Vec<Task>, About)> {
     let tasks = tasks(args, dir);
     let mut about = About::here(args.scale.scale());

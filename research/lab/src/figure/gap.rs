@@ -78,8 +78,8 @@ pub(super) fn ops(setting: &Setting<'_>) -> u64 {
     setting.scale.amount(20_000, 500_000)
 }
 
-/// Returns two phases of insertions, by which a tree of so many keys grows by half, like the paper's. The first one, a
-/// tenth, fills the caches with modified lines, and the second counts.
+/// Returns two phases of insertions, by which a tree of so many keys grows by half, like the
+/// paper's. The first one, a tenth, fills the caches with modified lines, and the second counts.
 pub(super) fn insertions(keys: u64) -> [Phase; 2] {
     let growth = keys / 2;
     let first = (growth / 10).max(1);

@@ -82,7 +82,8 @@ const RESOURCES: Of = |r| r.stalls.store_ns + r.stalls.flush_ns + r.stalls.fence
 const PAPER_RESOURCES: [f64; 5] = [7740.0, 6532.0, 11240.0, 9982.0, 9244.0];
 
 fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
-    // The device's own buffers are not scaled down, and a smaller tree is read out of them more often.
+    // The device's own buffers are not scaled down, and a smaller tree is read out of them more
+    // often.
     let keys = setting.scale.amount(1_000_000, 4_000_000);
     let points = by_threads(&[1], &insertions(keys));
     let sweep = sweep(setting, "inserting", keys, &CONTENDERS, &points)?;

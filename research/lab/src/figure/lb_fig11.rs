@@ -16,8 +16,8 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// The compared designs: the first with all others. Those that log whole leaves are there to show how
-/// much of a split that may be.
+/// The compared designs: the first with all others. Those that log whole leaves are there to show
+/// how much of a split that may be.
 const DESIGNS: [super::tree::Design; 6] = [
     LBTREE,
     LBTREE_TRADITIONAL,

@@ -17,7 +17,8 @@ pub(super) const ENTRY: Entry = Entry {
     run,
 };
 
-/// A removal from this wB+-Tree is one NAW, like one from the others: the paper has all three alike.
+/// A removal from this wB+-Tree is one NAW, like one from the others: the paper has all three
+/// alike.
 const DESIGNS: [Design; 3] = [WBTREE_LAZY.named("wB+-Tree"), FPTREE, LBTREE];
 const OPERATIONS: [(&str, Workload); 2] =
     [("search", Workload::Lookup), ("deletion", Workload::Remove)];

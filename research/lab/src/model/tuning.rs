@@ -32,8 +32,8 @@ pub(crate) enum Tuning {
         atomic16: bool,
     },
     /// A log-structured tree with a number of logs and mapped deltas, with or without tags on the
-    /// deltas. Its writers collect garbage above a number of bytes, or never. Like the paper's Fill, it
-    /// inserts keys without looking for them.
+    /// deltas. Its writers collect garbage above a number of bytes, or never. Like the paper's
+    /// Fill, it inserts keys without looking for them.
     Logs {
         logs: u32,
         deltas: u32,
