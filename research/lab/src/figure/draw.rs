@@ -326,7 +326,8 @@ mod tests {
         assert!(far.0.logarithmic && far.ground() == 10.0 && far.0.high > 2000.0);
         let at = |value: f64| far.map(&value, (300, 0));
         assert_eq!((at(10.0), at(0.0), at(far.0.high)), (300, 300, 0));
-        assert_eq!(at(100.0) - at(1000.0), at(10.0) - at(100.0));
+        let decades = [at(10.0) - at(100.0), at(100.0) - at(1000.0)];
+        assert!(decades[0].abs_diff(decades[1]) <= 1, "{decades:?}");
         assert_eq!(far.key_points(10), [10.0, 100.0, 1000.0]);
         for near in [
             vec![20.0, 1999.0],
