@@ -279,7 +279,7 @@ fn reopens_cleanly_and_from_a_crash_image() {
 #[test]
 fn options_are_checked() {
     let pool = Pool::<Dram>::create(Path::new("dram"), &options(64 << 20)).unwrap();
-    for leaf_bytes in [0, 64, 300, 8192] {
+    for leaf_bytes in [0, 64, 300, 16_384] {
         let options = NvOptions {
             leaf_bytes,
             ..NvOptions::default()
