@@ -31,7 +31,7 @@ const LOOKS: [(&str, Size, bool); 3] = [
     ("phone", (390, 1900), false),
 ];
 
-/// What the page must have.
+/// Parts that every page has.
 const PARTS: [&str; 8] = [
     "id=\"summary\"",
     "id=\"explorer\"",
@@ -76,8 +76,12 @@ pub fn run(options: &Options) -> Outcome {
         }
     }
     let figures = page.matches("<article class=\"figure\" id=").count();
-    if figures < 50 {
-        return Err(format!("{}: only {figures} figures", options.of.display()));
+    let made = figures_in(&data)?;
+    if figures != made || made == 0 {
+        let of = options.of.display();
+        return Err(format!(
+            "{of}: {figures} figures on the page, {made} in its data"
+        ));
     }
     let pictures = if options.keep {
         of
@@ -92,6 +96,16 @@ pub fn run(options: &Options) -> Outcome {
 
 fn read(path: &Path) -> Outcome<String> {
     std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Counts the figures in a report's data: all files but those beside figures, by what they have.
+fn figures_in(data: &Path) -> Outcome<usize> {
+    let failed = |e: std::io::Error| format!("{}: {e}", data.display());
+    let mut figures = 0;
+    for file in std::fs::read_dir(data).map_err(failed)? {
+        figures += usize::from(read(&file.map_err(failed)?.path())?.contains("\"claims\":"));
+    }
+    Ok(figures)
 }
 
 fn copy(from: &Path, to: &Path) -> Outcome {

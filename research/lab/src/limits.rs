@@ -15,7 +15,7 @@ use crate::LabError;
 use crate::workload::Random;
 use bristlecone_pmem::media::cpu::{self, FlushKind};
 use bristlecone_pmem::media::{Access, Dram, LINE, Media, MediaOptions};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::File;
 use std::hint::black_box;
@@ -35,7 +35,7 @@ const ROUNDS: usize = 31;
 const DISK_TIME: Duration = Duration::from_secs(2);
 
 /// The limits of the hardware. Field names are fixed, since scripts read them.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// Store, flush and fence of one line.
     pub flush_fence_ns: f64,

@@ -335,7 +335,7 @@ fn who_does_not_commit_is_behind_after_some_chunks_and_waits_for_the_disk() {
         gate.open();
         waiting.join().expect("no panics").expect("there is room");
     });
-    // What is written meanwhile may fill the journal, which keeps everyone behind for a checkpoint.
+    // The background writer may have filled the journal: all are behind until its checkpoint ends.
     pm.sync().expect("syncs");
     assert!(!pm.is_behind());
 }

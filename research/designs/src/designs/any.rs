@@ -141,12 +141,6 @@ impl AnyDesign {
             ("fastfair-sp", 256) => FairSp::<1>(leaf).into(),
             ("fastfair-sp", 512) => FairSp::<2>(leaf).into(),
             ("fastfair-sp", 1024) => FairSp::<4>(leaf).into(),
-            ("fptree", 256) => Fp::<1>(central).into(),
-            ("fptree", 512) => Fp::<2>(central).into(),
-            ("fptree", 1024) => Fp::<4>(central).into(),
-            ("wbtree", 256) => Wb::<1>(central).into(),
-            ("wbtree", 512) => Wb::<2>(central).into(),
-            ("wbtree", 1024) => Wb::<4>(central).into(),
             ("crabtree", _) => Crab(crab(CrabOptions::PLAIN)).into(),
             ("crabtree-opt", _) => Crab(crab(CrabOptions::OPTIMIZED)).into(),
             ("skiplist-nvm", 32) => NvmSkip(SkipOptions::default()).into(),
@@ -159,7 +153,25 @@ impl AnyDesign {
             ("btree-gf", _) => Lcb(family.volatile(GroupFlush::On)).into(),
             ("btree-gf-load", _) => Lcb(family.volatile(GroupFlush::UNDER_LOAD)).into(),
             ("unsorted-leaf", _) => Unsorted(family.volatile(GroupFlush::Off)).into(),
-            (name, _) => return Self::of_any_size(name, bytes, recovery_threads),
+            (name, _) => match Self::central(name, bytes, central) {
+                Some(design) => design,
+                None => return Self::of_any_size(name, bytes, recovery_threads),
+            },
+        })
+    }
+
+    /// Returns an FPTree or a wB+-Tree with options; `None` for any other name, and for sizes that
+    /// they do not have.
+    #[must_use]
+    pub fn central(name: &str, leaf_bytes: u32, options: CentralOptions) -> Option<Self> {
+        Some(match (name, leaf_bytes) {
+            ("fptree", 256) => Fp::<1>(options).into(),
+            ("fptree", 512) => Fp::<2>(options).into(),
+            ("fptree", 1024) => Fp::<4>(options).into(),
+            ("wbtree", 256) => Wb::<1>(options).into(),
+            ("wbtree", 512) => Wb::<2>(options).into(),
+            ("wbtree", 1024) => Wb::<4>(options).into(),
+            _ => return None,
         })
     }
 

@@ -261,8 +261,8 @@ const fn log_slots<M: Media>() -> u32 {
     if M::TRACED { 2 } else { 32 }
 }
 
-/// What a split logs, beyond what its design needs. The papers do not say how much theirs log; a
-/// figure that compares the cost of logging can have any.
+/// The record that a split logs. The papers do not say how much theirs log, so a figure can compare
+/// the cost of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SplitLog {
     /// The few words that change: FPTree's micro-log, wB+-Tree's redo log of words.
@@ -278,7 +278,7 @@ pub enum SplitLog {
 /// made to log words has no room for leaves, and logs words however it is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CentralOptions {
-    /// What a split logs.
+    /// The record that a split logs.
     pub split_log: SplitLog,
     /// True if a removal from a wB+-Tree is one NAW, of the bitmap: the slot array keeps the slot
     /// until an insertion, and is read beside the bitmap. A tree that was changed so must be opened
@@ -386,7 +386,7 @@ impl<M: Media> SplitLogs<M> {
     }
 
     /// Arms a slot with the images of a split's leaf and, if the options say so, of its new leaf.
-    /// What the caller flushed before is durable on return. Recovery takes the split back.
+    /// Lines that the caller flushed before are durable on return. Recovery undoes the split.
     pub fn arm_images<const B: usize>(&self, slot: &mut Slot<'_, M>, [leaf, new]: [u64; 2]) {
         let whole = |off| Range {
             off,

@@ -88,8 +88,8 @@ fn wbtree_inserts_with_two_naw_sections() {
     });
 }
 
-/// What the options that papers leave open cost: a record of a whole leaf has 34 words, in 5 lines
-/// with its head, and of two 68, in 9; arming one takes two fences, the new leaf's among them.
+/// A record of a whole leaf has 34 words, in 5 lines with its head; one of two leaves has 68, in 9.
+/// Arming one takes two fences, which cover the new leaf.
 #[test]
 fn whole_leaves_in_the_log_cost_their_lines() {
     for (split_log, lines) in [(SplitLog::Leaf, 5), (SplitLog::Leaves, 9)] {

@@ -1,5 +1,6 @@
 //! `claims`: the ledger of all claims, summed up, compared with the figures, or written anew.
 
+use super::workers::{each, lock, processors};
 use crate::args::Claims;
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::progress;
@@ -12,7 +13,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
-use std::thread;
 
 /// Prints the summary, checks the ledger, or updates it.
 pub fn run(args: &Claims) -> Outcome {
@@ -189,41 +189,20 @@ fn chosen(args: &Claims) -> Outcome<Vec<(&'static str, On)>> {
 fn make_all(chosen: &[(&'static str, On)]) -> Outcome<Vec<MadeFigure>> {
     let bar = progress::steps("figures", chosen.len() as u64);
     let on_host = chosen.iter().any(|(_, on)| *on == On::Host);
-    let at_once = match thread::available_parallelism() {
-        Ok(processors) if !on_host => processors.get(),
-        _ => 1,
-    };
-    let todo = Mutex::new(chosen.iter().enumerate());
+    let at_once = if on_host { 1 } else { processors() };
     let made = Mutex::new(Vec::new());
-    let work = || -> Outcome {
-        loop {
-            let next = lock(&todo).next();
-            let Some((number, (name, on))) = next else {
-                return Ok(());
-            };
-            let figure = make(name, *on)?;
-            lock(&made).push((number, figure));
-            told(&bar, name, *on, chosen.len());
-        }
-    };
-    let done: Outcome<Vec<()>> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
-        let join = |worker: thread::ScopedJoinHandle<'_, Outcome>| {
-            worker
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        workers.into_iter().map(join).collect()
+    let numbered: Vec<_> = chosen.iter().enumerate().collect();
+    let done = each(&numbered, at_once, |(number, (name, on))| {
+        let figure = make(name, *on)?;
+        lock(&made).push((*number, figure));
+        told(&bar, name, *on, chosen.len());
+        Ok(())
     });
     bar.finish_and_clear();
     done?;
     let mut made = made.into_inner().unwrap_or_else(|e| e.into_inner());
     made.sort_by_key(|(number, _)| *number);
     Ok(made.into_iter().map(|(_, figure)| figure).collect())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// Tells the progress on standard error, also where nobody sees a bar.

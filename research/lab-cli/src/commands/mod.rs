@@ -11,3 +11,4 @@ pub mod pools;
 pub mod power_cut;
 pub mod report;
 pub mod torture;
+mod workers;

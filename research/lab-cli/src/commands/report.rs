@@ -9,6 +9,7 @@
 //!
 //! The page is written anew after every part, so whatever ends the run leaves a partial report.
 
+use super::workers::{each, lock, processors};
 use crate::args::{Report as Args, ReportPart};
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::signals::Asked;
@@ -22,7 +23,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -89,7 +90,7 @@ fn make(args: &Args, data: &Path, page: &Path) -> Outcome<(About, Option<i32>)> 
     Ok((about, asked.signal()))
 }
 
-/// What was made.
+/// The outcome of a run.
 #[derive(Serialize)]
 struct Made {
     page: PathBuf,
@@ -277,41 +278,17 @@ struct Making<'a> {
     about: Mutex<About>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
-}
-
 impl Making<'_> {
     /// Makes all parts, or those before a signal comes.
     fn all(&self, tasks: &[Task]) -> Outcome {
         self.save(&lock(&self.about))?;
         let (alone, together): (Vec<&Task>, Vec<&Task>) = tasks.iter().partition(|task| task.alone);
-        let at_once = thread::available_parallelism().map_or(1, usize::from);
-        self.each(&together, at_once)?;
-        self.each(&alone, 1)
-    }
-
-    /// Makes parts, so many at once.
-    fn each(&self, tasks: &[&Task], at_once: usize) -> Outcome {
-        let next = Mutex::new(tasks.iter());
-        let work = || -> Outcome {
-            while self.asked.signal().is_none() {
-                let Some(task) = lock(&next).next() else {
-                    break;
-                };
-                self.make(task)?;
-            }
-            Ok(())
+        let make = |task: &&Task| match self.asked.signal() {
+            Some(_) => Ok(()),
+            None => self.make(task),
         };
-        thread::scope(|scope| {
-            let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
-            let join = |worker: thread::ScopedJoinHandle<'_, Outcome>| {
-                worker
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            workers.into_iter().try_for_each(join)
-        })
+        each(&together, processors(), make)?;
+        each(&alone, 1, make)
     }
 
     /// Makes a part, and the page with it.

@@ -41,7 +41,7 @@ fn a_report_is_made_kept_and_written_anew() {
     assert!(first.contains("bz-table1") && first.contains("<svg") && !first.contains("Partial"));
     assert!(!b.path("out/data/bz-table1-counted.json.part").exists());
 
-    // What is there is kept, and another part comes beside it.
+    // A resumed run keeps the part that is there, and adds another.
     let time = || {
         let file = std::fs::metadata(b.path("out/data/bz-table1-counted.json"));
         file.unwrap().modified().unwrap()
@@ -105,7 +105,7 @@ fn what_cannot_be_is_refused_with_its_name() {
         "{}",
         told.stderr
     );
-    // What another version made is no part of this one's report.
+    // Parts of a run at another scale are no parts of this report.
     b.run(&TABLE).ok();
     let text = about(&b)
         .to_string()

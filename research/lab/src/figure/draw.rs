@@ -232,7 +232,10 @@ pub(crate) fn plot(panel: &Panel) -> Result<String, Box<dyn std::error::Error>> 
         draw(&root, panel, false)?;
         root.present()?;
     }
-    Ok(themed(&text))
+    // Without a size it takes the width of its place; the view box keeps its shape.
+    let (width, height) = PANEL;
+    let sized = format!("<svg width=\"{width}\" height=\"{height}\"");
+    Ok(themed(&text).replacen(&sized, "<svg role=\"img\"", 1))
 }
 
 fn draw(area: &Area<'_>, panel: &Panel, titled: bool) -> Drawn {

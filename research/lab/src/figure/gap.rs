@@ -228,22 +228,27 @@ impl Sweep<'_> {
 
 /// Returns the note on how a figure of this paper was measured, with the paper's entries.
 pub(super) fn note(keys: u64) -> String {
+    noted(keys, "16 bytes with 16-byte values", "")
+}
+
+/// As [`note`], for a figure of [`insertions`].
+pub(super) fn grown_note(keys: u64) -> String {
     noted(
         keys,
         "16 bytes with 16-byte values",
-        "by insertions a tree grows by half",
+        " and grown by half by insertions",
     )
 }
 
-/// As [`note`], with entries of half the size and fewer operations.
+/// As [`note`], with entries of half the size.
 pub(super) fn narrow_note(keys: u64, ops: u64) -> String {
     let entries = "8 bytes with 8-byte values (the paper: 16 and 16)";
-    noted(keys, entries, &format!("{ops} operations"))
+    noted(keys, entries, &format!("; {ops} operations"))
 }
 
-fn noted(keys: u64, entries: &str, operations: &str) -> String {
+fn noted(keys: u64, entries: &str, then: &str) -> String {
     format!(
-        "trees of {keys} random keys of {entries}, loaded to 70 %; {operations}; devices dram and optane, caches as small \
+        "trees of {keys} random keys of {entries}, loaded to 70 %{then}; devices dram and optane, caches as small \
          beside the tree as the paper's"
     )
 }

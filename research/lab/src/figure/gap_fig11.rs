@@ -1,7 +1,7 @@
 //! Performance by node size: insertion and reading, with one thread and with many, in DRAM and in
 //! persistent memory (UCSC-CRSS-20-01, section 5.2, figure 11).
 
-use super::gap::{IN_BOTH, MOPS, Point, insertions, keys, note, ops, sweep};
+use super::gap::{IN_BOTH, MOPS, Point, grown_note, insertions, keys, ops, sweep};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Setting, papers};
 use crate::model::{Phase, Workload};
 
@@ -101,6 +101,6 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             Expect::alike(),
         ),
     ]);
-    findings.notes = vec![note(keys)];
+    findings.notes = vec![grown_note(keys)];
     Ok(findings)
 }

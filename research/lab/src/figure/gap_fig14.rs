@@ -2,7 +2,7 @@
 //! (UCSC-CRSS-20-01, section 6.2, figure 14).
 
 use super::gap::{
-    Contender, MOPS, NS, Of, Sweep, by_threads, insertions, keys, note, pm, sweep_behind,
+    Contender, MOPS, NS, Of, Sweep, by_threads, grown_note, insertions, keys, pm, sweep_behind,
 };
 use super::lb_insertion::shrunk;
 use super::tree::{BTREE, BTREE_GF, BTREE_GF_LOAD, Design, UNSORTED_LEAF};
@@ -57,7 +57,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     }
     findings.claims = claims(&sweep);
     findings.notes = vec![
-        note(keys),
+        grown_note(keys),
         "nodes of 512 bytes; the switch is at 16 writing threads".to_owned(),
     ];
     Ok(findings)

@@ -2,7 +2,8 @@
 //! insertion, by threads (UCSC-CRSS-20-01, section 4.1, figures 4 and 5).
 
 use super::gap::{
-    IN_BOTH, MANY, MOPS, NS, ONE, Sweep, THREADS, by_threads, insertions, keys, note, ops, sweep,
+    IN_BOTH, MANY, MOPS, NS, ONE, Sweep, THREADS, by_threads, grown_note, insertions, keys, ops,
+    sweep,
 };
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Setting, papers};
 use crate::model::{Phase, Workload};
@@ -59,7 +60,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
     findings.claims = fill_claims(&sweep);
     findings.claims.extend(read_claims(&sweep));
     findings.notes = vec![
-        note(keys),
+        grown_note(keys),
         format!(
             "nodes of 512 bytes; {scans} range queries of {SCANNED} keys; the second of two phases of insertions"
         ),

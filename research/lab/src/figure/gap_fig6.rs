@@ -2,8 +2,8 @@
 //! (UCSC-CRSS-20-01, section 4.1, figure 6), and reading by node size (section 5.2, figure 12).
 
 use super::gap::{
-    Contender, MANY, NS, ONE, Of, PLAIN, Point, Sweep, THREADS, by_threads, dram, insertions, keys,
-    note, ops, pm, sweep,
+    Contender, MANY, NS, ONE, Of, PLAIN, Point, Sweep, THREADS, by_threads, dram, grown_note,
+    insertions, keys, note, ops, pm, sweep,
 };
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
 use crate::model::{Phase, Workload};
@@ -88,7 +88,7 @@ fn run_fig6(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         ],
         panels: profiles(&sweep, "threads", &places, 1),
         notes: vec![
-            note(keys),
+            grown_note(keys),
             "nodes of 512 bytes; the second of two such phases".to_owned(),
             "lines that the caches evict go to memory, and no core of the model waits for that: the load shows in reads"
                 .to_owned(),

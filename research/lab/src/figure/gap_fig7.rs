@@ -3,7 +3,7 @@
 
 use super::gap::{
     Contender, FAIR, LEAF, MANY, MOPS, NS, ONE, PERSISTENT, PLAIN, THREADS, WAL, by_threads, dram,
-    insertions, keys, note, pm, sweep,
+    grown_note, insertions, keys, pm, sweep,
 };
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Setting, papers};
 
@@ -109,7 +109,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         ),
     ];
     findings.notes = vec![
-        note(keys),
+        grown_note(keys),
         "leaves of 512 bytes; the second of two such phases".to_owned(),
     ];
     Ok(findings)

@@ -4,7 +4,7 @@
 //! A part is the time saved without it: first without fences, then without flushes too, then
 //! without everything that the volatile tree does not do.
 
-use super::gap::{BYTES, FAIR, LEAF, PERSISTENT, PLAIN, WAL, device, insertions, keys, note};
+use super::gap::{BYTES, FAIR, LEAF, PERSISTENT, PLAIN, WAL, device, grown_note, insertions, keys};
 use super::tree::Design;
 use super::trial::{Trial, measure};
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Panel, Setting, papers};
@@ -109,7 +109,7 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         ],
         panels: vec![panel],
         notes: vec![
-            note(keys),
+            grown_note(keys),
             "leaves of 512 bytes; the second of two such phases; a part is what leaving it out saves: fences, then \
              flushes, then all that the volatile tree does not do"
                 .to_owned(),

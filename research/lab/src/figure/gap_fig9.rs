@@ -2,8 +2,8 @@
 //! threads (UCSC-CRSS-20-01, section 4.3, figure 9).
 
 use super::gap::{
-    Contender, FAIR, MANY, MOPS, NS, ONE, THREADS, by_threads, dram, insertions, keys, note, ops,
-    pm, sweep,
+    Contender, FAIR, MANY, MOPS, NS, ONE, THREADS, by_threads, dram, grown_note, insertions, keys,
+    ops, pm, sweep,
 };
 use super::tree::FASTFAIR_SP;
 use super::{Claim, Entry, Expect, FigureError, Findings, On, Setting, papers};
@@ -74,6 +74,6 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
             Expect::at_least(0.5),
         ),
     ];
-    findings.notes = vec![note(keys), "nodes of 512 bytes".to_owned()];
+    findings.notes = vec![grown_note(keys), "nodes of 512 bytes".to_owned()];
     Ok(findings)
 }

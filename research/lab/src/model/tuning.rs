@@ -3,7 +3,7 @@
 use bristlecone_designs::btree::{GroupFlush, Search};
 use bristlecone_designs::crabtree::{CrabOptions, Strategy};
 use bristlecone_designs::designs::{
-    AnyDesign, Choice, Crab, Fp, Lb, Lcb, Ls, Nv, UnknownDesign, Unsorted, Wal, Wb,
+    AnyDesign, Choice, Crab, Lb, Lcb, Ls, Nv, UnknownDesign, Unsorted, Wal,
 };
 use bristlecone_designs::nvtree::{Adaptivity, NvOptions};
 use bristlecone_designs::{BTreeOptions, CentralOptions, LbOptions, LsOptions, SplitLog};
@@ -89,7 +89,7 @@ pub(crate) fn tuned(
                 lazy_removal,
             },
             name,
-        ) => central(
+        ) => AnyDesign::central(
             name,
             leaf_bytes,
             CentralOptions {
@@ -149,19 +149,6 @@ impl Shifts {
             Self::Always => Strategy::ShiftInPlace,
         }
     }
-}
-
-/// Returns an FPTree or a wB+-Tree; `None` for any other design.
-fn central(name: &str, leaf_bytes: u32, options: CentralOptions) -> Option<AnyDesign> {
-    Some(match (name, leaf_bytes) {
-        ("fptree", 256) => Fp::<1>(options).into(),
-        ("fptree", 512) => Fp::<2>(options).into(),
-        ("fptree", 1024) => Fp::<4>(options).into(),
-        ("wbtree", 256) => Wb::<1>(options).into(),
-        ("wbtree", 512) => Wb::<2>(options).into(),
-        ("wbtree", 1024) => Wb::<4>(options).into(),
-        _ => return None,
-    })
 }
 
 /// Returns the LB+-Tree without entry moving.

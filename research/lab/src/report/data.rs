@@ -1,13 +1,14 @@
-//! What a report is made from, as the files have it.
+//! The files of a report, read.
 
 use crate::figure::ledger::Made;
 use crate::figure::{On, Panel, Scale, Verdict};
+use crate::limits::Limits;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::{fs, io};
 
-/// A part of a report: what is to be made, and its file.
+/// A part of a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
     /// Name of its file, without `.json`.
@@ -18,7 +19,7 @@ pub struct Part {
     pub missing: String,
 }
 
-/// What made a report.
+/// The program, the machine and the day of a report, and its parts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct About {
     /// Version of the program.
@@ -115,18 +116,6 @@ impl ShownFigure {
     }
 }
 
-/// The limits of the hardware.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-pub(super) struct ShownLimits {
-    pub flush_fence_ns: f64,
-    pub flush_extra_line_ns: f64,
-    pub fence_ns: f64,
-    pub dram_miss_ns: f64,
-    pub memcpy_gbps: f64,
-    pub fdatasync_us: f64,
-    pub flush_instruction: String,
-}
-
 /// An exploration of one design under one model.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(super) struct ShownExplored {
@@ -211,7 +200,7 @@ enum Listed<T> {
 pub struct Report {
     pub(super) about: About,
     pub(super) figures: Vec<ShownFigure>,
-    pub(super) limits: Option<ShownLimits>,
+    pub(super) limits: Option<Limits>,
     pub(super) explored: Vec<ShownExplored>,
     pub(super) threads: Vec<ShownExplored>,
     pub(super) mutated: Vec<ShownMutated>,

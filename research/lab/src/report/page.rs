@@ -247,7 +247,7 @@ pub(super) fn plots(panels: &[Panel]) -> Result<Markup, String> {
     let drawn: Result<Vec<(&Panel, String)>, String> = panels
         .iter()
         .map(|panel| match plot(panel) {
-            Ok(svg) => Ok((panel, fluid(&svg))),
+            Ok(svg) => Ok((panel, svg)),
             Err(e) => Err(format!("drawing {:?} failed: {e}", panel.title)),
         })
         .collect();
@@ -264,11 +264,6 @@ pub(super) fn plots(panels: &[Panel]) -> Result<Markup, String> {
             }
         }
     })
-}
-
-/// Returns a drawing that takes the width of its place.
-fn fluid(svg: &str) -> String {
-    svg.replacen("<svg width=\"460\" height=\"340\"", "<svg role=\"img\"", 1)
 }
 
 fn legend(series: &[Series]) -> Markup {

@@ -1,8 +1,9 @@
 //! The sections beside the figures: the hardware, other databases, space, and the explorer.
 
-use super::data::{Report, ShownComparison, ShownExplored, ShownLimits, ShownMutated, ShownPeers};
+use super::data::{Report, ShownComparison, ShownExplored, ShownMutated, ShownPeers};
 use super::page::plots;
 use crate::figure::{Panel, digits};
+use crate::limits::Limits;
 use maud::{Markup, html};
 use std::collections::BTreeMap;
 
@@ -43,7 +44,7 @@ pub(super) fn all(report: &Report) -> Result<Markup, String> {
     })
 }
 
-fn hardware(limits: &ShownLimits) -> Markup {
+fn hardware(limits: &Limits) -> Markup {
     let rows = [
         (
             "store to a cached line, flush it, fence",

@@ -116,9 +116,10 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LsTree<K, V, M> {
             let pin = Self::pin();
             let (lnid, locked) = self.lock_leaf(key, pin.guard());
             let blind = self.options.blind && mode == Mode::Insert && !(K::RECORDS || V::RECORDS);
-            let found = match blind {
-                true => None,
-                false => self.search(self.table.entry(lnid), lnid, key, hash),
+            let found = if blind {
+                None
+            } else {
+                self.search(self.table.entry(lnid), lnid, key, hash)
             };
             if matches!(
                 (mode, found),
