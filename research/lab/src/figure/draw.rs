@@ -336,7 +336,7 @@ mod tests {
             vec![20.0, 1999.0],
             vec![0.0, 2000.0],
             vec![-1.0, 2000.0],
-            vec![],
+            vec![f64::NAN, f64::NAN],
         ] {
             assert!(!heights(near).0.logarithmic);
         }
