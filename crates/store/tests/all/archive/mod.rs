@@ -659,6 +659,7 @@ fn states_are_written_beside_commits() {
 fn what_is_written_is_counted() {
     let a = Archived::new(MediumKind::Mapped, |_| {});
     let keyspace = a.store().keyspace("k").unwrap();
+    a.wait_for_the_state();
     for i in 0..3_000_u32 {
         let put = a.store().put(&keyspace, &i.to_be_bytes(), &[7; 200]);
         put.unwrap();
