@@ -84,7 +84,12 @@ pub struct CampaignReport {
 impl fmt::Display for CampaignReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let totals = &self.totals;
-        let points = totals.crash_points.max(1) as f64;
+        let (all, exhaustive) = (totals.crash_points, totals.exhaustive_points);
+        let share = if all == 0 {
+            1.0
+        } else {
+            exhaustive as f64 / all as f64
+        };
         write!(
             f,
             "{} crash points of {} workloads, {} images recovered ({} of them of crashes in recovery, \
@@ -95,7 +100,7 @@ impl fmt::Display for CampaignReport {
             totals.nested_images,
             totals.killed_images,
             totals.kills,
-            totals.exhaustive_points as f64 / points * 100.0,
+            share * 100.0,
             totals.violations,
             self.elapsed.as_secs_f64()
         )
