@@ -116,7 +116,7 @@ impl<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> LeafDesign<K, V, M> for Le
         let head = leaf.head(tree.pm()) & !(1 << found.slot);
         // PERSIST: (in `publish`) the removal, before the leaf is unlocked.
         leaf.head.publish(tree.pm(), head);
-        Self::count(tree, leaf)
+        (head as u16).count_ones() as usize
     }
 
     fn split(

@@ -519,7 +519,8 @@ impl fmt::Display for Figure {
             .chain(self.notes.iter().cloned())
             .collect();
         if !notes.is_empty() {
-            writeln!(f, "\nNotes")?;
+            let gap = if self.claims.is_empty() { "" } else { "\n" };
+            writeln!(f, "{gap}Notes")?;
         }
         for note in notes {
             writeln!(f, "  {note}")?;
