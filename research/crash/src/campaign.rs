@@ -8,6 +8,7 @@ use crate::token::{Token, WorkloadId};
 use crate::violation::{Violation, explanation};
 use crate::workload::Kind;
 use bristlecone_pmem::media::sim::Model;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 /// The parameters of a campaign.
@@ -31,6 +32,27 @@ pub struct Campaign {
     pub budget: Option<Duration>,
     /// A fault planted in the code under test.
     pub planted: Option<&'static str>,
+}
+
+/// Default number of operations in a workload.
+pub const OPS: usize = 60;
+
+impl Campaign {
+    /// Returns the defaults of the command line under a model: one round of all workloads.
+    #[must_use]
+    pub fn new(model: Model) -> Self {
+        Self {
+            model,
+            kinds: Kind::ALL.to_vec(),
+            ops: OPS,
+            seed: 1,
+            nested: false,
+            kills: false,
+            workers: std::thread::available_parallelism().map_or(1, usize::from),
+            budget: None,
+            planted: None,
+        }
+    }
 }
 
 /// A violation, with the operations and the token that repeat it.
@@ -57,6 +79,32 @@ pub struct CampaignReport {
     pub failed_live: Option<(WorkloadId, Fault)>,
     /// Time taken.
     pub elapsed: Duration,
+}
+
+impl fmt::Display for CampaignReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let totals = &self.totals;
+        let (all, exhaustive) = (totals.crash_points, totals.exhaustive_points);
+        let share = if all == 0 {
+            1.0
+        } else {
+            exhaustive as f64 / all as f64
+        };
+        write!(
+            f,
+            "{} crash points of {} workloads, {} images recovered ({} of them of crashes in recovery, \
+             {} of {} kills), {:.1} % of the points exhaustively: {} violations, in {:.1} s",
+            totals.crash_points,
+            self.workloads,
+            totals.images,
+            totals.nested_images,
+            totals.killed_images,
+            totals.kills,
+            share * 100.0,
+            totals.violations,
+            self.elapsed.as_secs_f64()
+        )
+    }
 }
 
 /// Distinct violations that are shrunk and reported.
@@ -212,16 +260,14 @@ fn shrink(
     }
 }
 
-/// Recovers the image that a token names. Returns `None` if it recovers well now.
+/// Recovers the image that a token of `subject` names. Returns `None` if it recovers well now.
 ///
 /// # Errors
-/// The subject does not exist, the workload has no such crash (the token is another version's), or
+/// The workload has no such crash (the token is another version's), or
 /// an operation of it failed before the crash.
-pub fn replay_token(token: &Token) -> Result<Option<Finding>, String> {
-    let subject = crate::subjects::named(&token.subject)
-        .ok_or_else(|| format!("no design is called {:?}", token.subject))?;
-    let workload = token.workload.generate(&*subject);
-    let recording = record(&*subject, &workload, &token.mutation)
+pub fn replay_token(subject: &dyn Subject, token: &Token) -> Result<Option<Finding>, String> {
+    let workload = token.workload.generate(subject);
+    let recording = record(subject, &workload, &token.mutation)
         .map_err(|fault| format!("the workload fails without any crash: {fault}"))?;
     let options = Options {
         mutation: token.mutation.clone(),
@@ -229,7 +275,7 @@ pub fn replay_token(token: &Token) -> Result<Option<Finding>, String> {
         ..Options::new(token.model)
     };
     let nested = token.nested.as_ref();
-    let found = replay(&*subject, &recording, &options, &token.point, nested)
+    let found = replay(subject, &recording, &options, &token.point, nested)
         .map_err(|what| format!("there is no such image (any more): {what}"))?;
     Ok(found.map(|violation| Finding {
         violation,
@@ -239,13 +285,10 @@ pub fn replay_token(token: &Token) -> Result<Option<Finding>, String> {
 }
 
 impl Finding {
-    /// Returns the report of the violation, with the command that replays it.
+    /// Returns the report of the violation, with the command of `program` that replays it.
     #[must_use]
-    pub fn explain(&self) -> String {
+    pub fn explain(&self, program: &str) -> String {
         let text = explanation(&self.violation, &self.ops);
-        format!(
-            "{text}  replay: bristlecone-lab crash --replay '{}'",
-            self.token
-        )
+        format!("{text}  replay: {program} crash --replay '{}'", self.token)
     }
 }

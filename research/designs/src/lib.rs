@@ -11,7 +11,7 @@
 //! | [`skiplist`] | skip lists: whole in the pool, or divided |
 //!
 //! [`designs`] offers them by name, for programs whose users choose. [`engines`] offers them for
-//! stores.
+//! stores. [`design!`] makes a design of an index that is not here.
 
 pub mod append;
 pub mod designs;
@@ -36,6 +36,8 @@ pub use bristlecone_index::{
 use bristlecone_index::{common, content, link, range, saved, threads};
 
 pub use bristlecone_index::content::is_sealed;
+#[doc(hidden)] // for `design!`
+pub use bristlecone_pmem as pmem;
 
 pub use bristlecone_index::{
     BulkLoad, DurableIndex, Fill, Hint, IndexStats, InsertError, KeyRepr, LbOptions, LbTree,

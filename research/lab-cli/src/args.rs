@@ -6,7 +6,7 @@ mod crash_disk;
 mod power_cut;
 mod report;
 
-pub use bench::{Bench, Limits, Micro, Peers, Redb};
+pub use bench::{Bench, Limits, Measure, Micro, Peers, Redb};
 pub use claims::Claims;
 pub use crash_disk::CrashDisk;
 pub use power_cut::{Planted, PowerCut, PowerCutWriter};
@@ -336,6 +336,13 @@ pub struct Crash {
         default_value = "all"
     )]
     pub index: Vec<String>,
+    #[command(flatten)]
+    pub explore: Explore,
+}
+
+/// Arguments of `crash` for any structure.
+#[derive(Args, Debug)]
+pub struct Explore {
     /// Persistency model: x86-tso, armv8, eadr or all
     #[arg(long, value_name = "MODEL", default_value = "x86-tso")]
     pub model: String,
@@ -381,7 +388,7 @@ pub struct Crash {
     pub json: bool,
 }
 
-fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, String>
+pub fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, String>
 where
     T::Err: std::fmt::Display,
 {
@@ -411,6 +418,7 @@ description: the same command gives the same numbers on every machine.
 Designs: {} (lbtree-traditional: without entry moving).
 Devices shipped: {}.
 Workloads: {}; mixed:90 has 90 % lookups, scan:20 scans 20 keys.
+A path (with a / or ending in .toml) names a workload file: see docs/own-index.md.
 
 Examples:
   bristlecone-lab model --index lbtree --device optane --workload insert --threads 1
@@ -428,6 +436,19 @@ pub struct Model {
     /// Design of the index, from the list below
     #[arg(long, value_name = "NAME")]
     pub index: String,
+    /// Bytes in a leaf [default: the design's usual]
+    #[arg(long, alias = "node-size", value_name = "BYTES")]
+    pub node_bytes: Option<u32>,
+    /// Bytes of a key and a value together, half each: 16, or 32 for the designs that take them
+    #[arg(long, value_name = "BYTES", default_value_t = 16)]
+    pub entry_bytes: u32,
+    #[command(flatten)]
+    pub simulate: Simulate,
+}
+
+/// Arguments of `model` for any design.
+#[derive(Debug, Args)]
+pub struct Simulate {
     /// A shipped device, or the path of a device file (with a / or ending in .toml)
     #[arg(long, value_name = "NAME|FILE.toml")]
     pub device: String,
@@ -443,12 +464,6 @@ pub struct Model {
     /// Operations, of all threads together
     #[arg(long, value_name = "N", value_parser = count, default_value = "50K")]
     pub ops: u64,
-    /// Bytes in a leaf [default: the design's usual]
-    #[arg(long, alias = "node-size", value_name = "BYTES")]
-    pub node_bytes: Option<u32>,
-    /// Bytes of a key and a value together, half each: 16, or 32 for the designs that take them
-    #[arg(long, value_name = "BYTES", default_value_t = 16)]
-    pub entry_bytes: u32,
     /// Fill of the loaded leaves, above 0 and up to 1
     #[arg(long, value_name = "F", value_parser = fill, allow_negative_numbers = true, default_value = "0.7")]
     pub fill: f64,

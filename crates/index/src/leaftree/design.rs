@@ -82,7 +82,9 @@ where
     ) -> Result<Self, TreeError>;
 
     /// Returns the number of threads that rebuild the inner nodes.
-    fn recovery_threads(options: &Self::Options) -> usize;
+    fn recovery_threads(_options: &Self::Options) -> usize {
+        1
+    }
 
     /// Returns the blocks that the design has allocated besides leaves.
     fn blocks(_tree: &LeafTree<Self, K, V, M>) -> Vec<u64> {
@@ -94,13 +96,25 @@ where
         format!("slot {slot}")
     }
 
-    /// Searches for a key.
+    /// Searches for a key. By default, compares it with every entry's.
     fn search(
         tree: &LeafTree<Self, K, V, M>,
         leaf: &Self::Leaf,
         key: &K,
         hash: u32,
-    ) -> Option<Found<K::Word, V::Word>>;
+    ) -> Option<Found<K::Word, V::Word>> {
+        let mut found = None;
+        Self::for_each(tree, leaf, |slot, word, value| {
+            if found.is_none() && key.is_at(hash, tree.pm(), word) {
+                found = Some(Found {
+                    slot,
+                    key: word,
+                    value,
+                });
+            }
+        });
+        found
+    }
 
     /// Calls `f` with key and value words of the entries that a search for this hash will read, as
     /// far as these are cheap to find. The leaf may be changing.
@@ -130,8 +144,12 @@ where
         Ok(())
     }
 
-    /// Returns the number of entries.
-    fn count(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> usize;
+    /// Returns the number of entries. By default, visits them.
+    fn count(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> usize {
+        let mut entries = 0;
+        Self::for_each(tree, leaf, |_, _, _| entries += 1);
+        entries
+    }
 
     /// Returns the value word of a slot; the first, if there are two.
     fn value<'t>(tree: &'t LeafTree<Self, K, V, M>, leaf: &'t Self::Leaf, slot: usize)
@@ -281,7 +299,9 @@ where
     ///
     /// # Errors
     /// The reason in words.
-    fn check(tree: &LeafTree<Self, K, V, M>, leaf: &Self::Leaf) -> Result<(), String>;
+    fn check(_tree: &LeafTree<Self, K, V, M>, _leaf: &Self::Leaf) -> Result<(), String> {
+        Ok(())
+    }
 
     /// As [`OrderedIndex::multi_insert`](crate::OrderedIndex::multi_insert), for designs whose
     /// inserts can share fences.

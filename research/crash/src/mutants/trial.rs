@@ -331,7 +331,10 @@ fn unsound(subject: &dyn Subject, r: &Recorded, model: Model, violation: Violati
         ops: [&r.workload.setup[..], &r.workload.ops[..]].concat(),
         violation,
     };
-    Fault::new(kind, format!("unmutated: {}", finding.explain()))
+    Fault::new(
+        kind,
+        format!("unmutated: {}", finding.explain("bristlecone-lab")),
+    )
 }
 
 pub(super) fn try_mutant(tried: &Tried<'_>, mutant: Mutant, patience: u64) -> Fate {

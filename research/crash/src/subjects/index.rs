@@ -1,7 +1,8 @@
 //! Every index design, in the leaf sizes that are worth exploring and with all kinds of keys.
 //!
 //! A design is explored because it is in [`DESIGNS`]. `variants` adds ways of running it that have
-//! a name of their own, such as the LB+-Tree without entry moving.
+//! a name of their own, such as the LB+-Tree without entry moving. [`own`] makes a subject of a
+//! design that is not there.
 //!
 //! Numbers become keys and values in such a way that nothing torn passes for whole:
 //!
@@ -20,14 +21,15 @@
 use crate::subject::{Fault, FaultKind, Live, Op, Opened, Reply, Subject};
 use bristlecone_designs::crabtree::{CrabOptions, Strategy};
 use bristlecone_designs::designs::{
-    AnyDesign, Choice, Crab, DESIGNS, DesignInfo, Fair, Fp, Lb, Lcb, Ls, Unsorted, Wal, Wb,
+    AnyDesign, Choice, Crab, DESIGNS, DesignInfo, Fair, Fp, Lb, Lcb, Ls, OwnDesign, Unsorted, Wal,
+    Wb,
 };
 use bristlecone_designs::engines::{Compiled, Engine, Maker};
 use bristlecone_designs::index::Direction;
 use bristlecone_designs::lstree::LsOptions;
 use bristlecone_designs::{
-    BTreeOptions, CentralOptions, FastFairOptions, InsertError, LbOptions, SplitLog, TreeError,
-    UpdateError, is_sealed,
+    BTreeOptions, CentralOptions, Design, FastFairOptions, InsertError, KeyRepr, LbOptions,
+    SplitLog, TreeError, UpdateError, is_sealed,
 };
 use bristlecone_pmem::Pool;
 use bristlecone_pmem::media::Sim;
@@ -239,10 +241,25 @@ where
     K: Numbered + ?Sized,
     Sim: Compiled<K, K>,
 {
-    Some(Box::new(IndexSubject::<K> {
-        maker: Sim::maker_of(design.into())?,
-        name: format!("{name}-{bytes}-{}{suffix}", K::NAME),
-    }))
+    Some(made(Sim::maker_of(design.into())?, name, bytes, suffix))
+}
+
+/// Returns what `maker` makes as a subject.
+fn made<K: Numbered + ?Sized>(
+    maker: Box<dyn Maker<K, K, Sim>>,
+    name: &str,
+    bytes: u32,
+    suffix: &str,
+) -> Box<dyn Subject> {
+    let name = format!("{name}-{bytes}-{}{suffix}", K::NAME);
+    Box::new(IndexSubject { maker, name })
+}
+
+/// Returns a design that is not in the registry as a subject, with keys and values `K`: `u64` or
+/// `[u8]`. Its name has the leaf size and the kind of keys behind the design's.
+#[must_use]
+pub fn own<K: Numbered + KeyRepr + ?Sized>(own: &OwnDesign<impl Design>) -> Box<dyn Subject> {
+    made::<K>(Box::new(own.design.clone()), own.name, own.node_bytes, "")
 }
 
 /// Returns the design in each of the leaf sizes as subjects; none if it does not hold such keys.

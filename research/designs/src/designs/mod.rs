@@ -78,33 +78,59 @@ pub trait Design: Clone + Send + Sync + 'static {
     }
 }
 
-/// Makes a type a [`Design`]: `design!(Name<const B: usize>, Options, Index<B>)`. If the options
-/// state the failure-atomic unit, `unit` follows, and `; longest key, longest value` if the design
-/// has limits of its own.
+/// A design that [`DESIGNS`] does not have, with what reports say of it. The laboratory measures and
+/// models it, and the explorer explores it, as one of these.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnDesign<D> {
+    /// Its name in reports.
+    pub name: &'static str,
+    /// Bytes in a leaf.
+    pub node_bytes: u32,
+    /// The design with its options.
+    pub design: D,
+}
+
+/// Makes a type a [`Design`](crate::Design): `design!(pub Name<const B: usize>, Options, Index<B>)`,
+/// where `Index<K, V, M>` is a [`DurableIndex`](crate::DurableIndex) with these options. If the
+/// options state the failure-atomic unit, `unit` follows, and `; longest key, longest value` if the
+/// design has limits of its own.
+#[macro_export]
 macro_rules! design {
-    ($(#[$doc:meta])* $name:ident $(<const $b:ident: usize>)?, $options:ty,
+    ($(#[$doc:meta])* $vis:vis $name:ident $(<const $b:ident: usize>)?, $options:ty,
      $index:ident $(<$arg:ident>)? $(, $unit:ident)? $(; $key:expr, $value:expr)?) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default)]
-        pub struct $name $(<const $b: usize>)?(pub $options);
+        $vis struct $name $(<const $b: usize>)?(pub $options);
 
-        impl $(<const $b: usize>)? Design for $name $(<$b>)? {
-            type Index<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> = $index<K, V, M $(, $arg)?>;
+        impl $(<const $b: usize>)? $crate::Design for $name $(<$b>)? {
+            type Index<
+                K: $crate::KeyRepr + ?Sized,
+                V: $crate::Repr + ?Sized,
+                M: $crate::pmem::Media,
+            > = $index<K, V, M $(, $arg)?>;
 
-            fn create<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media>(
+            fn create<
+                K: $crate::KeyRepr + ?Sized,
+                V: $crate::Repr + ?Sized,
+                M: $crate::pmem::Media,
+            >(
                 &self,
-                pool: &Arc<Pool<M>>,
+                pool: &::std::sync::Arc<$crate::pmem::Pool<M>>,
                 root: &str,
-            ) -> Result<Self::Index<K, V, M>, TreeError> {
-                DurableIndex::create(pool, root, &self.0)
+            ) -> Result<Self::Index<K, V, M>, $crate::TreeError> {
+                $crate::DurableIndex::create(pool, root, &self.0)
             }
 
-            fn open<K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media>(
+            fn open<
+                K: $crate::KeyRepr + ?Sized,
+                V: $crate::Repr + ?Sized,
+                M: $crate::pmem::Media,
+            >(
                 &self,
-                pool: &Arc<Pool<M>>,
+                pool: &::std::sync::Arc<$crate::pmem::Pool<M>>,
                 root: &str,
-            ) -> Result<Self::Index<K, V, M>, TreeError> {
-                DurableIndex::open(pool, root, &self.0)
+            ) -> Result<Self::Index<K, V, M>, $crate::TreeError> {
+                $crate::DurableIndex::open(pool, root, &self.0)
             }
 
             $(fn failure_unit(&self) -> u8 {
@@ -276,57 +302,57 @@ impl<D: WideDesign, M: Media> Holds<u128, u128, M> for Wide<D> {
 
 design!(
     /// LB+-Tree with leaves of `B` x 256 bytes.
-    Lb<const B: usize>, LbOptions, LbTree<B>
+    pub Lb<const B: usize>, LbOptions, LbTree<B>
 );
 
 design!(
     /// The clustered tree.
-    Clustered, ClusteredOptions, ClusteredTree; clustered::MAX_KEY, clustered::MAX_VALUE
+    pub Clustered, ClusteredOptions, ClusteredTree; clustered::MAX_KEY, clustered::MAX_VALUE
 );
 
 design!(
     /// CDDS-Tree.
-    Cdds, CddsOptions, CddsTree
+    pub Cdds, CddsOptions, CddsTree
 );
 
 design!(
     /// BzTree.
-    Bz, BzOptions, BzTree; bztree::MAX_KEY, bztree::MAX_VALUE
+    pub Bz, BzOptions, BzTree; bztree::MAX_KEY, bztree::MAX_VALUE
 );
 
 design!(
     /// The volatile Bw-Tree.
-    Bw, BwOptions, BwTree
+    pub Bw, BwOptions, BwTree
 );
 
 design!(
     /// FAST/FAIR.
-    Fair, FastFairOptions, FastFair
+    pub Fair, FastFairOptions, FastFair
 );
 
 design!(
     /// FAST/FAIR with leaves of `B` x 256 bytes under inner nodes in DRAM.
-    FairSp<const B: usize>, LeafOptions, FastFairSp<B>
+    pub FairSp<const B: usize>, LeafOptions, FastFairSp<B>
 );
 
 design!(
     /// Crab-tree and Crab_opt, in any leaf size.
-    Crab, CrabOptions, CrabTree, failure_unit
+    pub Crab, CrabOptions, CrabTree, failure_unit
 );
 
 design!(
     /// LCB+-Tree.
-    Lcb, BTreeOptions, LcbTree
+    pub Lcb, BTreeOptions, LcbTree
 );
 
 design!(
     /// btree-WAL.
-    Wal, BTreeOptions, BTreeWal
+    pub Wal, BTreeOptions, BTreeWal
 );
 
 design!(
     /// NVT-A.
-    NvtA, BTreeOptions, NvtATree
+    pub NvtA, BTreeOptions, NvtATree
 );
 
 wide!(Lcb, LcbTree);
@@ -338,35 +364,35 @@ wide!(FairSp<const B: usize>, FastFairSp<B>, 16);
 
 design!(
     /// Persistent unsorted.
-    Unsorted, BTreeOptions, UnsortedTree
+    pub Unsorted, BTreeOptions, UnsortedTree
 );
 
 design!(
     /// FPTree with leaves of `B` x 256 bytes.
-    Fp<const B: usize>, CentralOptions, FpTree<B>
+    pub Fp<const B: usize>, CentralOptions, FpTree<B>
 );
 
 design!(
     /// wB+-Tree with leaves of `B` x 256 bytes.
-    Wb<const B: usize>, CentralOptions, WbTree<B>
+    pub Wb<const B: usize>, CentralOptions, WbTree<B>
 );
 
 design!(
     /// The skip list with its towers in the pool.
-    NvmSkip, SkipOptions, NvmSkipList
+    pub NvmSkip, SkipOptions, NvmSkipList
 );
 
 design!(
     /// The skip list with its towers in DRAM.
-    DividedSkip, SkipOptions, DividedSkipList
+    pub DividedSkip, SkipOptions, DividedSkipList
 );
 
 design!(
     /// NV-Tree, in any leaf size.
-    Nv, NvOptions, NvTree
+    pub Nv, NvOptions, NvTree
 );
 
 design!(
     /// The log-structured B+-tree, in any leaf size.
-    Ls, LsOptions, LsTree
+    pub Ls, LsOptions, LsTree
 );

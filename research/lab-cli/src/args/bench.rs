@@ -169,6 +169,16 @@ pub struct Micro {
     /// The index.
     #[command(flatten)]
     pub index: IndexArgs,
+    #[command(flatten)]
+    pub measure: Measure,
+    /// Measure one thread against this many, interleaved
+    #[arg(long, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(2..=1024))]
+    pub scaling: Option<u16>,
+}
+
+/// Arguments of `bench micro` for any design.
+#[derive(Debug, Args)]
+pub struct Measure {
     /// Keys to load: a number with K, M or G
     #[arg(long, value_name = "N", value_parser = count, default_value = "1M")]
     pub keys: u64,
@@ -198,9 +208,6 @@ pub struct Micro {
     /// At most this many operations per phase [default: by keys and medium]
     #[arg(long, value_name = "N", value_parser = count)]
     pub ops_limit: Option<u64>,
-    /// Measure one thread against this many, interleaved
-    #[arg(long, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(2..=1024))]
-    pub scaling: Option<u16>,
     /// End with one JSON object on standard output
     #[arg(long)]
     pub json: bool,

@@ -2,13 +2,13 @@
 
 mod peers;
 
-use crate::args::{Bench, Limits, Micro};
+use crate::args::{Bench, Limits, Measure, Micro};
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::signals::remove_temporary_files_on_signals;
 use bristlecone_command::{print_report, progress};
 use bristlecone_lab::LabError;
 use bristlecone_lab::limits;
-use bristlecone_lab::micro::{self, Event, MicroParams};
+use bristlecone_lab::micro::{self, Event, MicroParams, MicroReport};
 use indicatif::ProgressBar;
 
 /// Measures.
@@ -37,12 +37,28 @@ fn run_limits(args: &Limits) -> Outcome {
     print_report(&report, &report, args.json)
 }
 
-fn run_micro(args: &Micro) -> Outcome {
-    let defaults = MicroParams::default();
-    let choice = args.index.any()?;
+fn run_micro(micro: &Micro) -> Outcome {
+    let choice = micro.index.any()?;
+    let args = &micro.measure;
     let params = MicroParams {
         index: choice.name.into(),
         node_bytes: choice.node_bytes,
+        ..params(args)?
+    };
+    if let Some(threads) = micro.scaling {
+        let bar = progress::steps("measuring", 1);
+        let mut on_event = |event: &Event<'_>| follow(&bar, event);
+        let report = micro::scaling(&params, threads.into(), &mut on_event).map_err(failed)?;
+        bar.finish_and_clear();
+        return print_report(&report, &report, args.json);
+    }
+    measured(args, |on_event| micro::run(&params, on_event))
+}
+
+/// Returns the parameters, but for the design.
+pub fn params(args: &Measure) -> Outcome<MicroParams> {
+    let defaults = MicroParams::default();
+    let params = MicroParams {
         keys: args.keys,
         threads: args.threads.into(),
         ops: if args.ops.is_empty() {
@@ -55,8 +71,8 @@ fn run_micro(args: &Micro) -> Outcome {
         path: args.path.clone().unwrap_or(defaults.path),
         seed: args.seed.unwrap_or(defaults.seed),
         against: args.against.clone(),
-        slices: defaults.slices,
         ops_limit: args.ops_limit,
+        ..defaults
     };
     if !params.path.is_dir() {
         return Err(Failure::new(format!(
@@ -64,14 +80,16 @@ fn run_micro(args: &Micro) -> Outcome {
             params.path.display()
         )));
     }
+    Ok(params)
+}
+
+/// Prints the report of what `measure` does, which tells of its progress.
+pub fn measured(
+    args: &Measure,
+    measure: impl FnOnce(&mut dyn FnMut(&Event<'_>)) -> Result<MicroReport, LabError>,
+) -> Outcome {
     let bar = progress::steps("measuring", 1);
-    let mut on_event = |event: &Event<'_>| follow(&bar, event);
-    if let Some(threads) = args.scaling {
-        let report = micro::scaling(&params, threads.into(), &mut on_event).map_err(failed)?;
-        bar.finish_and_clear();
-        return print_report(&report, &report, args.json);
-    }
-    let report = micro::run(&params, &mut on_event).map_err(failed)?;
+    let report = measure(&mut |event| follow(&bar, event)).map_err(failed)?;
     bar.finish_and_clear();
     print_report(&report, &report, args.json)
 }

@@ -1,9 +1,9 @@
 //! `crash`: explores the states that a power cut can leave, and recovers each of them.
 
-use crate::args::Crash;
+use crate::args::{Crash, Explore};
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::progress;
-use bristlecone_crash::campaign::{self, Campaign, CampaignReport};
+use bristlecone_crash::campaign::{self, Campaign, CampaignReport, OPS};
 use bristlecone_crash::concurrent::{self, ConcurrentOptions, MAX_OPERATIONS};
 use bristlecone_crash::mutants::{self, Mutant, MutantOptions, MutantReport, PATIENCE, Waste};
 use bristlecone_crash::subject::FaultKind;
@@ -16,8 +16,6 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Default number of operations in a workload.
-const OPS: usize = 60;
 /// Default number of operations of each of several threads.
 const OPS_OF_A_THREAD: usize = 4;
 /// Default number of schedules of several threads.
@@ -70,9 +68,14 @@ struct Mutated {
 
 /// Runs the command.
 pub fn run(args: &Crash) -> Outcome {
-    if let Some(token) = &args.replay {
-        return replay(token);
+    if let Some(token) = &args.explore.replay {
+        return replay(crate::NAME, token, &replayed);
     }
+    run_on(crate::NAME, &args.explore, subjects(&args.index)?)
+}
+
+/// Explores these subjects, for a program that takes the tokens of what is found.
+pub fn run_on(program: &str, args: &Explore, mut chosen: Vec<Arc<dyn Subject>>) -> Outcome {
     if args.threads == 1 && args.schedules.is_some() {
         return Err(Failure::Usage(
             "--schedules: one thread has one schedule; add --threads 2 or more".into(),
@@ -81,7 +84,6 @@ pub fn run(args: &Crash) -> Outcome {
     let models = models(&args.model)?;
     let kinds = kinds(&args.workload)?;
     planted(args)?;
-    let mut chosen = subjects(&args.index)?;
     if args.threads > 1 {
         chosen = concurrent_only(args, chosen)?;
     }
@@ -98,9 +100,9 @@ pub fn run(args: &Crash) -> Outcome {
             left / (runs - i) as u32
         });
         reports.push(if args.threads > 1 {
-            explore_threads(args, subject, model, budget)?
+            explore_threads(program, args, subject, model, budget)?
         } else {
-            explore(args, subject, model, &kinds, budget)?
+            explore(program, args, subject, model, &kinds, budget)?
         });
     }
     if args.json {
@@ -154,7 +156,10 @@ fn subjects(names: &[String]) -> Outcome<Vec<Arc<dyn Subject>>> {
 
 /// For a run with threads, returns the subjects that threads may share, or all subjects if there
 /// are none.
-fn concurrent_only(args: &Crash, chosen: Vec<Arc<dyn Subject>>) -> Outcome<Vec<Arc<dyn Subject>>> {
+fn concurrent_only(
+    args: &Explore,
+    chosen: Vec<Arc<dyn Subject>>,
+) -> Outcome<Vec<Arc<dyn Subject>>> {
     if args.nested || args.kills || args.workload != "all" {
         eprintln!(
             "note: threads have programs of their own and crash once: --workload, --nested and --kills change nothing"
@@ -221,7 +226,8 @@ fn share(of: u64, all: u64) -> f64 {
 }
 
 fn explore(
-    args: &Crash,
+    program: &str,
+    args: &Explore,
     subject: &Arc<dyn Subject>,
     model: Model,
     kinds: &[Kind],
@@ -230,15 +236,14 @@ fn explore(
     let bar = progress::counter("images");
     bar.set_message(format!("{}, {}", subject.name(), model.name()));
     let campaign = Campaign {
-        model,
         kinds: kinds.to_vec(),
         ops: args.ops.unwrap_or(OPS),
         seed: args.seed,
         nested: args.nested,
         kills: args.kills || args.nested,
-        workers: workers(),
         budget,
         planted: planted(args)?,
+        ..Campaign::new(model)
     };
     let report = campaign::run(&**subject, &campaign, &|images| bar.inc(images));
     bar.finish_and_clear();
@@ -252,28 +257,15 @@ fn explore(
         )));
     }
     for finding in &report.findings {
-        eprintln!("{}: {}\n", subject.name(), finding.explain());
+        eprintln!("{}: {}\n", subject.name(), finding.explain(program));
     }
-    eprintln!(
-        "{} under {}: {} crash points of {} workloads, {} images recovered ({} of them of crashes in recovery, \
-         {} of {} kills), {:.1} % of the points exhaustively: {} violations, in {:.1} s",
-        explored.index,
-        explored.model,
-        explored.crash_points,
-        explored.workloads,
-        explored.images,
-        explored.nested_images,
-        explored.killed_images,
-        explored.kills,
-        explored.exhaustive_share * 100.0,
-        explored.violations,
-        explored.seconds
-    );
+    eprintln!("{} under {}: {report}", explored.index, explored.model);
     Ok(explored)
 }
 
 fn explore_threads(
-    args: &Crash,
+    program: &str,
+    args: &Explore,
     subject: &Arc<dyn Subject>,
     model: Model,
     budget: Option<Duration>,
@@ -310,7 +302,7 @@ fn explore_threads(
     };
     for violation in report.violations.iter().take(3) {
         eprintln!(
-            "{}: {violation}  replay: bristlecone-lab crash --replay '{}'\n",
+            "{}: {violation}  replay: {program} crash --replay '{}'\n",
             subject.name(),
             token(violation.schedule)
         );
@@ -355,7 +347,7 @@ fn explore_threads(
     Ok(explored)
 }
 
-fn planted(args: &Crash) -> Outcome<Option<&'static str>> {
+fn planted(args: &Explore) -> Outcome<Option<&'static str>> {
     let Some(name) = &args.plant else {
         return Ok(None);
     };
@@ -376,7 +368,7 @@ fn planted(args: &Crash) -> Outcome<Option<&'static str>> {
 }
 
 fn summary(
-    args: &Crash,
+    args: &Explore,
     subject: &Arc<dyn Subject>,
     model: Model,
     report: &CampaignReport,
@@ -409,8 +401,8 @@ fn summary(
 }
 
 /// Returns the subject that a token names.
-fn replayed(name: &str) -> Outcome<Box<dyn Subject>> {
-    subjects::named(name).ok_or_else(|| {
+fn replayed(name: &str) -> Outcome<Arc<dyn Subject>> {
+    subjects::named(name).map(Arc::from).ok_or_else(|| {
         Failure::Usage(format!(
             "--replay: the token is for {name:?}; there are: {}",
             subjects::names().join(", ")
@@ -418,12 +410,21 @@ fn replayed(name: &str) -> Outcome<Box<dyn Subject>> {
     })
 }
 
-fn replay(text: &str) -> Outcome {
+/// Recovers the image, or runs the schedule, that a token names. `named` returns the subject of a
+/// name.
+///
+/// # Errors
+/// What goes wrong there, or with the token.
+pub fn replay(
+    program: &str,
+    text: &str,
+    named: &dyn Fn(&str) -> Outcome<Arc<dyn Subject>>,
+) -> Outcome {
     if text.starts_with(ScheduleToken::PREFIX) {
         let token: ScheduleToken = text
             .parse()
             .map_err(|e| Failure::Usage(format!("--replay: {e}")))?;
-        let subject = replayed(&token.subject)?;
+        let subject = named(&token.subject)?;
         if !subject.concurrent() {
             return Err(Failure::Usage(format!(
                 "--replay: {} takes one thread at a time, the token is one of threads",
@@ -441,21 +442,25 @@ fn replay(text: &str) -> Outcome {
     let token: Token = text
         .parse()
         .map_err(|e| Failure::Usage(format!("--replay: {e}")))?;
-    replayed(&token.subject)?;
-    match campaign::replay_token(&token) {
+    match campaign::replay_token(&*named(&token.subject)?, &token) {
         Err(what) => Err(Failure::new(format!("--replay: {what}"))),
         Ok(None) => {
             eprintln!("this image is recovered well now");
             Ok(())
         }
         Ok(Some(finding)) => {
-            eprintln!("{}: {}", token.subject, finding.explain());
+            eprintln!("{}: {}", token.subject, finding.explain(program));
             Err(Failure::Reported)
         }
     }
 }
 
-fn mutate(args: &Crash, chosen: &[Arc<dyn Subject>], models: &[Model], kinds: &[Kind]) -> Outcome {
+fn mutate(
+    args: &Explore,
+    chosen: &[Arc<dyn Subject>],
+    models: &[Model],
+    kinds: &[Kind],
+) -> Outcome {
     let companions: Vec<Arc<dyn Subject>> = subjects::all().into_iter().map(Arc::from).collect();
     let mut all = Vec::new();
     for (subject, model) in pairs(chosen, models) {

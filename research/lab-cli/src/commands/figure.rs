@@ -7,6 +7,7 @@ use bristlecone_command::signals::remove_temporary_files_on_signals;
 use bristlecone_lab::figure::{self, Entry, FigureError, Step};
 use indicatif::ProgressBar;
 use std::io::{self, Write};
+use std::path::Path;
 
 /// Makes the figure, or lists all of them.
 pub fn run(args: &Figure) -> Outcome {
@@ -15,18 +16,29 @@ pub fn run(args: &Figure) -> Outcome {
     };
     remove_temporary_files_on_signals()?;
     let entry = figure::find(name).map_err(failed)?;
-    if let Some(dir) = &args.out {
+    let on = args.on.map(|on| on.on());
+    made(args.out.as_deref(), args.json, |progress| {
+        entry.run(on, args.scale.scale(), progress)
+    })
+}
+
+/// Prints the figure that `make` makes, which tells of its progress, and writes it to `out`.
+pub fn made(
+    out: Option<&Path>,
+    json: bool,
+    make: impl FnOnce(&mut dyn FnMut(&Step<'_>)) -> Result<figure::Figure, FigureError>,
+) -> Outcome {
+    if let Some(dir) = out {
         figure::ready(dir).map_err(failed)?;
     }
     let bar = progress::steps("measuring", 1);
-    let on = args.on.map(|on| on.on());
-    let made = entry.run(on, args.scale.scale(), &mut |step| follow(&bar, step));
+    let made = make(&mut |step| follow(&bar, step));
     bar.finish_and_clear();
     let mut figure = made.map_err(failed)?;
-    if let Some(dir) = &args.out {
+    if let Some(dir) = out {
         figure.write(dir).map_err(failed)?;
     }
-    if args.json {
+    if json {
         eprint!("{figure}");
         bristlecone_command::print_json(&figure)
     } else {

@@ -1,6 +1,6 @@
 //! `model`: simulates an index on a described memory device.
 
-use crate::args::Model;
+use crate::args::{Model, Simulate};
 use bristlecone_command::failure::{Failure, Outcome};
 use bristlecone_command::progress;
 use bristlecone_lab::LabError;
@@ -10,19 +10,36 @@ use std::io::{self, Write};
 /// Simulates the run.
 pub fn run(args: &Model) -> Outcome {
     let spec = RunSpec {
-        index: args.index.clone(),
         node_bytes: args.node_bytes,
         entry_bytes: args.entry_bytes,
-        device: Device::load(&args.device).map_err(failed)?,
-        workload: args.workload,
+        ..spec(&args.index, &args.simulate)?
+    };
+    reported(&args.simulate, |done| model::run(&spec, done))
+}
+
+/// Returns the run of `index` in its default leaf size.
+pub fn spec(index: &str, args: &Simulate) -> Outcome<RunSpec> {
+    Ok(RunSpec {
         threads: args.threads.into(),
         keys: args.keys,
         ops: args.ops,
         fill: args.fill,
         seed: args.seed,
-    };
-    let bar = progress::steps("simulating", spec.ops);
-    let report = model::run(&spec, &mut |done| bar.set_position(done));
+        ..RunSpec::new(
+            index,
+            Device::load(&args.device).map_err(failed)?,
+            args.workload,
+        )
+    })
+}
+
+/// Prints the report of what `simulate` does, which tells how many operations are done.
+pub fn reported(
+    args: &Simulate,
+    simulate: impl FnOnce(&mut dyn FnMut(u64)) -> Result<ModelReport, ModelError>,
+) -> Outcome {
+    let bar = progress::steps("simulating", args.ops);
+    let report = simulate(&mut |done| bar.set_position(done));
     bar.finish_and_clear();
     let report = report.map_err(failed)?;
     if args.json {
@@ -33,7 +50,8 @@ pub fn run(args: &Model) -> Outcome {
     }
 }
 
-fn failed(error: ModelError) -> Failure {
+/// Returns the failure of the command.
+pub fn failed(error: ModelError) -> Failure {
     match error {
         ModelError::UnknownDevice { .. } | ModelError::Lab(LabError::Parameter { .. }) => {
             Failure::Usage(error.to_string())

@@ -16,6 +16,7 @@
 //! | `ledger` | the claims of all figures, as `docs/claims.toml` has them |
 //! | `panel` | [`Panel`]: lines over numbers or bars in groups; table and rows |
 //! | `draw` | SVG of panels |
+//! | `own` | [`own()`]: a figure of a design that is not in the registry |
 //! | `served` | servers under load, ours and others, by turns on the host |
 //! | `tree` | designs under test, on the model and on the host |
 //! | `trial` | designs with the same operations, on the model or by turns on the host |
@@ -75,6 +76,7 @@ mod nv_fig9a;
 mod nv_fig9b;
 mod nv_rebuilding;
 mod nv_table4;
+mod own;
 mod panel;
 mod served;
 mod tree;
@@ -82,6 +84,7 @@ mod trial;
 
 pub use claim::{Bands, Claim, Expect, NOT_IN_THE_PAPER, NoBands, Stated, Verdict};
 pub use error::FigureError;
+pub use own::{Comparison, own};
 pub use panel::{Panel, Places, Series};
 pub(crate) use {draw::colour_of, draw::plot, panel::digits};
 
@@ -482,7 +485,9 @@ impl fmt::Display for Figure {
         for panel in &self.panels {
             writeln!(f, "{panel}")?;
         }
-        writeln!(f, "Claims")?;
+        if !self.claims.is_empty() {
+            writeln!(f, "Claims")?;
+        }
         let cells = |claim: &Claim| {
             let paper = match &claim.paper {
                 Stated::Number(number) => number.to_string(),
@@ -498,7 +503,8 @@ impl fmt::Display for Figure {
             ]
         };
         let heads = ["verdict", "paper", "measured", "must be"].map(str::to_owned);
-        let rows: Vec<_> = std::iter::once(heads)
+        let heads = (!self.claims.is_empty()).then_some(heads);
+        let rows: Vec<_> = (heads.into_iter())
             .chain(self.claims.iter().map(cells))
             .collect();
         let what = |claim: &Claim| match &claim.paper {
@@ -513,7 +519,8 @@ impl fmt::Display for Figure {
             .chain(self.notes.iter().cloned())
             .collect();
         if !notes.is_empty() {
-            writeln!(f, "\nNotes")?;
+            let gap = if self.claims.is_empty() { "" } else { "\n" };
+            writeln!(f, "{gap}Notes")?;
         }
         for note in notes {
             writeln!(f, "  {note}")?;

@@ -1,4 +1,5 @@
-//! The designs that can be measured: every one of the registry, in every leaf size.
+//! The designs that can be measured: every one of the registry, in every leaf size, and those of
+//! other programs.
 //!
 //! # Compilation
 //! The timed loops, and the index in them, are compiled for exactly the design, leaf size and
@@ -14,7 +15,8 @@
 //! | dram | `Dram` | flush and fence do nothing |
 //!
 //! The counting pass is on [`Auto`] too. A build with assertions, which measures nothing, is
-//! compiled for that only, and calls the designs as [engines](bristlecone_designs::engines).
+//! compiled for that only, and calls the designs of the registry as
+//! [engines](bristlecone_designs::engines).
 //!
 //! # Static dispatch
 //! A measurement does not go through an engine, because its dynamic calls would be part of the
@@ -24,12 +26,10 @@
 use super::target::{Maker as Making, Target, Usage};
 use super::{Event, MicroParams, MicroReport, ScalingReport, run_made, scale_made};
 use crate::LabError;
-use bristlecone_designs::designs::{AnyDesign, Choice};
+use bristlecone_designs::designs::{AnyDesign, Choice, OwnDesign};
 #[cfg(debug_assertions)]
 use bristlecone_designs::engines::{Compiled, Engine, Maker};
-#[cfg(not(debug_assertions))]
-use bristlecone_designs::{Design, DurableIndex};
-use bristlecone_designs::{OrderedIndex, TreeError};
+use bristlecone_designs::{Design, DurableIndex, OrderedIndex, TreeError};
 #[cfg(not(debug_assertions))]
 use bristlecone_pmem::media::Dram;
 use bristlecone_pmem::media::{Auto, Media, MediaOptions};
@@ -64,11 +64,9 @@ trait Makes<M: Media>: Clone + Send + Sync + 'static {
 }
 
 /// A design for which the timed loops are compiled.
-#[cfg(not(debug_assertions))]
 #[derive(Clone)]
 struct Static<D>(D);
 
-#[cfg(not(debug_assertions))]
 impl<D: Design, M: Media> Makes<M> for Static<D> {
     type Index = D::Index<u64, u64, M>;
 
@@ -225,7 +223,23 @@ pub fn run(
     params: &MicroParams,
     progress: &mut dyn FnMut(&Event<'_>),
 ) -> Result<MicroReport, LabError> {
-    run_made(params, &maker(params)?, progress)
+    let (info, node_bytes) = params.check()?;
+    run_made(params, info.name, node_bytes, &maker(params)?, progress)
+}
+
+/// As [`run`], for a design that is not in the registry. `params.index` and `params.node_bytes` do
+/// not count.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_own<D: Design>(
+    params: &MicroParams,
+    own: &OwnDesign<D>,
+    progress: &mut dyn FnMut(&Event<'_>),
+) -> Result<MicroReport, LabError> {
+    params.check_rest()?;
+    let maker = Make(params.medium).of(Static(own.design.clone()))?;
+    run_made(params, own.name, own.node_bytes, &maker, progress)
 }
 
 /// Compares one thread with `threads` on `params.index`. One half of each slice's keys is done by

@@ -26,7 +26,7 @@ pub(crate) mod reopen;
 mod report;
 mod target;
 
-pub use designs::{run, scaling};
+pub use designs::{run, run_own, scaling};
 pub use params::{Against, BATCH, MicroParams, Op, SCAN_LENGTH, VALUE_BYTES};
 pub use report::{
     MicroReport, OpReport, PeerReport, Peers, PerOp, Ratio, Scaled, ScalingReport, Speed,
@@ -101,16 +101,20 @@ where
     T: Target<M>,
     C: Target<Auto, Design = T::Design>,
 {
-    run_made(params, &Maker::of::<M, T, C>(design), progress)
+    let (info, node_bytes) = params.check()?;
+    let maker = Maker::of::<M, T, C>(design);
+    run_made(params, info.name, node_bytes, &maker, progress)
 }
 
+/// Measures what `maker` makes, with parameters that have been checked.
 fn run_made(
     params: &MicroParams,
+    name: &'static str,
+    node_bytes: u32,
     maker: &Maker,
     progress: &mut dyn FnMut(&Event<'_>),
 ) -> Result<MicroReport, LabError> {
-    let (design, node_bytes) = params.check()?;
-    let (name, plan, phases) = (design.name, Plan::new(params), params.phases());
+    let (plan, phases) = (Plan::new(params), params.phases());
     let dir = scratch(params)?;
     let pool = dir.path().join("micro.pool");
     let media = media_options(params);

@@ -165,16 +165,6 @@ impl MicroParams {
     /// [`LabError::Design`], or [`LabError::Parameter`] with the parameter, its value, and the
     /// values that are allowed.
     pub fn check(&self) -> Result<(&'static DesignInfo, u32), LabError> {
-        let between = |name, value: u64, least: u64, most: u64| {
-            if (least..=most).contains(&value) {
-                return Ok(());
-            }
-            Err(LabError::parameter(
-                name,
-                value,
-                format!("from {least} to {most}"),
-            ))
-        };
         let choice = Choice {
             node_bytes: self.node_bytes,
             ..Choice::of(&self.index)
@@ -187,6 +177,22 @@ impl MicroParams {
                 format!("dram for {}, which keeps nothing", design.0.name),
             ));
         }
+        self.check_rest()?;
+        Ok(design)
+    }
+
+    /// Refuses parameters that are out of range, whatever the design.
+    pub(crate) fn check_rest(&self) -> Result<(), LabError> {
+        let between = |name, value: u64, least: u64, most: u64| {
+            if (least..=most).contains(&value) {
+                return Ok(());
+            }
+            Err(LabError::parameter(
+                name,
+                value,
+                format!("from {least} to {most}"),
+            ))
+        };
         between("the number of keys", self.keys, 1, MAX_KEYS)?;
         between(
             "the number of threads",
@@ -219,7 +225,7 @@ impl MicroParams {
                 "an existing directory for the files of the run",
             ));
         }
-        Ok(design)
+        Ok(())
     }
 
     /// Returns the phases that run, in order, each once.

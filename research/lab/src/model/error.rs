@@ -13,21 +13,21 @@ pub enum ModelError {
         /// The name.
         name: String,
     },
-    /// A device file could not be read.
+    /// A device's or workload's file could not be read.
     Read {
         /// The file.
         path: PathBuf,
         /// The error of the system.
         source: std::io::Error,
     },
-    /// A device file is not TOML, lacks a field, or has an unknown one.
+    /// Such a file is not TOML, lacks a field, or has an unknown one.
     Syntax {
         /// The file, or the name of the shipped device.
         file: String,
         /// The mistake, with its line.
         message: String,
     },
-    /// A field of a device file is out of range.
+    /// A field of such a file is out of range.
     Field {
         /// The file, or the name of the shipped device.
         file: String,
@@ -62,11 +62,7 @@ impl fmt::Display for ModelError {
                 super::Device::shipped().join(", ")
             ),
             Self::Read { path, source } => {
-                write!(
-                    f,
-                    "the device file {} cannot be read: {source}",
-                    path.display()
-                )
+                write!(f, "the file {} cannot be read: {source}", path.display())
             }
             Self::Syntax { file, message } => write!(f, "{file}: {message}"),
             Self::Field {

@@ -20,9 +20,9 @@ use super::workload::Op;
 use super::{Device, ModelError, ModelReport, Stalls};
 use crate::LabError;
 use crate::workload::{Random, value_of};
-use bristlecone_designs::designs::{AnyDesign, DESIGNS};
-use bristlecone_designs::engines::Compiled;
-use bristlecone_designs::{BulkLoad, Fill};
+use bristlecone_designs::designs::{DESIGNS, OwnDesign};
+use bristlecone_designs::engines::{Compiled, Maker};
+use bristlecone_designs::{BulkLoad, Design, Fill};
 use bristlecone_pmem::media::sim::{Sim, Simulation};
 use bristlecone_pmem::sync::set_worker;
 use bristlecone_pmem::{Pool, PoolOptions};
@@ -51,11 +51,7 @@ const PROGRESS: u64 = 4096;
 pub fn run(spec: &RunSpec, progress: &mut dyn FnMut(u64)) -> Result<ModelReport, ModelError> {
     let phases = [Phase::of(spec.workload, spec.ops)];
     let (usual, kept) = (Tuning::Usual, Persistence::Kept);
-    let mut reports = run_phases(spec, &phases, usual, kept, progress)?;
-    reports
-        .pop()
-        .map(|phase| phase.report)
-        .ok_or_else(|| ModelError::parameter("phases", 0, "one at the least"))
+    only(run_phases(spec, &phases, usual, kept, progress)?)
 }
 
 /// As [`run`], with the index tuned by `tuning`, and with several phases, one after the other, on
@@ -70,26 +66,68 @@ pub(crate) fn run_phases(
     persistence: Persistence,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Vec<PhaseReport>, ModelError> {
-    let fill = spec.check()?;
+    let node_bytes = spec.leaf_bytes()?;
+    let fill = spec.check(node_bytes)?;
     debug_assert_eq!(spec.ops, phases.iter().map(|p| p.ops).sum::<u64>());
     let design = tuned(&spec.index, spec.node_bytes, 1, tuning).map_err(LabError::from)?;
     let run = Run {
         spec,
+        node_bytes,
+        durable: DESIGNS.iter().any(|d| d.name == spec.design()),
         phases,
         persistence,
         fill,
         progress,
     };
     if spec.is_wide() {
-        run.on::<u128>(design)
+        run.on::<u128>(&*Sim::maker_of(design).ok_or_else(|| spec.wide_only())?)
     } else {
-        run.on::<u64>(design)
+        run.on::<u64>(&*Sim::maker_of(design).ok_or_else(|| spec.wide_only())?)
     }
+}
+
+/// As [`run`], for a design that is not in the registry. Its name and leaf size take the place of
+/// `spec.index` and `spec.node_bytes`. Keys and values have 8 bytes each, whatever
+/// `spec.entry_bytes` says.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_own<D: Design>(
+    spec: &RunSpec,
+    own: &OwnDesign<D>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<ModelReport, ModelError> {
+    let spec = &RunSpec {
+        index: own.name.to_owned(),
+        node_bytes: Some(own.node_bytes),
+        entry_bytes: 16,
+        ..spec.clone()
+    };
+    let run = Run {
+        spec,
+        node_bytes: own.node_bytes,
+        durable: true,
+        phases: &[Phase::of(spec.workload, spec.ops)],
+        persistence: Persistence::Kept,
+        fill: spec.check(own.node_bytes)?,
+        progress,
+    };
+    only(run.on::<u64>(&own.design)?)
+}
+
+/// Returns the report of a run of one phase.
+fn only(mut reports: Vec<PhaseReport>) -> Result<ModelReport, ModelError> {
+    let last = reports.pop().map(|phase| phase.report);
+    last.ok_or_else(|| ModelError::parameter("phases", 0, "one at the least"))
 }
 
 /// Creates the index, loads it, and charges the operations on it.
 struct Run<'a> {
     spec: &'a RunSpec,
+    /// Bytes of a leaf.
+    node_bytes: u32,
+    /// False for a design that keeps nothing, and cannot be reopened.
+    durable: bool,
     phases: &'a [Phase],
     persistence: Persistence,
     fill: Fill,
@@ -97,21 +135,17 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn on<N: Number>(self, design: AnyDesign) -> Result<Vec<PhaseReport>, ModelError>
-    where
-        Sim: Compiled<N, N>,
-    {
+    fn on<N: Number>(self, maker: &dyn Maker<N, N, Sim>) -> Result<Vec<PhaseReport>, ModelError> {
         let (spec, fill) = (self.spec, self.fill);
         let mut sorted: Vec<u64> = (0..spec.keys)
             .map(|i| spec.keys_by_number().key(i))
             .collect();
         sorted.sort_unstable();
-        let simulation = Simulation::new(spec.pool_bytes(fill)?);
+        let simulation = Simulation::new(spec.pool_bytes(self.node_bytes, fill));
         // The device sees a tree with its normal thresholds, not with the small ones of the
         // explorer.
         simulation.set_tiny(false);
         let _attached = simulation.attach();
-        let maker = Sim::maker_of(design).ok_or_else(|| spec.wide_only())?;
         let pool = Pool::<Sim>::create(Path::new("model"), &PoolOptions::default())
             .map_err(LabError::from)?;
         let mut index = maker
@@ -121,8 +155,7 @@ impl Run<'_> {
         index
             .bulk_load(pairs, fill)
             .map_err(|e| LabError::index("loading the index", e))?;
-        // A volatile design cannot be reopened.
-        if DESIGNS.iter().any(|d| d.name == spec.design()) {
+        if self.durable {
             index
                 .close()
                 .map_err(|e| LabError::index("closing the index", e))?;
@@ -162,7 +195,7 @@ impl Run<'_> {
 
         // As many lookups as it takes to fill the shared cache with leaves.
         let core = spec.device.core();
-        let warming = spec.keys.min(core.l3_bytes / u64::from(spec.leaf_bytes()?));
+        let warming = spec.keys.min(core.l3_bytes / u64::from(self.node_bytes));
         let mut random = Random::new(spec.seed ^ 0x7761_726d);
         let mut warmed = 0;
         drive(&mut machine, threads, |t, steps| {
@@ -210,7 +243,7 @@ impl Run<'_> {
             })?;
             (self.progress)(done);
             reports.push(PhaseReport {
-                report: report(spec, phase, &machine)?,
+                report: report(spec, self.node_bytes, phase, &machine),
                 flushes: recording.take_flushes(),
                 issued: recording.take_issued(),
             });
@@ -219,7 +252,7 @@ impl Run<'_> {
     }
 }
 
-fn report(spec: &RunSpec, phase: &Phase, machine: &Machine) -> Result<ModelReport, ModelError> {
+fn report(spec: &RunSpec, node_bytes: u32, phase: &Phase, machine: &Machine) -> ModelReport {
     let mut causes = [0; CAUSES];
     let (mut total, mut longest, mut flushes, mut fences) = (0, 0, 0, 0);
     let (mut loads, mut misses) = (0, 0);
@@ -245,9 +278,9 @@ fn report(spec: &RunSpec, phase: &Phase, machine: &Machine) -> Result<ModelRepor
         }
     };
     let traffic = machine.pm().traffic();
-    Ok(ModelReport {
+    ModelReport {
         index: spec.index.clone(),
-        node_bytes: spec.leaf_bytes()?,
+        node_bytes,
         entry_bytes: spec.entry_bytes,
         device: spec.device.name().into(),
         workload: phase.workload,
@@ -279,7 +312,7 @@ fn report(spec: &RunSpec, phase: &Phase, machine: &Machine) -> Result<ModelRepor
             fence_ns: ns(Cause::Fence),
             bandwidth_ns: ns(Cause::Bandwidth),
         },
-    })
+    }
 }
 
 #[cfg(test)]

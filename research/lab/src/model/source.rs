@@ -100,7 +100,7 @@ impl Source {
                 }
                 self.unused += before.ops;
             }
-            Workload::Mixed { .. } => self.unused += before.ops,
+            Workload::Mixed { .. } | Workload::Described(_) => self.unused += before.ops,
             Workload::Remove => self.removed += before.ops,
             Workload::DenseInsert | Workload::Lookup | Workload::Update | Workload::Scan { .. } => {
             }
@@ -146,6 +146,9 @@ impl Source {
                 } else {
                     fresh
                 }
+            }
+            Workload::Described(mix) => {
+                mix.next(&mut lane.random, self.keys, self.there, self.unused + i)
             }
         })
     }

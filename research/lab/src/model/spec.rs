@@ -39,6 +39,23 @@ pub struct RunSpec {
 }
 
 impl RunSpec {
+    /// Returns the defaults of the command line.
+    #[must_use]
+    pub fn new(index: &str, device: Device, workload: Workload) -> Self {
+        Self {
+            index: index.to_owned(),
+            node_bytes: None,
+            entry_bytes: 16,
+            device,
+            workload,
+            threads: 1,
+            keys: 200_000,
+            ops: 50_000,
+            fill: 0.7,
+            seed: 42,
+        }
+    }
+
     /// Returns the designs that can be run: those of the registry, and `lbtree-traditional`, the
     /// LB+-Tree without entry moving. The Bw-Tree is left out, since its nodes are not in simulated
     /// memory.
@@ -88,9 +105,9 @@ impl RunSpec {
             })
     }
 
-    /// Refuses the first parameter that is out of range. Returns the fill of the loaded leaves.
-    pub(super) fn check(&self) -> Result<Fill, ModelError> {
-        self.leaf_bytes()?;
+    /// Refuses the first parameter that is out of range, for a design with leaves of `node` bytes.
+    /// Returns the fill of the loaded leaves.
+    pub(super) fn check(&self, node: u32) -> Result<Fill, ModelError> {
         if ![16, WIDE_BYTES].contains(&self.entry_bytes) {
             let asked = self.entry_bytes;
             return Err(ModelError::parameter("entry bytes", asked, "16 or 32"));
@@ -118,7 +135,7 @@ impl RunSpec {
         let fill = Fill::percent((self.fill * 100.0).round() as u8)
             .filter(|_| self.fill <= 1.0)
             .ok_or_else(|| ModelError::parameter("fill", self.fill, "0.01 to 1"))?;
-        let bytes = self.pool_bytes(fill)?;
+        let bytes = self.pool_bytes(node, fill);
         if bytes > MAX_BYTES {
             let may_be = format!(
                 "fewer, as with {} operations the pool may take {} GiB of at most {}; fuller leaves \
@@ -135,14 +152,14 @@ impl RunSpec {
     /// Returns the bytes of the pool: twice what the load and its splits take, or six times for
     /// designs whose slots are larger than the LB+-Tree's or that keep more than leaves in the
     /// pool. Untouched memory costs nothing.
-    pub(super) fn pool_bytes(&self, fill: Fill) -> Result<u64, ModelError> {
-        let node = u64::from(self.leaf_bytes()?);
+    pub(super) fn pool_bytes(&self, node: u32, fill: Fill) -> u64 {
+        let node = u64::from(node);
         let slots = node * 14 / (16 * u64::from(self.entry_bytes));
         let loaded = self.keys.div_ceil(fill.of(slots as usize) as u64);
         // Each leaf may split at once, and then after half a leaf of operations at the earliest.
         let leaves = loaded + self.ops.min(loaded) + self.ops / (slots / 2).max(1);
         let times = if self.design() == "lbtree" { 2 } else { 6 };
-        Ok((leaves * node * times).next_multiple_of(2 << 20) + (64 << 20))
+        (leaves * node * times).next_multiple_of(2 << 20) + (64 << 20)
     }
 
     /// Returns the error for a design that holds no entries of 32 bytes.

@@ -1,8 +1,9 @@
 //! The operations of a run, and their keys.
 
-use super::ModelError;
+use super::{Mix, ModelError};
 use serde::{Serialize, Serializer};
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 /// The workload of a run.
@@ -29,6 +30,8 @@ pub enum Workload {
         /// Share of the lookups, in percent.
         lookups: u8,
     },
+    /// Operations that a file describes.
+    Described(&'static Mix),
 }
 
 /// One operation.
@@ -62,7 +65,8 @@ const SCANNED: u32 = 10;
 
 impl Workload {
     /// Returns the names that [`FromStr`] takes. `mixed` stands for `mixed:50`, and `mixed:90` has
-    /// 90 % lookups. `scan` stands for `scan:10`, of 10 keys.
+    /// 90 % lookups. `scan` stands for `scan:10`, of 10 keys. It also takes the path of a
+    /// [`Mix`]'s file, which contains `/` or ends in `.toml`.
     #[must_use]
     pub fn names() -> &'static [&'static str] {
         &NAMES
@@ -79,6 +83,7 @@ impl fmt::Display for Workload {
             Self::Remove => f.write_str("remove"),
             Self::Scan { keys } => write!(f, "scan:{keys}"),
             Self::Mixed { lookups } => write!(f, "mixed:{lookups}"),
+            Self::Described(mix) => f.write_str(&mix.name),
         }
     }
 }
@@ -101,6 +106,10 @@ impl FromStr for Workload {
             "remove" => Self::Remove,
             "scan" => Self::Scan { keys: SCANNED },
             "mixed" => Self::Mixed { lookups: 50 },
+            path if path.contains('/') || path.ends_with(".toml") => {
+                // Workloads are copied everywhere, and a process reads few.
+                Self::Described(Box::leak(Box::new(Mix::load(Path::new(path))?)))
+            }
             _ => {
                 let keys = text.strip_prefix("scan:").map(str::parse);
                 if let Some(Ok(keys @ 1..)) = keys {
@@ -115,7 +124,8 @@ impl FromStr for Workload {
                         "workload",
                         text,
                         format!(
-                            "{}, mixed:P with P percent lookups (0 to 100), or scan:N of N keys",
+                            "{}, mixed:P with P percent lookups (0 to 100), scan:N of N keys, or a path of \
+                             a workload file (with a / or ending in .toml)",
                             NAMES.join(", ")
                         ),
                     ));
