@@ -253,6 +253,7 @@ impl Journal {
     }
 
     /// Syncs a change of the pool file's shape. A failure is as fatal as a checkpoint's.
+    #[track_caller]
     fn sync_shape(&self) -> Result<(), SpaceError> {
         self.core.pool.sync().map_err(|source| {
             let doing = "syncing the pool file";
