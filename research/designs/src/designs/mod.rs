@@ -78,8 +78,8 @@ pub trait Design: Clone + Send + Sync + 'static {
     }
 }
 
-/// A design that [`DESIGNS`] does not have, with what reports say of it. The laboratory measures and
-/// models it, and the explorer explores it, as one of these.
+/// A design that [`DESIGNS`] does not have, with what reports say of it. The laboratory measures
+/// and models it, and the explorer explores it, as one of these.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnDesign<D> {
     /// Its name in reports.
@@ -90,8 +90,8 @@ pub struct OwnDesign<D> {
     pub design: D,
 }
 
-/// Makes a type a [`Design`](crate::Design): `design!(pub Name<const B: usize>, Options, Index<B>)`,
-/// where `Index<K, V, M>` is a [`DurableIndex`](crate::DurableIndex) with these options. If the
+/// Makes a type a [`Design`](crate::Design):
+/// `design!(pub Name<const B: usize>, Options, Index<B>)`, where `Index<K, V, M>` is a [`DurableIndex`](crate::DurableIndex) with these options. If the
 /// options state the failure-atomic unit, `unit` follows, and `; longest key, longest value` if the
 /// design has limits of its own.
 #[macro_export]

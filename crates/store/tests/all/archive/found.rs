@@ -155,6 +155,31 @@ fn a_full_state_that_is_due_comes_first() {
     }
 }
 
+/// An archive that ends with a state, which no commit follows.
+#[test]
+fn a_state_alone_says_when_it_was() {
+    let mut a = Archived::new(MediumKind::Mapped, |_| {});
+    let keyspace = a.store().keyspace("k").unwrap();
+    a.store().put(&keyspace, b"k", b"v").unwrap();
+    a.wait();
+    a.close();
+    // Another archive of it begins with all that there is.
+    let archive = a.dir.path().join("another");
+    a.options.archive = Some(ArchiveOptions::new(archive.clone()));
+    a.open();
+    a.wait();
+    let ts = a.store().applied();
+    let expected = content(a.store());
+    a.close();
+    let pool = Pool::<Dram>::create("restored".as_ref(), &PoolOptions::default()).unwrap();
+    let options = a.options.clone().without_thread();
+    let from = (&*archive, Until::End);
+    let restored = Store::restore_archive(&pool, "r", &options, from, &mut |_, _| {});
+    let (store, report) = restored.unwrap();
+    assert_eq!((report.timestamp, report.at), (ts, 1_000));
+    assert_eq!(content(&store), expected);
+}
+
 /// A clock that was ahead for a while ended the restoring to a later time there.
 #[test]
 fn a_time_is_ambiguous_where_the_clock_went_back() {
