@@ -91,9 +91,10 @@ pub struct OwnDesign<D> {
 }
 
 /// Makes a type a [`Design`](crate::Design):
-/// `design!(pub Name<const B: usize>, Options, Index<B>)`, where `Index<K, V, M>` is a [`DurableIndex`](crate::DurableIndex) with these options. If the
-/// options state the failure-atomic unit, `unit` follows, and `; longest key, longest value` if the
-/// design has limits of its own.
+/// `design!(pub Name<const B: usize>, Options, Index<B>)`, where `Index<K, V, M>` is a
+/// [`DurableIndex`](crate::DurableIndex) with these options. If the options state the
+/// failure-atomic unit, `unit` follows, and `; longest key, longest value` if the design has limits
+/// of its own.
 #[macro_export]
 macro_rules! design {
     ($(#[$doc:meta])* $vis:vis $name:ident $(<const $b:ident: usize>)?, $options:ty,
