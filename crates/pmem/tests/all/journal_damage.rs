@@ -244,6 +244,19 @@ fn old_frames_behind_the_end_are_not_a_torn_tail() {
     assert_eq!((report.batches_replayed, report.torn_tail), (9, false));
 }
 
+/// Both headers have a session's epoch before a frame carries it.
+#[test]
+fn a_header_that_is_damaged_takes_no_frame_of_a_later_session_with_it() {
+    let disk = after_commits(3);
+    for header in [0, 4096] {
+        let damaged = with_journal(&disk, |journal| journal[header..header + 16].fill(0x5a));
+        let pm = open(&damaged, &read_write()).expect("opens by the other header");
+        for line in 1..=3 {
+            assert_eq!(get(&pm, line), line, "line {line}, header at {header}");
+        }
+    }
+}
+
 /// Writes of frames to the journal while the pool was attached, before anything was synced.
 fn written_again(disk: &FaultDisk, o: &MediaOptions) -> Vec<u64> {
     let pm = open_unattached(disk, o).expect("opens");
