@@ -58,10 +58,12 @@ impl<'t> Copied<'t> {
 }
 
 impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
-    /// Returns a new block for a leaf. A general allocator marks it as in use.
+    /// Returns a new block for a leaf. A general allocator fills it with nulls, and marks it as in
+    /// use.
     pub(super) fn allocate_leaf(self) -> Result<u32, SpaceError> {
         let leaf = handle(self.0.new_leaf()?);
-        if self.0.design.tags {
+        if self.0.design.general {
+            self.view(self.0.leaf(leaf)).clear();
             // PERSIST: (in `publish`) the tag that a general allocator writes for each block that
             // it hands out.
             self.view(self.0.leaf(leaf))
@@ -74,7 +76,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
     /// Frees a leaf that is out of the chain and of the inner index. A general allocator marks it
     /// as free.
     pub(super) fn give_up_leaf(self, leaf: u32, guard: &Guard) {
-        if self.0.design.tags {
+        if self.0.design.general {
             // PERSIST: (in `publish`) the tag that a general allocator writes for each block that
             // it gets back.
             self.view(self.0.leaf(leaf)).tag().publish(self.0.pm(), 0);
@@ -234,7 +236,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
 
     /// Frees a leaf that is not needed after all.
     pub(super) fn abandon_leaf(self, leaf: u32) {
-        if self.0.design.tags {
+        if self.0.design.general {
             // PERSIST: (in `publish`) as in `give_up_leaf`.
             self.view(self.0.leaf(leaf)).tag().publish(self.0.pm(), 0);
         }

@@ -172,12 +172,13 @@ impl Costs {
 
     /// Returns the cost of writing a leaf of `bytes` bytes with `n` pairs, flushed and not fenced.
     pub(super) fn write(&self, n: usize, bytes: u64, self_managed: bool) -> u64 {
-        let tags = if self_managed {
+        let general = if self_managed {
             0
         } else {
-            2 * self.flush_fence
+            // The tags of two leaves, and the nulls of one.
+            2 * self.flush_fence + capacity(bytes) as u64 * self.pair
         };
-        lines(n, capacity(bytes)) as u64 * self.flush + n as u64 * self.pair + tags
+        lines(n, capacity(bytes)) as u64 * self.flush + n as u64 * self.pair + general
     }
 
     /// Returns the rest of a copy's cost: two fences, and the line that leads to the written

@@ -276,6 +276,13 @@ impl<'t, M: Media> Leaf<'t, M> {
         }
     }
 
+    /// Fills a leaf that nothing leads to with nulls, as the paper's `pmalloc` does.
+    pub(super) fn clear(&self) {
+        for slot in 0..self.capacity() {
+            self.set(slot, (NULL, 0));
+        }
+    }
+
     /// Flushes the line of a slot.
     #[inline(always)]
     #[track_caller]

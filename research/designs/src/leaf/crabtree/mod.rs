@@ -39,10 +39,11 @@
 //! [`CrabOptions`] switches each of them.
 //!
 //! *Self-managed space.* On, leaves come from the heap's caches, which are refilled in bulk without
-//! a persist for each leaf. Off, each leaf that is allocated or freed costs one more persisted
-//! word, its tag: the least that a general allocator has to write that itself remembers which
-//! blocks are in use. Recovery does not need the tags, so nothing reads them, and they are not
-//! written where crash states are explored.
+//! a persist for each leaf. Off, a general allocator does two things more. Each leaf that is
+//! allocated or freed costs one more persisted word, its tag: the least that an allocator has to
+//! write that itself remembers which blocks are in use. And a leaf that is allocated is filled with
+//! nulls, as Algorithm 1, line 8 has it. Recovery needs neither, so nothing reads them, and they are
+//! not written where crash states are explored.
 //!
 //! *Approximate probe.* On, an insertion or removal of a key that is not above the middle one
 //! copies the leaf and finds the place while copying. Byte strings are still searched, since
@@ -218,10 +219,10 @@ pub struct CrabDesign {
     capacity: usize,
     /// True if pairs are shifted by 16-byte stores.
     wide: bool,
-    /// True if allocation tags are written, because space is not self-managed. They are not written
-    /// where crash states are explored: the explorer would report every flush and fence of a word
-    /// that nothing reads as waste, and rightly so.
-    tags: bool,
+    /// True if a general allocator's tags and nulls are written, because space is not self-managed.
+    /// They are not written where crash states are explored: the explorer would report every flush
+    /// and fence of a word that nothing reads as waste, and rightly so.
+    general: bool,
     /// Empty until first needed if the costs are to be measured.
     costs: OnceLock<Costs>,
     counters: [CachePadded<[AtomicU64; EVENTS]>; SHARDS],
@@ -243,7 +244,7 @@ impl CrabDesign {
             options: *options,
             capacity: capacity(checked(options)?),
             wide: options.failure_unit() == 16,
-            tags: !options.self_managed && !heap.pool().pm().tiny(),
+            general: !options.self_managed && !heap.pool().pm().tiny(),
             costs,
             counters: Default::default(),
         })

@@ -482,7 +482,7 @@ impl<'t, K: KeyRepr + ?Sized, V: Repr + ?Sized, M: Media> Crab<'t, K, V, M> {
             next,
             ..before.head()
         });
-        if self.0.design.tags {
+        if self.0.design.general {
             // PERSIST: (in `publish`) as in `give_up_leaf`.
             leaf.tag().publish(self.0.pm(), 0);
         }

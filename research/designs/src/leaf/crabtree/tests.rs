@@ -351,6 +351,34 @@ fn what_copying_costs() {
     }
 }
 
+/// A general allocator fills a leaf with nulls, also where a fuller leaf was before.
+#[test]
+fn what_a_leaf_has_behind_its_pairs() {
+    for self_managed in [false, true] {
+        let options = CrabOptions {
+            strategy: Strategy::CopyOnWrite,
+            self_managed,
+            ..CrabOptions::PLAIN
+        };
+        let tree = tree(1024, options);
+        let full = tree.design.capacity as u64;
+        for key in 1..=full {
+            tree.insert(&key, &1).unwrap();
+        }
+        for key in 6..=full {
+            assert!(tree.remove(&key).unwrap());
+            // The block of a fuller leaf is used next.
+            (0..4).for_each(|_| crossbeam_epoch::pin().flush());
+        }
+        let guard = &crossbeam_epoch::pin();
+        let first = tree.inner.find_first(guard).located.leaf;
+        let leaf = Crab(&tree).view(tree.leaf(first));
+        let behind = leaf.n()..leaf.capacity();
+        let mut pairs = behind.filter(|slot| leaf.pair(*slot) != (NULL, 0));
+        assert_eq!(pairs.next().is_some(), self_managed);
+    }
+}
+
 /// A split in place costs the new leaf, the head, the nulls behind the lower half, and an
 /// insertion.
 #[test]
