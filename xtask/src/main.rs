@@ -15,6 +15,7 @@
 //! | `container` | the container image: builds it, serves with it in a container |
 //! | `pibench` | every design as a library for PiBench: builds it, and drives it as PiBench does |
 //! | `rocksdb` | RocksDB with memtables in a pool: builds, tests, kills, and Debian's `db_bench` |
+//! | `memcached-clients` | clients of memcached in Python, JavaScript and Java against a server |
 //! | `memcached-suite` | memcached's own tests against a server, with the reason for each that is left out |
 //! | `asan` | hostile-file tests under AddressSanitizer |
 //! | `tsan` | tests of threads under ThreadSanitizer |
@@ -34,6 +35,7 @@ mod cpio;
 mod dax;
 mod layers;
 mod machine;
+mod memcached_clients;
 mod memcached_suite;
 mod miri;
 mod monitoring;
@@ -139,6 +141,13 @@ enum Chore {
     Pibench(pibench::Options),
     /// Builds the integration with RocksDB and runs its tests.
     Rocksdb(rocksdb::Options),
+    /// Runs clients of memcached, as their registries have them, against `bristlecone serve
+    /// --memcached`.
+    MemcachedClients {
+        /// The folder of `bristlecone` [default: builds it].
+        #[arg(long, value_name = "DIR")]
+        programs: Option<PathBuf>,
+    },
     /// Runs memcached's own tests, of Debian's source package, against `bristlecone serve
     /// --memcached`.
     MemcachedSuite {
@@ -210,6 +219,7 @@ fn main() -> ExitCode {
         Chore::Container => container::run(),
         Chore::Pibench(options) => pibench::run(&options),
         Chore::Rocksdb(options) => rocksdb::run(&options),
+        Chore::MemcachedClients { programs } => memcached_clients::run(programs.as_deref()),
         Chore::MemcachedSuite { programs, tests } => {
             memcached_suite::run(programs.as_deref(), &tests)
         }

@@ -159,7 +159,7 @@ fn reason(test: &str) -> Option<&'static str> {
 }
 
 /// Starts a server with these settings, in TOML. Returns it with its address for memcached clients.
-fn serve(program: &Path, settings: &str) -> Outcome<(Server, String)> {
+pub fn serve(program: &Path, settings: &str) -> Outcome<(Server, String)> {
     let folder = target_dir()?.join("memcached-suite").join("pool");
     let io = |e: std::io::Error| format!("{}: {e}", folder.display());
     if folder.exists() {
@@ -213,6 +213,15 @@ fn is_capable(program: &Path) -> Outcome {
     execute(Command::new("memccapable").args(["-h", host, "-p", port]))
 }
 
+/// Returns `bristlecone`, of this folder or built.
+pub fn program(programs: Option<&Path>) -> Outcome<PathBuf> {
+    if let Some(folder) = programs {
+        return Ok(folder.join("bristlecone"));
+    }
+    execute(cargo().args(["build", "-p", "bristlecone-cli"]))?;
+    Ok(target_dir()?.join("debug/bristlecone"))
+}
+
 /// Runs the tests, or those that were named.
 ///
 /// # Errors
@@ -221,13 +230,7 @@ pub fn run(programs: Option<&Path>, tests: &[String]) -> Outcome {
     if which("perl").is_none() {
         apt_install(&["perl"], None)?;
     }
-    let program = match programs {
-        Some(folder) => folder.join("bristlecone"),
-        None => {
-            execute(cargo().args(["build", "-p", "bristlecone-cli"]))?;
-            target_dir()?.join("debug/bristlecone")
-        }
-    };
+    let program = program(programs)?;
     say(output(Command::new(&program).arg("--version"))?.trim());
     let source = source()?;
     let files = fs::read_dir(source.join("t")).map_err(|e| e.to_string())?;
