@@ -175,8 +175,9 @@ impl Costs {
         let general = if self_managed {
             0
         } else {
-            // The tags of two leaves, and the nulls of one. A line of nulls takes 10 to 23 ns on the
-            // model of the paper's board, by how much of the leaf is in the caches: half a flush.
+            // The tags of two leaves, and the nulls of one. A line of nulls takes 10 to 23 ns on
+            // the model of the paper's board, by how much of the leaf is in the caches: half a
+            // flush.
             2 * self.flush_fence + bytes / LINE as u64 * self.flush / 2
         };
         lines(n, capacity(bytes)) as u64 * self.flush + n as u64 * self.pair + general

@@ -42,8 +42,8 @@
 //! a persist for each leaf. Off, a general allocator does two things more. Each leaf that is
 //! allocated or freed costs one more persisted word, its tag: the least that an allocator has to
 //! write that itself remembers which blocks are in use. And a leaf that is allocated is filled with
-//! nulls, as Algorithm 1, line 8 has it. Recovery needs neither, so nothing reads them, and they are
-//! not written where crash states are explored.
+//! nulls, as Algorithm 1, line 8 has it. Recovery needs neither, so nothing reads them, and they
+//! are not written where crash states are explored.
 //!
 //! *Approximate probe.* On, an insertion or removal of a key that is not above the middle one
 //! copies the leaf and finds the place while copying. Byte strings are still searched, since
