@@ -52,11 +52,10 @@ def of_pymemcache(host, port):
     check(int(plain.stats()[b"curr_items"]) > 0, True, "stats")
     check(plain.version()[:1].isdigit(), True, "version")
     several = HashClient([(host, port), f"{host}:{port}"], timeout=10)
-    for i in range(1000):
-        several.set(f"key {i}".replace(" ", "-"), str(i))
-    keys = [f"key-{i}" for i in range(1000)]
-    found = several.get_many(keys)
-    check(found, {f"key-{i}": str(i).encode() for i in range(1000)}, "get_many of 1000")
+    all = {f"key-{i}": str(i).encode() for i in range(1000)}
+    for key, value in all.items():
+        several.set(key, value)
+    check(several.get_many(list(all)), all, "get_many of 1000")
     check(plain.flush_all(noreply=False), True, "flush_all")
     check(plain.get("count"), None, "what was flushed")
 

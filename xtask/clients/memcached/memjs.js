@@ -1,9 +1,9 @@
-// memjs, which speaks the binary protocol, against a server: HOST PORT [USER PASSWORD].
+// memjs, which speaks the binary protocol, against a server: HOST PORT.
 const assert = require('node:assert');
 const memjs = require('memjs');
 
-async function main([host, port, username, password]) {
-  const client = memjs.Client.create(`${host}:${port}`, { username, password, timeout: 10 });
+async function main([host, port]) {
+  const client = memjs.Client.create(`${host}:${port}`, { timeout: 10 });
   assert(await client.set('greeting', 'grüße', { expires: 600 }));
   const { value, flags } = await client.get('greeting');
   assert.strictEqual(value.toString(), 'grüße');

@@ -414,7 +414,7 @@ fn replayed(name: &str) -> Outcome<Arc<dyn Subject>> {
 /// name.
 ///
 /// # Errors
-/// What goes wrong there, or with the token.
+/// The token cannot be read or is another version's, or what it names still goes wrong.
 pub fn replay(
     program: &str,
     text: &str,
