@@ -15,6 +15,8 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,23 +105,29 @@ impl Archived {
     }
 
     fn kill_in(&mut self, archive: &Path) {
-        let copy = self.dir.path().join("killed");
-        std::fs::create_dir_all(copy.join("archive")).unwrap();
-        // The pool last: it has all that the archive has.
-        copy_files(archive, &copy.join("archive"));
-        for name in ["pool", "pool.journal"] {
-            let from = self.dir.path().join(name);
-            if from.exists() {
-                std::fs::copy(from, copy.join(name)).unwrap();
+        let [pool, journal] = ["pool", "pool.journal"].map(|name| self.dir.path().join(name));
+        let killed = self.dir.path().join("killed");
+        let begun = Instant::now();
+        // A kill stops all at one moment. Copies are of one if the rest was the same before and
+        // after the pool was copied: what changes in the pool alone, a crash may leave.
+        let (archived, of_journal) = loop {
+            let rest = || (files(archive), std::fs::read(&journal).ok());
+            let before = rest();
+            std::fs::copy(&pool, &killed).unwrap();
+            if before == rest() {
+                break before;
             }
-        }
+            assert!(begun.elapsed() < PATIENCE);
+        };
         drop(self.store.take());
         std::fs::remove_dir_all(archive).unwrap();
-        std::fs::rename(copy.join("archive"), archive).unwrap();
-        for name in ["pool", "pool.journal"] {
-            if copy.join(name).exists() {
-                std::fs::rename(copy.join(name), self.dir.path().join(name)).unwrap();
-            }
+        std::fs::create_dir(archive).unwrap();
+        for (name, file) in archived {
+            std::fs::write(archive.join(name), file).unwrap();
+        }
+        std::fs::rename(killed, pool).unwrap();
+        if let Some(file) = of_journal {
+            std::fs::write(journal, file).unwrap();
         }
         self.open();
     }
@@ -159,6 +167,13 @@ impl Archived {
             .filter(|file| file.kind == kind)
             .count()
     }
+}
+
+/// The files of a directory, by name. One that is removed meanwhile is not among them.
+fn files(dir: &Path) -> BTreeMap<OsString, Vec<u8>> {
+    let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
+    let read = |entry: DirEntry| Some((entry.file_name(), std::fs::read(entry.path()).ok()?));
+    entries.filter_map(read).collect()
 }
 
 fn copy_files(from: &Path, to: &Path) {
@@ -280,6 +295,8 @@ fn a_store_is_restored_to_any_commit() {
         let mut rng = SmallRng::seed_from_u64(seed);
         let mut a = Archived::new(medium, |options| {
             options.full_every = Some(Duration::from_millis(300));
+            // So that kills find commits that are not archived yet.
+            options.every = Duration::from_millis(250);
         });
         // What there was after each commit; and whether the archive knows each of them.
         let mut history: Vec<(u64, Content)> = Vec::new();
@@ -328,9 +345,13 @@ fn a_store_is_restored_to_any_commit() {
         a.close();
         assert_eq!(a.restored(Until::End).unwrap(), last);
         let (mut exact, mut refused) = (0, 0);
-        for _ in 0..20 {
-            let at = rng.random_range(0..history.len());
-            let (ts, expected) = &history[at];
+        let mut asked: Vec<&(u64, Content)> = history.choose_multiple(&mut rng, 20).collect();
+        asked.extend(
+            history
+                .iter()
+                .filter(|(ts, _)| gaps.iter().any(|gap| gap.start == *ts)),
+        );
+        for (ts, expected) in asked {
             match a.restored(Until::Timestamp(*ts)) {
                 Ok(found) => {
                     assert!(found == *expected, "time stamp {ts} of seed {seed}");
