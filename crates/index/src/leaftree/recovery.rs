@@ -269,6 +269,7 @@ where
         self.prefetch_checked(next);
         let (mut low, mut high): (Option<K::Word>, Option<K::Word>) = (None, None);
         let mut result = Ok(());
+        let before = segment.entries;
         D::for_each(self, leaf, |slot, key, value| {
             if result.is_err() {
                 return;
@@ -291,6 +292,13 @@ where
             }
         });
         result?;
+        // An empty leaf is unlinked: this one is none.
+        let count = D::count(self, leaf);
+        if segment.entries == before && count > 0 {
+            return Err(corrupt(format!(
+                "it has {count} entries, and leads to none"
+            )));
+        }
         if let (Some(low), Some(before)) = (low, segment.high)
             && self.compare_words(low, before).is_le()
         {

@@ -480,6 +480,41 @@ fn redo_split<M: Media, const B: usize>(heap: &Heap<M>, words: &[u64]) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::index::{DurableIndex, OrderedIndex};
+    use bristlecone_pmem::media::Mapped;
+    use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
+
+    /// A slot array that has lost its number, as the kill of a damaged pool leaves it: an empty
+    /// leaf would be unlinked, and its entries gone.
+    #[test]
+    fn an_array_of_no_slots_is_damage_where_slots_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, image) = (folder.path().join("pool"), folder.path().join("image"));
+        let options = PoolOptions {
+            media: MediaOptions {
+                reserve: 1 << 28,
+                ..MediaOptions::default()
+            },
+        };
+        let pool = Pool::<Mapped>::create(&path, &options).unwrap();
+        let tree = WbTree::<u64, u64, _>::create(&pool, "t", &CentralOptions::default()).unwrap();
+        (0..100).for_each(|key| tree.insert(&key, &key).unwrap());
+        let first = tree.inner.find_first(&crossbeam_epoch::pin()).located.leaf;
+        let second = tree.leaf(first).next(tree.pm());
+        let leaf = tree.leaf((second / crate::leaftree::UNIT) as u32);
+        let number = leaf.bytes(tree.pm())[0];
+        leaf.store_byte(tree.pm(), 0, 0);
+        std::fs::copy(&path, &image).unwrap();
+        leaf.store_byte(tree.pm(), 0, number);
+        std::mem::forget(tree);
+        let pool = Pool::<Mapped>::open(&image, &options).unwrap();
+        let opened = WbTree::<u64, u64, _>::open(&pool, "t", &CentralOptions::default());
+        let said = opened.unwrap_err().to_string();
+        assert!(
+            said.contains(&format!("leaf {second:#x}: it has {number} entries")),
+            "{said}"
+        );
+    }
 
     #[test]
     fn slot_arrays_keep_their_order() {

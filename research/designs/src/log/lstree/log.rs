@@ -5,7 +5,8 @@
 //! directory | link to log 0, generation of log 0 | link to log 1, generation of log 1 | ...     32 logs
 //! segment   | magic, CRC-32C of generation | generation | link | ...          one line
 //!           | record | record | ...
-//! link      | next segment / 256 (32) | records (16) | bytes used / 32 (16) |    0 in the last segment
+//! link      | next segment / 256 (32) | parity (1) | records (15) | bytes used / 32 (16) |
+//!           0 in the last segment
 //! ```
 //!
 //! Generations in the directory have the check of a [`link`] too.
@@ -37,6 +38,7 @@
 use super::record::{Draft, HALF_LINE, Reader};
 use super::reserve::{Purpose, Refusal, Spares};
 use crate::link;
+use bristlecone_pmem::pool::layout::CHUNK;
 use bristlecone_pmem::sync::lock;
 use bristlecone_pmem::{Heap, Media, POff, SpaceError};
 use crossbeam_epoch::Guard;
@@ -58,6 +60,9 @@ pub(super) const UNIT: u64 = 256;
 const LOOKS: u64 = 16;
 
 const MAGIC: u64 = u32::from_le_bytes(*b"LSEG") as u64;
+/// The bit of a link that makes the number of its ones even.
+const PARITY: u32 = 31;
+const _: () = assert!(CHUNK / HALF_LINE < 1 << 15, "a segment's records");
 
 /// A segment of a log.
 #[derive(Clone, Copy, Debug)]
@@ -79,16 +84,20 @@ pub(super) struct Link {
 
 impl Link {
     fn pack(self) -> u64 {
-        (self.next / UNIT) << 32 | self.records << 16 | (self.used / HALF_LINE)
+        let link = (self.next / UNIT) << 32 | self.records << 16 | (self.used / HALF_LINE);
+        link::evened(link, PARITY)
     }
 
-    /// Returns `None` for the last segment.
-    pub(super) fn unpack(word: u64) -> Option<Self> {
-        (word != 0).then_some(Self {
+    /// Returns `Ok(None)` for the last segment.
+    fn unpack(word: u64) -> Result<Option<Self>, String> {
+        if !link::is_even(word) {
+            return Err(format!("its link {word:#x} fails its check"));
+        }
+        Ok((word != 0).then_some(Self {
             next: (word >> 32) * UNIT,
             used: (word & 0xFFFF) * HALF_LINE,
-            records: word >> 16 & 0xFFFF,
-        })
+            records: word >> 16 & 0x7FFF,
+        }))
     }
 }
 
@@ -301,13 +310,19 @@ impl<M: Media> Logs<M> {
         Ok((word(at)?, word(at + 8)?))
     }
 
-    /// Returns the generation and link of the segment at `off`, or `None` if there is no segment.
-    pub(super) fn read_segment(&self, off: u64) -> Option<(u64, Option<Link>)> {
+    /// Returns the generation and link of the segment at `off`.
+    ///
+    /// # Errors
+    /// In words: there is no segment, or its link is damaged.
+    pub(super) fn read_segment(&self, off: u64) -> Result<(u64, Option<Link>), String> {
         let (pm, reader) = (self.pm(), self.reader());
         // ORDERING (all): Relaxed; the tree is being opened or verified.
         let word = |i: u64| reader.cell(off + i * 8).load(pm, Ordering::Relaxed);
         let generation = word(1);
-        (word(0) == magic(generation, self.salt)).then(|| (generation, Link::unpack(word(2))))
+        if word(0) != magic(generation, self.salt) {
+            return Err("it has no header".into());
+        }
+        Ok((generation, Link::unpack(word(2))?))
     }
 
     /// Appends a record to log `log`, or to another one if that needs a new segment and there is

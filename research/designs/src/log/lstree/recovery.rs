@@ -118,9 +118,7 @@ impl<M: Media> Logs<M> {
                 return Err(broken("no segment can be there".into()));
             }
             reached(at).map_err(broken)?;
-            let (generation, link) = self
-                .read_segment(at)
-                .ok_or_else(|| broken("it has no header".into()))?;
+            let (generation, link) = self.read_segment(at).map_err(broken)?;
             if !ours(generation) || generation > used_up || generation <= before {
                 return Err(broken(format!(
                     "generation {generation} after {before}, up to {used_up}"

@@ -12,9 +12,10 @@
 //! first two words ([`super::kind`]). Level 0 is a leaf. Child `i` of an inner node has the keys
 //! from separator `i - 1` (inclusive) to separator `i` (exclusive).
 //!
-//! The sum is the exclusive or of the sums of all keys, and in inner nodes of all children, so an
-//! insertion need not read the others. It is stored with the count. The values of a leaf are in no
-//! sum, since an update would have to flush the header's line too.
+//! The sum is the exclusive or of the sums of the word's lower half, of all keys, and in inner
+//! nodes of all children, so an insertion need not read the others. The count has a sum of its own,
+//! since those of four numbers in a row can cancel out. The values of a leaf are in no sum, since
+//! an update would have to flush the header's line too.
 
 use crate::common::{sort_by, sort_by_first};
 use crate::link;
@@ -42,9 +43,16 @@ const LEVEL: u64 = 0xFF;
 
 const SUM_SHIFT: u32 = 32;
 
-/// Returns a header's first word.
+/// Returns a header's first word. `sum` is that of the keys and children.
 pub fn meta(count: usize, level: usize, sum: u32) -> u64 {
-    count as u64 | (level as u64) << LEVEL_SHIFT | u64::from(sum) << SUM_SHIFT
+    let counts = count as u64 | (level as u64) << LEVEL_SHIFT;
+    counts | u64::from(sum ^ sum_of_counts(counts)) << SUM_SHIFT
+}
+
+/// Returns the sum of a header's lower half.
+#[inline]
+fn sum_of_counts(word: u64) -> u32 {
+    crc32c::crc32c(&(word as u32).to_le_bytes())
 }
 
 /// Returns the sum of a key.
@@ -186,11 +194,12 @@ impl<'t> Node<'t> {
         link::offset(self.load(pm, 1))
     }
 
-    /// Returns the sum in the header.
+    /// Returns the sum in the header, of keys and children.
     #[inline]
     #[track_caller]
     pub fn sum<M: Media>(self, pm: &M) -> u32 {
-        (self.load(pm, 0) >> SUM_SHIFT) as u32
+        let word = self.load(pm, 0);
+        (word >> SUM_SHIFT) as u32 ^ sum_of_counts(word)
     }
 }
 

@@ -295,3 +295,21 @@ fn a_split_logs_more_than_shares_the_line_of_the_head() {
     let shortest = HEADER + 1 + 2 + 1 + 2;
     assert!(shortest > bristlecone_pmem::log::NEAR);
 }
+
+/// The sums of four numbers in a row cancel out, so a count that leaves them out needs its own.
+#[test]
+fn a_damaged_count_is_found() {
+    let tree = dram::<Lcb>(&bytes(256));
+    let node = tree.node(tree.top);
+    let pm = tree.pm();
+    let keys: Vec<(u64, u64)> = (0..12).map(|key| (key, key)).collect();
+    node.pairs::<u64, u64>().fill(pm, 0, 0, &keys);
+    let word = node.load(pm, 0);
+    assert_eq!(node.pairs::<u64, u64>().sound(pm), Ok(()));
+    for bit in 0..64 {
+        node.init(pm, 0, word ^ 1 << bit);
+        let found = node.pairs::<u64, u64>().sound(pm);
+        assert!(found.is_err(), "bit {bit} of {word:#x}");
+    }
+    node.init(pm, 0, word);
+}
