@@ -345,7 +345,7 @@ fn a_store_is_restored_to_any_commit() {
         a.close();
         assert_eq!(a.restored(Until::End).unwrap(), last);
         let (mut exact, mut refused) = (0, 0);
-        let mut asked: Vec<&(u64, Content)> = history.choose_multiple(&mut rng, 20).collect();
+        let mut asked: Vec<&(u64, Content)> = history.sample(&mut rng, 20).collect();
         asked.extend(
             history
                 .iter()
