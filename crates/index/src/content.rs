@@ -29,29 +29,31 @@ const VERSION: usize = ROOT_WORDS - 2;
 /// The root word of the sum.
 const WORD: usize = ROOT_WORDS - 1;
 /// The version that this build reads and writes. The one before had no word for it.
-const FORMAT: u64 = 2;
+pub const FORMAT: u64 = 2;
+/// That of the designs whose counts or links were not under a check before.
+pub const FORMAT_CHECKED: u64 = 3;
 
 /// Stores the version in the root of a new index, which is not published.
-pub fn mark<M: Media>(root: &Root<M>) {
+pub fn mark<M: Media>(root: &Root<M>, format: u64) {
     let (pm, word) = (root.pool().pm(), root.word(VERSION));
     // ORDERING: Relaxed; the root is not published.
-    word.store(pm, link::word(FORMAT), Ordering::Relaxed);
+    word.store(pm, link::word(format), Ordering::Relaxed);
     // PERSIST: the version; `publish` fences it.
     pm.flush_of(word);
 }
 
-/// Checks that an index is of the version that this build reads.
+/// Checks that an index is of the version that this build reads of its design.
 ///
 /// # Errors
 /// [`TreeError::Version`], or [`TreeError::Corrupt`] if the word of the version is damaged.
-pub fn check_version<M: Media>(root: &Root<M>) -> Result<(), TreeError> {
+pub fn check_version<M: Media>(root: &Root<M>, format: u64) -> Result<(), TreeError> {
     // ORDERING: Relaxed; the index is being opened.
     let found = root.word(VERSION).load(root.pool().pm(), Ordering::Relaxed);
     let found = match found {
         0 => 1,
         _ => link::checked(found).map_err(|e| TreeError::Corrupt(format!("its version: {e}")))?,
     };
-    VersionError::check("index", found, FORMAT..=FORMAT).map_err(TreeError::Version)
+    VersionError::check("index", found, format..=format).map_err(TreeError::Version)
 }
 
 /// Returns the sum of what `index` has, or the damage that kept it from being read.
@@ -103,7 +105,7 @@ pub fn is_sealed<M: Media>(root: &Root<M>) -> Option<bool> {
     let version = link::checked(root.word(VERSION).load(pm, Ordering::Relaxed));
     let closed = root.word(WORD).load(pm, Ordering::Relaxed);
     version
-        .is_ok_and(|version| version == FORMAT)
+        .is_ok_and(|version| (FORMAT..=FORMAT_CHECKED).contains(&version))
         .then_some(closed != 0)
 }
 

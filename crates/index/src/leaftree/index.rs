@@ -39,7 +39,7 @@ where
 
     fn create(pool: &Arc<Pool<M>>, name: &str, options: &D::Options) -> Result<Self, TreeError> {
         let root = pool.create_root(name, &root_kind::<D, K, V, M>(options)?)?;
-        content::mark(&root);
+        content::mark(&root, content::FORMAT);
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
@@ -61,7 +61,7 @@ where
     }
     fn open(pool: &Arc<Pool<M>>, name: &str, options: &D::Options) -> Result<Self, TreeError> {
         let root = pool.open_root(name, Some(&root_kind::<D, K, V, M>(options)?))?;
-        content::check_version(&root)?;
+        content::check_version(&root, content::FORMAT)?;
         recovery::open(root, options)
     }
 

@@ -484,8 +484,8 @@ mod tests {
     use bristlecone_pmem::media::Mapped;
     use bristlecone_pmem::{MediaOptions, Pool, PoolOptions};
 
-    /// A slot array that has lost its number, as the kill of a damaged pool leaves it: an empty
-    /// leaf would be unlinked, and its entries gone.
+    /// After a kill, a leaf is not taken to be empty, and unlinked, because the number in its slot
+    /// array is damaged.
     #[test]
     fn an_array_of_no_slots_is_damage_where_slots_count() {
         let folder = tempfile::tempdir().unwrap();

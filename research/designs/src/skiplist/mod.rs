@@ -218,7 +218,7 @@ where
 
     fn create(pool: &Arc<Pool<M>>, name: &str, _options: &SkipOptions) -> Result<Self, TreeError> {
         let root = pool.create_root(name, &Self::root_kind())?;
-        content::mark(&root);
+        content::mark(&root, content::FORMAT);
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
@@ -246,7 +246,7 @@ where
 
     fn open(pool: &Arc<Pool<M>>, name: &str, _options: &SkipOptions) -> Result<Self, TreeError> {
         let root = pool.open_root(name, Some(&Self::root_kind()))?;
-        content::check_version(&root)?;
+        content::check_version(&root, content::FORMAT)?;
         let mut list: Self = recovery::open(root)?;
         content::compare::<K, V, M>(&list.root, &list)?;
         list.whole = true;

@@ -111,7 +111,7 @@ impl Archived {
         // A kill stops all at one moment. Copies are of one if the rest was the same before and
         // after the pool was copied: what changes in the pool alone, a crash may leave.
         let (archived, of_journal) = loop {
-            let rest = || (files(archive), std::fs::read(&journal).ok());
+            let rest = || (files(archive), read(&journal));
             let before = rest();
             std::fs::copy(&pool, &killed).unwrap();
             if before == rest() {
@@ -169,11 +169,19 @@ impl Archived {
     }
 }
 
+/// Reads a file, if there is one.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    match std::fs::read(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+        file => Some(file.unwrap()),
+    }
+}
+
 /// The files of a directory, by name. One that is removed meanwhile is not among them.
 fn files(dir: &Path) -> BTreeMap<OsString, Vec<u8>> {
     let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
-    let read = |entry: DirEntry| Some((entry.file_name(), std::fs::read(entry.path()).ok()?));
-    entries.filter_map(read).collect()
+    let file = |entry: DirEntry| Some((entry.file_name(), read(&entry.path())?));
+    entries.filter_map(file).collect()
 }
 
 fn copy_files(from: &Path, to: &Path) {

@@ -510,14 +510,14 @@ where
     fn create(pool: &Arc<Pool<M>>, name: &str, options: &BzOptions) -> Result<Self, TreeError> {
         let kind = Self::root_kind(options)?;
         let root = pool.create_root(name, &kind)?;
-        content::mark(&root);
+        content::mark(&root, content::FORMAT);
         Self::create_in(root, options)
     }
 
     fn open(pool: &Arc<Pool<M>>, name: &str, options: &BzOptions) -> Result<Self, TreeError> {
         let kind = Self::root_kind(options)?;
         let root = pool.open_root(name, Some(&kind))?;
-        content::check_version(&root)?;
+        content::check_version(&root, content::FORMAT)?;
         let mut tree = Self::open_in(root, options)?;
         let root = tree.root.as_ref();
         let compared = root.map(|root| content::compare::<K, V, M>(root, &tree));

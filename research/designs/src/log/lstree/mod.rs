@@ -435,7 +435,7 @@ where
 
     fn create(pool: &Arc<Pool<M>>, name: &str, options: &LsOptions) -> Result<Self, TreeError> {
         let root = pool.create_root(name, &root_kind::<K, V>(options)?)?;
-        content::mark(&root);
+        content::mark(&root, content::FORMAT_CHECKED);
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
@@ -470,7 +470,7 @@ where
 
     fn open(pool: &Arc<Pool<M>>, name: &str, options: &LsOptions) -> Result<Self, TreeError> {
         let root = pool.open_root(name, Some(&root_kind::<K, V>(options)?))?;
-        content::check_version(&root)?;
+        content::check_version(&root, content::FORMAT_CHECKED)?;
         let mut tree = recovery::open::<K, V, M>(root, options)?;
         if let Err(e) = content::compare::<K, V, M>(tree.root(), &tree) {
             // The sum stays for the next opening.

@@ -493,7 +493,7 @@ where
     fn create(pool: &Arc<Pool<M>>, name: &str, options: &BTreeOptions) -> Result<Self, TreeError> {
         let words = Self::words_of(options)?;
         let root = pool.create_root(name, &Self::root_kind(options))?;
-        content::mark(&root);
+        content::mark(&root, content::FORMAT_CHECKED);
         let heap = root.heap();
         heap.begin_recovery();
         heap.finish_recovery();
@@ -541,7 +541,7 @@ where
     fn open(pool: &Arc<Pool<M>>, name: &str, options: &BTreeOptions) -> Result<Self, TreeError> {
         let words = Self::words_of(options)?;
         let root = pool.open_root(name, Some(&Self::root_kind(options)))?;
-        content::check_version(&root)?;
+        content::check_version(&root, content::FORMAT_CHECKED)?;
         let mut tree = Self::recover(root, words, options)?;
         if let Err(e) = content::compare::<K, V, M>(tree.root(), &tree) {
             // The sum stays for the next opening.
