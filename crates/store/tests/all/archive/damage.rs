@@ -87,7 +87,7 @@ fn an_archive_belongs_to_one_store() {
     // As after a kill, and it has lost commits.
     let copied = a.dir.path().join("copied");
     std::fs::create_dir(&copied).unwrap();
-    copy_files(&a.archive(), &copied);
+    write_files(&copied, files(&a.archive()));
     let of_copy = StoreOptions {
         archive: Some(ArchiveOptions::new(&copied)),
         ..options.clone()
@@ -105,7 +105,7 @@ fn an_archive_belongs_to_one_store() {
     a.close();
     std::fs::remove_dir_all(&copied).unwrap();
     std::fs::create_dir(&copied).unwrap();
-    copy_files(&a.archive(), &copied);
+    write_files(&copied, files(&a.archive()));
     parted(&before);
     // Closed, and a session of the original further.
     std::fs::copy(a.dir.path().join("pool"), &before).unwrap();
@@ -123,7 +123,7 @@ fn an_archive_belongs_to_one_store() {
     a.close();
     std::fs::remove_dir_all(&copied).unwrap();
     std::fs::create_dir(&copied).unwrap();
-    copy_files(&a.archive(), &copied);
+    write_files(&copied, files(&a.archive()));
     parted(&before);
     // Another store of the same name, in the same pool.
     a.open();

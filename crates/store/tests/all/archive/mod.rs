@@ -16,7 +16,6 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -122,9 +121,7 @@ impl Archived {
         drop(self.store.take());
         std::fs::remove_dir_all(archive).unwrap();
         std::fs::create_dir(archive).unwrap();
-        for (name, file) in archived {
-            std::fs::write(archive.join(name), file).unwrap();
-        }
+        write_files(archive, archived);
         std::fs::rename(killed, pool).unwrap();
         if let Some(file) = of_journal {
             std::fs::write(journal, file).unwrap();
@@ -180,14 +177,13 @@ fn read(path: &Path) -> Option<Vec<u8>> {
 /// The files of a directory, by name. One that is removed meanwhile is not among them.
 fn files(dir: &Path) -> BTreeMap<OsString, Vec<u8>> {
     let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
-    let file = |entry: DirEntry| Some((entry.file_name(), read(&entry.path())?));
-    entries.filter_map(file).collect()
+    let files = entries.filter_map(|entry| Some((entry.file_name(), read(&entry.path())?)));
+    files.collect()
 }
 
-fn copy_files(from: &Path, to: &Path) {
-    for entry in std::fs::read_dir(from).unwrap() {
-        let path = entry.unwrap().path();
-        std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+fn write_files(dir: &Path, files: BTreeMap<OsString, Vec<u8>>) {
+    for (name, file) in files {
+        std::fs::write(dir.join(name), file).unwrap();
     }
 }
 
@@ -354,11 +350,8 @@ fn a_store_is_restored_to_any_commit() {
         assert_eq!(a.restored(Until::End).unwrap(), last);
         let (mut exact, mut refused) = (0, 0);
         let mut asked: Vec<&(u64, Content)> = history.sample(&mut rng, 20).collect();
-        asked.extend(
-            history
-                .iter()
-                .filter(|(ts, _)| gaps.iter().any(|gap| gap.start == *ts)),
-        );
+        let begins_gap = |ts: u64| gaps.iter().any(|gap| gap.start == ts);
+        asked.extend(history.iter().filter(|(ts, _)| begins_gap(*ts)));
         for (ts, expected) in asked {
             match a.restored(Until::Timestamp(*ts)) {
                 Ok(found) => {
