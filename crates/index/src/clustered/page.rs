@@ -217,9 +217,10 @@ impl<'p, M: Media> Page<'p, M> {
         self.pm.interleave();
     }
 
-    /// Asks for the lines of some words.
+    /// Asks for the lines of some words, as far as they are in the page.
     #[inline(always)]
     pub(super) fn prefetch(self, word: usize, words: usize) {
+        let words = words.min(self.words.saturating_sub(word));
         cpu::prefetch(self.at.wrapping_add(word * 8), words * 8);
     }
 

@@ -126,7 +126,7 @@ pub(super) struct Samples {
 
 impl Samples {
     /// The entries of the base, from and to, among which a key with this word must be, if it is
-    /// there, or would be.
+    /// there, or would be. `to` is not below `from`, even of a page that is changing.
     #[inline(always)]
     pub(super) fn near(&self, word: u64, entries: usize) -> (usize, usize) {
         let heads = self.heads;
@@ -141,8 +141,8 @@ impl Samples {
         // None beyond the samples is below a head.
         let below = SAMPLES - sum_of_lanes(not_below);
         let not_above = sum_of_lanes(not_above).min(heads.samples);
-        let from = below.saturating_sub(1) * heads.step;
-        (from.min(entries), (not_above * heads.step).min(entries))
+        let from = (below.saturating_sub(1) * heads.step).min(entries);
+        (from, (not_above * heads.step).clamp(from, entries))
     }
 }
 
@@ -555,6 +555,44 @@ mod tests {
                     if spread >= 48 && n > 64 {
                         assert!(to - from <= 3 * n.div_ceil(32), "{from}..{to} of {n}");
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_mixture_of_two_pages_leads_to_entries_of_one() {
+        let mut state = 1u64;
+        let mut random = move || {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            state >> 33
+        };
+        for _ in 0..500 {
+            let [one, other] = [(); 2].map(|()| {
+                let (n, spread) = (random() as usize % 200, random() % 56);
+                let first = random() << 31;
+                let part = part();
+                let word = |i: usize| first.saturating_add((i as u64) << spread);
+                part.become_page(&header(n), 4096, 0, word);
+                part
+            });
+            // What a reader may see while `become_page` replaces one by the other.
+            let mixed = part();
+            let words = |part: &Part| {
+                let Part { first, about, .. } = part;
+                let all = part.samples.iter().chain([first, about]);
+                all.map(load).collect::<Vec<_>>()
+            };
+            let all = mixed.samples.iter().chain([&mixed.first, &mixed.about]);
+            for ((to, one), other) in all.zip(words(&one)).zip(words(&other)) {
+                store(to, if random() % 2 == 0 { one } else { other });
+            }
+            for entries in [one.base().entries, other.base().entries] {
+                for word in [0, random() << 31, random() << 20, u64::MAX] {
+                    let (from, to) = mixed.near(word, entries);
+                    assert!(from <= to && to <= entries, "{from}..{to} of {entries}");
                 }
             }
         }
