@@ -331,11 +331,11 @@ where
             self.drop_parts(&mut hands.part, loaded.saturating_sub(stay) as usize);
         }
         let given = self.evict_memory(memory, &mut hands, false, || {
-            memory.resident.load(Ordering::Relaxed) <= most / 4 * 3
+            memory.resident() <= most / 4 * 3
         });
-        let resident = memory.resident.load(Ordering::Relaxed);
+        let resident = memory.resident();
         if resident > most {
-            let more = resident + most / 64;
+            let more = resident.saturating_add(most / 64);
             memory.in_vain.store(more, Ordering::Relaxed);
         }
         given
@@ -429,8 +429,7 @@ impl<M: Media> HostedTree<M> {
     /// [bounded](Self::bound_memory); 0 if it is not. The kernel may have mapped more.
     pub fn in_memory(&self) -> u64 {
         let memory = self.0.memory.as_ref();
-        // ORDERING: Relaxed; a count.
-        memory.map_or(0, |memory| memory.resident.load(Ordering::Relaxed) * PAGE)
+        memory.map_or(0, |memory| memory.resident() * PAGE)
     }
 
     /// Returns whether not much more of the pool may come to memory.

@@ -177,6 +177,14 @@ impl Memory {
         }
     }
 
+    /// Pages that are resident, as far as they have been counted.
+    pub(super) fn resident(&self) -> u64 {
+        // ORDERING: Relaxed; a count. Below zero where `discount` has taken pages that `count` is
+        // about to add.
+        let counted = self.resident.load(Ordering::Relaxed).cast_signed();
+        counted.max(0).cast_unsigned()
+    }
+
     /// Keeps parts from being dropped. The holder loads nothing.
     pub(super) fn hold(&self) -> impl Sized + '_ {
         lock(&self.hands)
@@ -186,12 +194,12 @@ impl Memory {
     pub(super) fn is_nearly_full(&self) -> bool {
         // ORDERING: Relaxed (both); counts.
         let most = self.most.load(Ordering::Relaxed);
-        most != u64::MAX && self.resident.load(Ordering::Relaxed) >= most / 8 * 5
+        most != u64::MAX && self.resident() >= most / 8 * 5
     }
 
     /// By how many pages too many are resident.
     pub(super) fn excess(&self) -> u64 {
-        let resident = self.resident.load(Ordering::Relaxed);
+        let resident = self.resident();
         if resident <= self.in_vain.load(Ordering::Relaxed) {
             return 0;
         }

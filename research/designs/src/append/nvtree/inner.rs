@@ -309,9 +309,11 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
     /// the way.
     fn left_of(&self, pln: usize) -> usize {
         let left = &self.header(pln).left;
-        // ORDERING (all here): Relaxed; any value ever stored is right, and PLN 0 is never empty.
+        // ORDERING (all here but the counts): Relaxed; any value that was stored before a PLN
+        // became empty, or later, is right, and PLN 0 is never empty.
         let mut at = left.load(Ordering::Relaxed) as usize;
-        while at > 0 && self.header(at).count.load(Ordering::Relaxed) == 0 {
+        // ORDERING: Acquire; pairs with the Release in `remove`, which stores `left` before.
+        while at > 0 && self.header(at).count.load(Ordering::Acquire) == 0 {
             at = self.header(at).left.load(Ordering::Relaxed) as usize;
         }
         left.store(at as u32, Ordering::Relaxed);
@@ -480,8 +482,9 @@ impl<S: Separator + ?Sized, D: DramTrace> Inner<S, D> {
 
     /// Returns the nearest PLN, from `pln` to the left, that seems to have leaves.
     pub(super) fn with_leaves(&self, pln: usize) -> usize {
-        // ORDERING: Relaxed; the caller looks again under `writers`.
-        if self.header(pln).count.load(Ordering::Relaxed) > 0 {
+        // ORDERING: Acquire; pairs with the Release in `remove`, so that `left_of` finds what that
+        // stored. The caller looks again under `writers`.
+        if self.header(pln).count.load(Ordering::Acquire) > 0 {
             pln
         } else {
             self.left_of(pln)
