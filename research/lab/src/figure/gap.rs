@@ -176,6 +176,18 @@ impl Sweep<'_> {
         self.outcomes[point][contender][phase].counted(of)
     }
 
+    /// Returns the flushes and fences of an operation that are the design's own, and not the pool's
+    /// or its allocator's.
+    pub fn of_design(&self, point: usize, contender: usize, phase: usize) -> [f64; 2] {
+        let outcome = &self.outcomes[point][contender][phase];
+        let (issued, ops) = (outcome.issued(), outcome.ops as f64);
+        let (all, of_pool) = (issued.all(), issued.of_pool);
+        [
+            (all.flushes - of_pool.flushes) as f64 / ops,
+            (all.fences - of_pool.fences) as f64 / ops,
+        ]
+    }
+
     /// Returns one contender's number over another's.
     pub fn over(&self, point: usize, (a, b): (usize, usize), phase: usize, of: Of) -> f64 {
         self.at(point, a, phase, of) / self.at(point, b, phase, of)

@@ -107,6 +107,14 @@ fn run(setting: &mut Setting<'_>) -> Result<Findings, FigureError> {
         let panel = panel.with("paper", column.paper.to_vec());
         findings.panels.push(panel.with("model", ours));
     }
+    // The paper's trees have a volatile allocator, or none.
+    for (i, column) in COLUMNS[..2].iter().enumerate() {
+        let title = format!("{}, without the pool's allocator", column.name);
+        let ours = (0..CONTENDERS.len()).map(|tree| sweep.of_design(0, tree, 1)[i]);
+        let panel = Panel::bars(&title, "", column.unit, names);
+        let panel = panel.with("paper", column.paper.to_vec());
+        findings.panels.push(panel.with("model", ours.collect()));
+    }
     let stalls: Vec<f64> = all(RESOURCES)
         .map(|(t, of)| sweep.at(0, t, 1, of))
         .collect();

@@ -232,38 +232,57 @@ pub(crate) struct Instructions {
     pub store_fences: u64,
 }
 
-/// Persistence instructions, by the way in which a Crab-tree's leaf was changed. Other designs do
-/// not copy.
+impl Instructions {
+    /// Counts an event of the simulator.
+    fn count(&mut self, kind: &EventKind) {
+        match kind {
+            EventKind::Flush { .. } => self.flushes += 1,
+            EventKind::Fence => self.fences += 1,
+            EventKind::StoreFence => self.store_fences += 1,
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.flushes += other.flushes;
+        self.fences += other.fences;
+        self.store_fences += other.store_fences;
+    }
+}
+
+/// Persistence instructions, by the way in which a Crab-tree's leaf was changed (other designs do
+/// not copy), and by who issued them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Issued {
     /// Operations that copied a leaf without a shift.
     pub copying: Instructions,
     /// All others.
     pub other: Instructions,
+    /// Those of both that are the pool's and its allocator's, not the design's.
+    pub of_pool: Instructions,
 }
+
+/// Directories of the pool's own source files.
+const POOL: [&str; 2] = ["/pmem/src/heap/", "/pmem/src/pool/"];
 
 impl Issued {
     /// Adds an operation with its instructions and the source files of its flushes.
-    fn add(&mut self, what: &Instructions, files: &[&str]) {
+    fn add(&mut self, what: &Instructions, of_pool: &Instructions, files: &[&str]) {
         let from = |source: &str| files.iter().any(|file| file.ends_with(source));
         let to = if from(CRAB_COPY) && !from(CRAB_SHIFT) {
             &mut self.copying
         } else {
             &mut self.other
         };
-        to.flushes += what.flushes;
-        to.fences += what.fences;
-        to.store_fences += what.store_fences;
+        to.add(what);
+        self.of_pool.add(of_pool);
     }
 
     /// Returns the sum.
     pub(crate) fn all(&self) -> Instructions {
-        let (a, b) = (self.copying, self.other);
-        Instructions {
-            flushes: a.flushes + b.flushes,
-            fences: a.fences + b.fences,
-            store_fences: a.store_fences + b.store_fences,
-        }
+        let mut all = self.copying;
+        all.add(&self.other);
+        all
     }
 }
 
@@ -274,7 +293,8 @@ pub(crate) struct Recording {
     /// The source file of each line that the current operation has flushed.
     flushed: Rc<RefCell<Vec<&'static str>>>,
     flushes: Cell<Flushes>,
-    issuing: Rc<Cell<Instructions>>,
+    /// Of the current operation: all, and the pool's.
+    issuing: Rc<Cell<[Instructions; 2]>>,
     issued: Cell<Issued>,
     sink_before: Option<Box<dyn Sink>>,
     observer_before: Option<DramObserver>,
@@ -283,7 +303,7 @@ pub(crate) struct Recording {
 struct Recorder {
     steps: Rc<RefCell<Steps>>,
     flushed: Rc<RefCell<Vec<&'static str>>>,
-    issuing: Rc<Cell<Instructions>>,
+    issuing: Rc<Cell<[Instructions; 2]>>,
     persistence: Persistence,
 }
 
@@ -292,17 +312,16 @@ impl Sink for Recorder {
         if !self.persistence.charges(&event.kind) {
             return;
         }
-        let mut issuing = self.issuing.get();
-        match event.kind {
-            EventKind::Flush { .. } => {
-                self.flushed.borrow_mut().push(event.site.file());
-                issuing.flushes += 1;
-            }
-            EventKind::Fence => issuing.fences += 1,
-            EventKind::StoreFence => issuing.store_fences += 1,
-            _ => {}
+        let file = event.site.file();
+        if matches!(event.kind, EventKind::Flush { .. }) {
+            self.flushed.borrow_mut().push(file);
         }
-        self.issuing.set(issuing);
+        let [mut all, mut of_pool] = self.issuing.get();
+        all.count(&event.kind);
+        if POOL.iter().any(|directory| file.contains(directory)) {
+            of_pool.count(&event.kind);
+        }
+        self.issuing.set([all, of_pool]);
         self.steps.borrow_mut().event(&event.kind);
     }
 
@@ -348,7 +367,8 @@ impl Recording {
         flushes.add(&flushed);
         self.flushes.set(flushes);
         let mut issued = self.issued.get();
-        issued.add(&self.issuing.take(), &flushed);
+        let [all, of_pool] = self.issuing.take();
+        issued.add(&all, &of_pool, &flushed);
         self.issued.set(issued);
         flushed.clear();
         result
@@ -411,9 +431,10 @@ mod tests {
             store_fences: 1,
         };
         for files in [&[copy, reshape][..], &[copy, crab], &[crab], &[]] {
-            issued.add(&one, files);
+            issued.add(&one, &one, files);
         }
         assert_eq!((issued.copying, issued.other.fences), (one, 3));
+        assert_eq!(issued.of_pool.flushes, 4);
         assert_eq!(issued.all().store_fences, 4);
     }
 
