@@ -25,12 +25,13 @@ pub enum Bench {
 #[command(after_help = "\
 Each engine makes every change durable before the call returns, in its fastest such setting. In each round all engines are \
 open and take turns; rates are medians of the rounds, and ratios are medians of the rounds' ratios to the best peer: the \
-fastest engine but store, tree and btreemap. Values that are read or visited are copied out. Memory, space and bytes written are \
+fastest engine but store, tree, btreemap and array. Values that are read or visited are copied out. Memory, space and bytes written are \
 counted in a process of its own for each engine.
 
-The engine btreemap is the standard library's BTreeMap, which keeps nothing: a reference for what the workload itself takes.
+The engines btreemap and array keep nothing: the standard library's BTreeMap, a reference for what a search tree takes, and a sorted array, for \
+what reading in order takes.
 
-Engines other than store, tree and btreemap need a build with --features peers. RocksDB and SQLite are the system's libraries \
+Engines other than store, tree, btreemap and array need a build with --features peers. RocksDB and SQLite are the system's libraries \
 (Debian: apt-get install librocksdb-dev libsqlite3-0).
 
 Workloads, in the order in which they run:
@@ -56,7 +57,7 @@ pub struct Peers {
     #[arg(long, value_name = "DIR")]
     pub path: Vec<PathBuf>,
     /// Engines, with commas between them: store, tree, lmdb, redb, fjall, rocksdb, sqlite,
-    /// btreemap [default: all stores that this build and this system have]
+    /// btreemap, array [default: all stores that this build and this system have]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = parsed::<peers::Engine>)]
     pub engines: Vec<peers::Engine>,
     /// Workloads, with commas between them [default: all]

@@ -1,6 +1,7 @@
 //! The compared engines. Each is opened in its fastest setting in which a call returns when its
 //! change is durable.
 
+use super::array::Array;
 use super::own::{Product, Tree};
 use super::volatile::Volatile;
 use crate::LabError;
@@ -40,11 +41,13 @@ pub enum Engine {
     Sqlite,
     /// The standard library's `BTreeMap` in DRAM, which keeps nothing: a reference, not a peer.
     BTreeMap,
+    /// A sorted array in DRAM: what the harness takes of reading in order.
+    Array,
 }
 
 impl Engine {
     /// All engines; those of this project are the first.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Store,
         Self::Tree,
         Self::Lmdb,
@@ -53,6 +56,7 @@ impl Engine {
         Self::RocksDb,
         Self::Sqlite,
         Self::BTreeMap,
+        Self::Array,
     ];
 
     /// Returns its name in commands and JSON.
@@ -67,6 +71,7 @@ impl Engine {
             Self::RocksDb => "rocksdb",
             Self::Sqlite => "sqlite",
             Self::BTreeMap => "btreemap",
+            Self::Array => "array",
         }
     }
 
@@ -79,21 +84,27 @@ impl Engine {
             Self::RocksDb => "RocksDB",
             Self::Sqlite => "SQLite",
             Self::BTreeMap => "BTreeMap",
-            Self::Tree | Self::Redb | Self::Fjall => self.name(),
+            Self::Tree | Self::Redb | Self::Fjall | Self::Array => self.name(),
         }
     }
 
     /// Returns true if it is another project's store.
     #[must_use]
     pub fn is_peer(self) -> bool {
-        !matches!(self, Self::Store | Self::Tree | Self::BTreeMap)
+        !matches!(self, Self::Store | Self::Tree) && !self.is_reference()
+    }
+
+    /// Returns true if it keeps nothing.
+    #[must_use]
+    pub fn is_reference(self) -> bool {
+        matches!(self, Self::BTreeMap | Self::Array)
     }
 
     /// Returns those of all stores that this build and this system have.
     #[must_use]
     pub fn available() -> Vec<Self> {
         let all = Self::ALL.into_iter();
-        all.filter(|engine| *engine != Self::BTreeMap && engine.check().is_ok())
+        all.filter(|engine| !engine.is_reference() && engine.check().is_ok())
             .collect()
     }
 
@@ -106,7 +117,8 @@ impl Engine {
         match self {
             Self::RocksDb => RocksDb::library_version().map(|_| ())?,
             Self::Sqlite => Sqlite::library_version().map(|_| ())?,
-            Self::Store | Self::Tree | Self::Lmdb | Self::Redb | Self::Fjall | Self::BTreeMap => {}
+            Self::Store | Self::Tree | Self::Lmdb | Self::Redb | Self::Fjall => {}
+            Self::BTreeMap | Self::Array => {}
         }
         #[cfg(not(feature = "peers"))]
         if self.is_peer() {
@@ -135,6 +147,7 @@ impl Engine {
             Self::Store => Box::new(Product::open(&dir.join("pairs.db"), place.memory)?),
             Self::Tree => Box::new(Tree::open(&dir.join("pairs.pool"))?),
             Self::BTreeMap => Box::new(Volatile::default()),
+            Self::Array => Box::new(Array::default()),
             #[cfg(feature = "peers")]
             Self::Lmdb => Box::new(Lmdb::open(&dir, place.lmdb_mode(), place.map_bytes()?)?),
             #[cfg(feature = "peers")]

@@ -15,6 +15,7 @@
 //!
 //! [`workload`](Workload) has what is called, and [`Counts`] what is counted beside time.
 
+mod array;
 mod counts;
 mod draw;
 mod drive;
@@ -132,10 +133,10 @@ impl Params {
             let may_be = format!("{LEAST_MEMORY} or more");
             return Err(LabError::parameter("memory", bytes, may_be));
         }
-        let boundless = [Engine::Tree, Engine::BTreeMap];
+        let boundless = [Engine::Tree, Engine::BTreeMap, Engine::Array];
         let boundless = boundless.into_iter().find(|one| self.engines.contains(one));
         if let Some(engine) = boundless.filter(|_| self.memory.is_some()) {
-            let may_be = "an engine that keeps within a bound; tree and btreemap have none";
+            let may_be = "an engine that keeps within a bound; tree, btreemap and array have none";
             return Err(LabError::parameter("engines", engine, may_be));
         }
         self.engines.iter().try_for_each(|engine| engine.check())
