@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 /// How long it may take until one can be connected to.
 const MAX_START: Duration = Duration::from_secs(20);
-/// The MiB that memcached may take for items.
-const CACHE_MIB: &str = "1024";
+/// The MiB that memcached may take for items: so many that it evicts none.
+const CACHE_MIB: &str = "4096";
 
 /// When Redis syncs its file of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
