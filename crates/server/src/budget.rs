@@ -46,6 +46,8 @@ pub enum Part {
     GatheredWithin,
     /// Changes that are not committed yet.
     Changes,
+    /// The Lua state of a script.
+    Script,
     /// Intermediate results of a command.
     #[default]
     Scratch,

@@ -56,11 +56,17 @@ impl PubSub {
         }
     }
 
-    /// Sends a message. Returns the number of clients that receive it.
-    pub fn publish(&self, channel: &[u8], message: &[u8], limit: usize) -> usize {
+    /// Returns the patterns that match a channel.
+    fn matching(&self, channel: &[u8]) -> Vec<Arc<[u8]>> {
         // Matching may take long, and others must not wait for the lock meanwhile.
         let mut matching: Vec<Arc<[u8]>> = self.read().patterns.keys().cloned().collect();
         matching.retain(|pattern| glob::matches(pattern, channel));
+        matching
+    }
+
+    /// Sends a message. Returns the number of clients that receive it.
+    pub fn publish(&self, channel: &[u8], message: &[u8], limit: usize) -> usize {
+        let matching = self.matching(channel);
         let inner = self.read();
         let mut told = 0;
         if let Some(listeners) = inner.channels.get(channel) {
@@ -72,6 +78,22 @@ impl PubSub {
             }
         }
         told
+    }
+
+    /// Returns the number of clients that would receive a message.
+    #[must_use]
+    pub fn hearing(&self, channel: &[u8]) -> usize {
+        let matching = self.matching(channel);
+        let inner = self.read();
+        let of_channel = inner.channels.get(channel);
+        let of_patterns = matching
+            .iter()
+            .filter_map(|pattern| inner.patterns.get(pattern));
+        of_channel
+            .into_iter()
+            .chain(of_patterns)
+            .map(HashMap::len)
+            .sum()
     }
 
     /// Returns the clients of a user whose subscriptions the user's rights no longer allow.

@@ -1,6 +1,7 @@
 //! The error of a command.
 
 use bristlecone_store::{ReadError, WriteError};
+use std::collections::BTreeSet;
 
 /// Why a command failed. It has changed nothing. The `Display` text is the error reply.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +19,22 @@ pub enum CommandError {
     /// its thread. No client sees this.
     #[error("ERR the command takes long")]
     Long,
+    /// A script uses keys, or all of them, whose locks are not held: it has to be executed again
+    /// with them. No client sees this.
+    #[error("ERR the script uses keys that it does not name")]
+    Unlocked(Unlocked),
+    /// A script was stopped by `SCRIPT KILL`: what contains it has not been executed.
+    #[error("ERR Error running script: Script killed by user with SCRIPT KILL.")]
+    Killed,
+}
+
+/// The keys whose locks a script needs.
+#[derive(Debug, Default)]
+pub struct Unlocked {
+    /// These, besides those that it names.
+    pub keys: BTreeSet<Vec<u8>>,
+    /// All that there are.
+    pub all: bool,
 }
 
 /// The result of a command that has written its reply.
@@ -27,6 +44,12 @@ impl CommandError {
     /// Returns the error with this reply.
     pub fn reply(text: impl Into<String>) -> Self {
         Self::Reply(text.into())
+    }
+
+    /// Returns true if what contains the command is not executed either.
+    #[must_use]
+    pub(crate) fn ends_all(&self) -> bool {
+        matches!(self, Self::Long | Self::Unlocked(_) | Self::Killed)
     }
 
     /// Returns the key holds a value of another type.

@@ -21,6 +21,7 @@
 //! | `redis`, `memcached` | the two protocols in that loop |
 //! | `dispatch`, `rights` | the path of a command: admission, execution, statistics |
 //! | `commands` | all commands, by family: strings, hashes, ..., connection, admin |
+//! | `caller` | the session and the server as scripts see them |
 //! | `session` | the state of a connection, and commands that work on it |
 //! | `server`, `committer` | what connections share; durability for many of them at once |
 //! | `table`, `users`, `guesses`, `client`, `channels`, `slowlog` | the table of commands, users' rights, wrong passwords, clients, channels, slow commands |
@@ -29,12 +30,14 @@
 //! | `command` | declarations of commands |
 //! | `conversation`, `input` | what a protocol does in the loop; the bytes that a connection has read |
 //! | `items` | the items of memcached clients: their keyspace, what is done with them, eviction |
+//! | `script` | Lua scripts: their texts, their states, what they find there |
 //! | `data` | databases: keyspaces, values, [transactions](data::tx::Tx) |
 //! | `config`, `tls`, `log`, `memory` | settings, TLS, logs, amounts of memory |
 //! | `reply`, `resp`, `budget` | replies, requests, the memory that clients hold |
 //! | `parse`, `error` | arguments; errors of commands |
 
 pub mod budget;
+mod caller;
 pub mod channels;
 pub mod client;
 pub mod command;
@@ -65,6 +68,7 @@ pub mod reply;
 pub mod resp;
 mod rewrite;
 mod rights;
+mod script;
 mod serve;
 pub mod server;
 pub mod session;

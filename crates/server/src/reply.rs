@@ -2,6 +2,9 @@
 
 use crate::budget::{Account, Part, Scratch};
 
+/// The version of Redis whose commands and replies the server has.
+pub const REDIS_VERSION: &str = "7.0.15";
+
 /// The protocol of a connection, which `HELLO` changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {

@@ -21,9 +21,6 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
-/// The version of Redis whose commands and replies the server has.
-pub const REDIS_VERSION: &str = "7.0.15";
-
 /// The length of a user's name, in bytes, that is logged after a wrong password.
 const MAX_LOGGED: usize = 64;
 

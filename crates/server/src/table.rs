@@ -144,6 +144,8 @@ fn bits<'n>(names: impl Iterator<Item = &'n str>) -> u32 {
 fn categories(spec: &Spec) -> u32 {
     let implied: &[&str] = match spec.access {
         None => &[],
+        // What a script does is what its commands do.
+        Some(_) if spec.categories.contains(&"scripting") => &["slow"],
         Some(Access::ReadOne) => &["read", "fast"],
         Some(Access::Read) => &["read", "slow"],
         Some(Access::Write) if spec.keys == ONE => &["write", "fast"],

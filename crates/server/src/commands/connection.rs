@@ -4,8 +4,8 @@ use crate::command::{InMulti, database};
 use crate::commands::clients;
 use crate::error::CommandError;
 use crate::parse::{Arg, integer, is};
+use crate::reply::REDIS_VERSION;
 use crate::reply::{Out, Protocol};
-use crate::server::REDIS_VERSION;
 use crate::session::{Context, Done, Flow, Replies, SessionCommand};
 use std::time::Duration;
 

@@ -155,7 +155,7 @@ mod tests {
         let mut out = Out::new(&mut reply, Protocol::Resp2);
         let args: [&[u8]; 1] = [b"dbsize"];
         let short = (0, Haste::Short);
-        let done = cut.run_or_wait(&DBSIZE, short, &args, Reads::Durable, &mut out);
+        let done = cut.run_or_wait(&DBSIZE, short, &args, Reads::Durable, (None, &mut out));
         assert!(done.long && !cut.store().is_counted());
         std::thread::scope(|scope| {
             let held = cut.locks.keys(once((0, &b"a"[..])), Patience::Any);
@@ -175,7 +175,7 @@ mod tests {
             drop(held);
             assert_eq!(flush.join().unwrap(), b"+OK\r\n");
         });
-        let done = cut.run_or_wait(&DBSIZE, short, &args, Reads::Durable, &mut out);
+        let done = cut.run_or_wait(&DBSIZE, short, &args, Reads::Durable, (None, &mut out));
         assert!(!done.long);
         assert_eq!(reply, b":0\r\n");
     }

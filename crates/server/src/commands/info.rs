@@ -5,7 +5,8 @@ use crate::data::spaces::DATABASES;
 use crate::memory::resident;
 use crate::parse::{Arg, is};
 use crate::reply::Out;
-use crate::server::{REDIS_VERSION, Server};
+use crate::reply::REDIS_VERSION;
+use crate::server::Server;
 use crate::session::{Context, Done, Flow, SessionCommand};
 use crate::table::value;
 use bristlecone_pmem::Media;
@@ -139,6 +140,8 @@ fn of_memory(server: &Server, text: &mut String) {
         "used_memory_rss" = resident,
         "used_memory_rss_human" = human(resident),
         "used_memory_dataset" = stats.live_bytes,
+        "used_memory_scripts" = server.data.scripts.kept().1,
+        "number_of_cached_scripts" = server.data.scripts.kept().0,
         "maxmemory" = 0,
         "maxmemory_human" = "0B",
         "maxmemory_policy" = "noeviction",

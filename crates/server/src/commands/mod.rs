@@ -24,6 +24,7 @@ pub mod ordered;
 pub mod pubsub;
 pub mod replies;
 pub mod scan;
+pub mod scripting;
 pub mod sets;
 pub mod sort;
 pub mod sorted_set_operations;
@@ -50,6 +51,7 @@ const DATA: &[&[Command]] = &[
     lists::COMMANDS,
     ordered::COMMANDS,
     scan::COMMANDS,
+    scripting::COMMANDS,
     sets::COMMANDS,
     sort::COMMANDS,
     sorted_set_operations::COMMANDS,
@@ -68,6 +70,7 @@ const SESSION: &[&[SessionCommand]] = &[
     acl::COMMANDS,
     info::COMMANDS,
     introspection::COMMANDS,
+    scripting::SCRIPT,
 ];
 
 /// Returns the commands on data.
@@ -90,7 +93,14 @@ pub(crate) fn handler(entry: &Entry) -> Option<Handler> {
     if let Some(command) = entry.data {
         return Some(Handler::Data(command));
     }
-    let mut number = entry.index - data_count();
+    handler_at(entry.index)
+}
+
+/// Returns what executes the command of that number in the [`table`].
+fn handler_at(index: usize) -> Option<Handler> {
+    let Some(mut number) = index.checked_sub(data_count()) else {
+        return data().nth(index).map(Handler::Data);
+    };
     for family in SESSION {
         if let Some(command) = family.get(number) {
             return Some(Handler::Session(command));

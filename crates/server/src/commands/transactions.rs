@@ -1,6 +1,7 @@
 //! `MULTI`, `EXEC`, `WATCH` and their relatives.
 
 use crate::budget::Part;
+use crate::caller::SessionCaller;
 use crate::command::{ALL, Access, Command, InMulti, Keys};
 use crate::data::watch::Watch;
 use crate::error::CommandError;
@@ -158,24 +159,32 @@ fn exec(context: &mut Context<'_>, _: &[Arg<'_>], out: &mut Out<'_>) -> Done {
 
 fn run(context: &mut Context<'_>, transaction: &Transaction, out: &mut Out<'_>) -> Done {
     let Context { server, session } = context;
+    let caller = SessionCaller::new(server, &session.current.user);
     let exec = |watch: &mut Watch, out: &mut Out<'_>| {
         let (data, queued) = (&server.data, &transaction.data);
-        if transaction.long {
-            return data.exec(queued, watch, out);
-        }
-        let done = data.exec_within(Haste::Short, queued, watch, out);
-        done.unwrap_or_else(|| tokio::task::block_in_place(|| data.exec(queued, watch, out)))
+        let run = |haste, watch: &mut Watch, out: &mut Out<'_>| {
+            data.exec_within(haste, queued, watch, (Some(&caller), out))
+        };
+        let short = match transaction.long {
+            true => None,
+            false => run(Haste::Short, watch, out),
+        };
+        let long = || tokio::task::block_in_place(|| run(Haste::None, watch, out));
+        short.or_else(long).unwrap_or(true)
     };
     if transaction.steps.len() == transaction.data.len() {
         session.unsettled |= exec(&mut session.watch, out);
+        let messages = caller.into_messages();
+        session.publish(server, messages);
         return Ok(Flow::Go);
     }
     // The commands on data reply together; the replies of the session's commands are inserted
     // between theirs.
     let mut replies = Vec::new();
     let mut gathered = out.beside(&mut replies);
-    let waits = exec(&mut session.watch, &mut gathered);
-    session.unsettled |= waits;
+    session.unsettled |= exec(&mut session.watch, &mut gathered);
+    let messages = caller.into_messages();
+    session.publish(server, messages);
     let header = format!("*{}\r\n", transaction.data.len());
     let Some(mut rest) = replies.strip_prefix(header.as_bytes()) else {
         // A watched key has changed, or nothing was committed.

@@ -5,6 +5,7 @@
 //! | `spaces` | keyspaces: what is stored where |
 //! | `record`, `value` | the record of a key; values as a transaction sees them |
 //! | `collection`, `fields`, `list`, `sorted_set` | collections, small and large |
+//! | `caller` | what scripts know of their client |
 //! | `tx` | transactions: what a command or an `EXEC` reads and writes |
 //! | `locks`, `watchers`, `watch` | locks of keys; who is told of changes; `WATCH` |
 //! | `waiting` | clients that wait for a key |
@@ -18,6 +19,7 @@
 //! Elements belong to the key whose head has their id. The changes of a command are one commit.
 
 pub mod bounds;
+pub mod caller;
 pub mod clear;
 pub mod collection;
 pub mod cursors;
@@ -36,6 +38,7 @@ pub mod waiting;
 pub mod watch;
 pub mod watchers;
 
+use crate::script::Scripts;
 use bristlecone_pmem::media::Auto;
 use bristlecone_pmem::{CommitError, VersionError};
 use bristlecone_store::{CloseError, Keyspace, ReadError, Snapshot, Store, WriteError};
@@ -89,6 +92,8 @@ pub struct Data {
     /// How often commands found the key that they read.
     pub lookups: Lookups,
     pub(crate) locks: Locks,
+    /// Scripts that are known, and those that run.
+    pub(crate) scripts: Scripts,
     /// Listeners to changes of keys.
     pub watchers: Arc<Watchers>,
     /// Clients that wait for keys.
@@ -189,6 +194,7 @@ impl Data {
             items: AtomicBool::new(items),
             swaps: AtomicU64::new(0),
             locks: Locks::new(),
+            scripts: Scripts::default(),
             watchers: Arc::default(),
             waiting: Waiting::default(),
             next_id: AtomicU64::new(last + 1),

@@ -6,6 +6,7 @@
 
 use super::Data;
 use super::bounds::{Range, cut};
+use super::caller::Calls;
 use super::record::Kind;
 use super::spaces::{Name, Order, Space};
 use super::waiting;
@@ -108,6 +109,8 @@ pub struct Tx<'d> {
     pub(crate) may_wait: bool,
     /// The demand of its client, if that has to wait.
     pub(crate) wants: Option<Box<Wants>>,
+    /// What its scripts may call.
+    pub(crate) calls: Calls<'d>,
     /// The keys that were changed; empty if there are no watchers.
     touched: Vec<Name>,
     /// The keys that were put; empty if no client waits.
@@ -181,6 +184,7 @@ impl<'d> Tx<'d> {
             held: Scratch::default(),
             may_wait: false,
             wants: None,
+            calls: Calls::default(),
             touched: Vec::new(),
             put: Vec::new(),
         }

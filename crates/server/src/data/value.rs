@@ -377,7 +377,7 @@ mod tests {
         let mut reply = Vec::new();
         let mut out = Out::new(&mut reply, Protocol::Resp2);
         let place = (0, Haste::Short);
-        let done = data.run_or_wait(command, place, &args, Reads::Applied, &mut out);
+        let done = data.run_or_wait(command, place, &args, Reads::Applied, (None, &mut out));
         (!done.long).then(|| String::from_utf8(reply).unwrap())
     }
 

@@ -14,9 +14,11 @@
 mod tests;
 
 use crate::budget::Part;
+use crate::caller::SessionCaller;
 use crate::command::{Access, Command, InMulti, ONE};
 use crate::conversation::ENOUGH_OUTPUT;
 use crate::data::Reads;
+use crate::data::caller::Caller;
 use crate::error::CommandError;
 use crate::execute::Haste;
 use crate::execute::batch::KeyStep;
@@ -387,12 +389,18 @@ impl Session {
             self.reads()
         };
         let db = self.db;
-        let mut run = |haste| (server.data).run_or_wait(command, (db, haste), args, reads, out);
+        let caller = SessionCaller::new(server, &self.current.user);
+        let mut run = |haste| {
+            let to = (Some(&caller as &dyn Caller), &mut *out);
+            (server.data).run_or_wait(command, (db, haste), args, reads, to)
+        };
         let mut done = run(haste);
         if done.long {
             done = tokio::task::block_in_place(|| run(Haste::None));
         }
         self.unsettled |= done.unsettled;
+        let messages = caller.into_messages();
+        self.publish(server, messages);
         if done.waiter.is_none() {
             return Flow::Go;
         }

@@ -5,9 +5,10 @@
 
 use crate::command::{Access, Command};
 use crate::data::Data;
+use crate::data::caller::{Caller, Calls, Locked};
 use crate::data::watch::Watch;
 use crate::error::CommandError;
-use crate::execute::Haste;
+use crate::execute::{Haste, MoreLocks, publish};
 use crate::reply::Out;
 
 /// A command that waits for `EXEC`.
@@ -26,7 +27,7 @@ impl Data {
     /// null array if a watched key has changed. Ends watching. Returns true: the reply has to wait
     /// for durability.
     pub fn exec(&self, queued: &[Queued], watch: &mut Watch, out: &mut Out<'_>) -> bool {
-        self.exec_within(Haste::None, queued, watch, out)
+        self.exec_within(Haste::None, queued, watch, (None, out))
             .unwrap_or(true)
     }
 
@@ -37,10 +38,19 @@ impl Data {
         haste: Haste,
         queued: &[Queued],
         watch: &mut Watch,
-        out: &mut Out<'_>,
+        (caller, out): (Option<&dyn Caller>, &mut Out<'_>),
     ) -> Option<bool> {
         let mark = out.mark();
-        let done = self.try_exec(haste, queued, watch, out);
+        let mut more = MoreLocks::default();
+        let done = loop {
+            match self.try_exec(haste, (queued, &more), watch, (caller, out)) {
+                Err(CommandError::Unlocked(unlocked)) => {
+                    out.truncate(mark);
+                    more.add(unlocked);
+                }
+                done => break done,
+            }
+        };
         if let Err(e) = &done {
             out.truncate(mark);
             if matches!(e, CommandError::Long) {
@@ -55,9 +65,9 @@ impl Data {
     fn try_exec(
         &self,
         haste: Haste,
-        queued: &[Queued],
+        (queued, more): (&[Queued], &MoreLocks),
         watch: &Watch,
-        out: &mut Out<'_>,
+        (caller, out): (Option<&dyn Caller>, &mut Out<'_>),
     ) -> Result<(), CommandError> {
         let args: Vec<Vec<&[u8]>> = queued
             .iter()
@@ -66,7 +76,7 @@ impl Data {
         let all = queued
             .iter()
             .any(|queued| queued.command.access() == Access::WriteAll);
-        let held = if all {
+        let held = if all || more.all() {
             Some(self.lock_everything())
         } else {
             let of_commands = queued.iter().zip(&args).flat_map(|(queued, args)| {
@@ -74,7 +84,7 @@ impl Data {
                 places.map(|at| (queued.db, args[at]))
             });
             let of_watch = watch.keys.keys().map(|(db, key)| (*db, key.as_slice()));
-            let mut keys: Vec<_> = of_commands.chain(of_watch).collect();
+            let mut keys: Vec<_> = of_commands.chain(of_watch).chain(more.names()).collect();
             if keys.is_empty() {
                 // Any lock prevents the databases from being swapped meanwhile.
                 keys.push((0, b""));
@@ -92,9 +102,11 @@ impl Data {
             return Ok(());
         }
         let mark = out.mark();
-        let ((), put) = self.transact(0, |tx| {
+        let (messages, put) = self.transact(0, |tx| {
             out.truncate(mark);
             tx.queued = true;
+            let locked = if all { Locked::All } else { more.locked() };
+            tx.calls = Calls::of(caller, locked);
             tx.short = haste.work();
             tx.charge(out);
             out.array(queued.len());
@@ -107,9 +119,7 @@ impl Data {
                     Ok(()) => tx.keep(),
                     // A transaction that is too large, or takes long, or whose client was evicted,
                     // is not committed in part.
-                    Err(e) if tx.overfull || tx.is_evicted() || matches!(e, CommandError::Long) => {
-                        return Err(e);
-                    }
+                    Err(e) if tx.overfull || tx.is_evicted() || e.ends_all() => return Err(e),
                     Err(e) => {
                         tx.rollback(&place);
                         out.truncate(end);
@@ -117,9 +127,10 @@ impl Data {
                     }
                 }
             }
-            Ok(())
+            Ok(std::mem::take(&mut tx.calls.messages))
         })?;
         self.serve(put);
+        publish(caller, messages);
         Ok(())
     }
 }

@@ -11,10 +11,11 @@ pub mod exec;
 mod waiters;
 
 use crate::command::{Access, Command, ONE};
+use crate::data::caller::{Caller, Calls, Locked, Message};
 use crate::data::locks::Patience;
 use crate::data::tx::{SHORT_WORK, Tx, Waiter};
 use crate::data::{Data, Reads};
-use crate::error::CommandError;
+use crate::error::{CommandError, Unlocked};
 use crate::parse::Arg;
 use crate::reply::Out;
 use std::sync::Arc;
@@ -67,21 +68,21 @@ impl Data {
         reads: Reads,
         out: &mut Out<'_>,
     ) -> bool {
-        self.execute(command, (db, false, Haste::None), args, reads, out)
+        self.execute(command, (db, false, Haste::None), args, reads, (None, out))
             .unsettled
     }
 
     /// Executes one command like [`run`](Self::run), for a client that can wait. A command that
-    /// takes longer than `haste` allows does nothing.
+    /// takes longer than `haste` allows does nothing. Without a `caller` a script has no commands.
     pub fn run_or_wait(
         &self,
         command: &Command,
         (db, haste): (usize, Haste),
         args: &[Arg<'_>],
         reads: Reads,
-        out: &mut Out<'_>,
+        (caller, out): (Option<&dyn Caller>, &mut Out<'_>),
     ) -> Executed {
-        self.execute(command, (db, true, haste), args, reads, out)
+        self.execute(command, (db, true, haste), args, reads, (caller, out))
     }
 
     fn execute(
@@ -90,16 +91,16 @@ impl Data {
         place: (usize, bool, Haste),
         args: &[Arg<'_>],
         reads: Reads,
-        out: &mut Out<'_>,
+        (caller, out): (Option<&dyn Caller>, &mut Out<'_>),
     ) -> Executed {
         let mark = out.mark();
         let (db, _, haste) = place;
         let done = match command.access() {
             Access::ReadOne | Access::Read => {
-                let done = self.read(command, (db, haste), args, reads, out);
+                let done = self.read(command, (db, haste), args, reads, (caller, out));
                 done.map(|()| None)
             }
-            Access::Write | Access::WriteAll => self.write(command, place, args, out),
+            Access::Write | Access::WriteAll => self.write(command, place, args, (caller, out)),
         };
         let mut long = false;
         let waiter = done.unwrap_or_else(|e| {
@@ -125,12 +126,13 @@ impl Data {
         (db, haste): (usize, Haste),
         args: &[Arg<'_>],
         reads: Reads,
-        out: &mut Out<'_>,
+        (caller, out): (Option<&dyn Caller>, &mut Out<'_>),
     ) -> Result<(), CommandError> {
         loop {
             let (mark, swaps) = (out.mark(), self.swaps());
             let mut tx = Tx::new(self, self.reader(reads), db);
             tx.charge(out);
+            tx.calls = Calls::of(caller, Locked::No);
             tx.counts = true;
             tx.short = haste.work();
             if command.access() == Access::Read {
@@ -142,6 +144,7 @@ impl Data {
                 return done;
             }
             if self.swaps() == swaps {
+                publish(caller, tx.calls.messages);
                 return done;
             }
             // The databases were swapped meanwhile: this may have read another one's keys.
@@ -155,29 +158,85 @@ impl Data {
         command: &Command,
         (db, may_wait, haste): (usize, bool, Haste),
         args: &[Arg<'_>],
-        out: &mut Out<'_>,
+        (caller, out): (Option<&dyn Caller>, &mut Out<'_>),
     ) -> Result<Option<Arc<Waiter>>, CommandError> {
         let patience = haste.patience();
-        let held = if command.access() == Access::WriteAll {
-            Some(self.lock_everything())
-        } else if command.spec.keys == ONE {
-            self.lock(args.get(1).into_iter().map(|key| (db, *key)), patience)
-        } else {
-            let places = command.spec.keys.places(args);
-            self.lock(places.iter().map(|at| (db, args[*at])), patience)
+        let (mark, mut more) = (out.mark(), MoreLocks::default());
+        let (_held, wants, messages, put) = loop {
+            let held = if more.all() || command.access() == Access::WriteAll {
+                Some(self.lock_everything())
+            } else if command.spec.keys == ONE {
+                self.lock(args.get(1).into_iter().map(|key| (db, *key)), patience)
+            } else {
+                let places = command.spec.keys.places(args);
+                let named = places.iter().map(|at| (db, args[*at]));
+                self.lock(named.chain(more.names()), patience)
+            };
+            let held = held.ok_or(CommandError::Long)?;
+            let done = self.transact(db, |tx| {
+                out.truncate(mark);
+                tx.may_wait = may_wait;
+                tx.short = haste.work();
+                tx.charge(out);
+                tx.calls = Calls::of(caller, more.locked());
+                (command.run)(tx, args, out)?;
+                Ok((tx.wants.take(), std::mem::take(&mut tx.calls.messages)))
+            });
+            match done {
+                Err(CommandError::Unlocked(unlocked)) => more.add(unlocked),
+                done => {
+                    let ((wants, messages), put) = done?;
+                    break (held, wants, messages, put);
+                }
+            }
         };
-        let _held = held.ok_or(CommandError::Long)?;
-        let mark = out.mark();
-        let (wants, put) = self.transact(db, |tx| {
-            out.truncate(mark);
-            tx.may_wait = may_wait;
-            tx.short = haste.work();
-            tx.charge(out);
-            (command.run)(tx, args, out)?;
-            Ok(tx.wants.take())
-        })?;
         self.serve(put);
+        publish(caller, messages);
         Ok(wants.map(|wants| self.waiting.enter(db, *wants, out.protocol())))
+    }
+}
+
+/// Hands over what scripts have published.
+fn publish(caller: Option<&dyn Caller>, messages: Vec<Message>) {
+    if let Some(caller) = caller
+        && !messages.is_empty()
+    {
+        caller.publish(messages);
+    }
+}
+
+/// How often a script is executed again with the locks of more keys before it gets all.
+const MAX_RETRIES: usize = 4;
+
+/// The locks that scripts turned out to need.
+#[derive(Debug, Default)]
+struct MoreLocks {
+    unlocked: Unlocked,
+    retries: usize,
+}
+
+impl MoreLocks {
+    fn add(&mut self, unlocked: Unlocked) {
+        self.retries += 1;
+        self.unlocked.all |= unlocked.all || self.retries > MAX_RETRIES;
+        self.unlocked.keys.extend(unlocked.keys);
+    }
+
+    fn all(&self) -> bool {
+        self.unlocked.all
+    }
+
+    /// Returns them as names of keys. The lock of a key is that of its name in all databases.
+    fn names(&self) -> impl Iterator<Item = (usize, &[u8])> + Clone {
+        self.unlocked.keys.iter().map(|key| (0, key.as_slice()))
+    }
+
+    fn locked(&self) -> Locked<'_> {
+        if self.unlocked.all {
+            Locked::All
+        } else {
+            Locked::Keys(&self.unlocked.keys)
+        }
     }
 }
 

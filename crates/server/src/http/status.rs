@@ -5,7 +5,8 @@
 use crate::client::Client;
 use crate::data::spaces::DATABASES;
 use crate::memory::resident;
-use crate::server::{REDIS_VERSION, Server, seconds};
+use crate::reply::REDIS_VERSION;
+use crate::server::{Server, seconds};
 use crate::slowlog::Slow;
 use crate::table::{Durations, value};
 use bristlecone_pmem::Media;

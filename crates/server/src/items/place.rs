@@ -44,7 +44,10 @@ impl From<CommandError> for ItemError {
         match error {
             CommandError::Read(e) => Self::Read(e),
             CommandError::Write(e) => Self::Write(e),
-            CommandError::Reply(_) | CommandError::Long => Self::Database(error.to_string()),
+            CommandError::Reply(_)
+            | CommandError::Long
+            | CommandError::Unlocked(_)
+            | CommandError::Killed => Self::Database(error.to_string()),
         }
     }
 }

@@ -82,10 +82,24 @@ pub(crate) fn bound(text: &[u8]) -> Option<f64> {
 
 /// Formats a number with 17 significant digits, as `%.17g` does.
 pub(crate) fn text(number: f64) -> String {
+    general(number, 17)
+}
+
+/// Formats a number with so many significant digits, at least one, as `%.*g` does.
+pub(crate) fn general(number: f64, digits: usize) -> String {
+    let last = digits.max(1) - 1;
+    if number.is_nan() {
+        return if number.is_sign_negative() {
+            "-nan"
+        } else {
+            "nan"
+        }
+        .to_owned();
+    }
     if number.is_infinite() {
         return if number > 0.0 { "inf" } else { "-inf" }.to_owned();
     }
-    let scientific = format!("{number:.16e}");
+    let scientific = format!("{number:.last$e}");
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     let (sign, mantissa) = match mantissa.strip_prefix('-') {
@@ -100,7 +114,7 @@ pub(crate) fn text(number: f64) -> String {
     };
     match exponent {
         _ if digits.is_empty() => format!("{sign}0"),
-        0..17 => {
+        _ if (0..=last as i32).contains(&exponent) => {
             let whole = exponent as usize + 1;
             let padded = format!("{digits:0<whole$}");
             let (whole, part) = padded.split_at(whole);

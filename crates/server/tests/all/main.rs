@@ -24,6 +24,7 @@ mod memcached;
 mod memcached_database;
 mod memcached_full;
 mod redis_rs;
+mod scripts_against_redis;
 mod tls;
 mod users;
 

@@ -22,11 +22,35 @@ fn start(bytes: &[u8]) -> String {
     bytes[..bytes.len().min(300)].escape_ascii().to_string()
 }
 
+/// Returns where to begin to show two replies: at the start, or not far before they differ.
+fn difference(theirs: &[u8], ours: &[u8]) -> usize {
+    let same = theirs.iter().zip(ours).take_while(|(a, b)| a == b);
+    same.count().saturating_sub(100)
+}
+
 fn shown(words: &Words) -> String {
     let words: Vec<String> = (words.iter().take(20))
         .map(|word| format!("\"{}\"", start(word)))
         .collect();
     words.join(" ")
+}
+
+/// What replies beside Redis.
+pub trait Mine {
+    /// Returns the reply to a command.
+    fn call(&mut self, words: &[Vec<u8>]) -> Vec<u8>;
+    /// Makes all writes durable, so that they need not be kept in memory.
+    fn settle(&mut self);
+}
+
+impl Mine for Ours {
+    fn call(&mut self, words: &[Vec<u8>]) -> Vec<u8> {
+        Self::call(self, words)
+    }
+
+    fn settle(&mut self) {
+        Self::settle(self);
+    }
 }
 
 /// Compares the replies to commands of `next`, each with those that have to follow it, until there
@@ -37,6 +61,18 @@ pub fn replies(
     resp3: bool,
     count: u64,
     seed: u64,
+    next: impl FnMut(&mut SmallRng) -> Vec<Words>,
+    same: impl FnMut(&Words, &[u8], &[u8]) -> bool,
+) {
+    replies_by(Ours::new, resp3, count, seed, next, same);
+}
+
+/// As [`replies`], with those of what `ours` returns.
+pub fn replies_by<M: Mine>(
+    ours: impl FnOnce() -> M,
+    resp3: bool,
+    count: u64,
+    seed: u64,
     mut next: impl FnMut(&mut SmallRng) -> Vec<Words>,
     mut same: impl FnMut(&Words, &[u8], &[u8]) -> bool,
 ) {
@@ -44,7 +80,7 @@ pub fn replies(
     let Some(mut redis) = Redis::start() else {
         return;
     };
-    let mut ours = Ours::new();
+    let mut ours = ours();
     if resp3 {
         let hello = generate::words(&["hello", "3"]);
         redis.call_all(std::slice::from_ref(&hello));
@@ -65,8 +101,8 @@ pub fn replies(
                 same(&words, &theirs, &mine),
                 "seed {seed}, command {done}: {}\n  Redis: {}\n  ours:  {}\nbefore it:\n{}",
                 shown(&words),
-                start(&theirs),
-                start(&mine),
+                start(&theirs[difference(&theirs, &mine)..]),
+                start(&mine[difference(&theirs, &mine)..]),
                 related(&before, &words)
             );
             before.push((words, theirs));
