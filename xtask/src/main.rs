@@ -15,6 +15,7 @@
 //! | `container` | the container image: builds it, serves with it in a container |
 //! | `pibench` | every design as a library for PiBench: builds it, and drives it as PiBench does |
 //! | `rocksdb` | RocksDB with memtables in a pool: builds, tests, kills, and Debian's `db_bench` |
+//! | `frameworks` | queues, locks and limiters in Python and JavaScript against a server that is killed |
 //! | `memcached-clients` | clients of memcached in Python, JavaScript and Java against a server |
 //! | `memcached-suite` | memcached's own tests against a server, with the reason for each that is left out |
 //! | `asan` | hostile-file tests under AddressSanitizer |
@@ -33,6 +34,7 @@ mod browser;
 mod container;
 mod cpio;
 mod dax;
+mod frameworks;
 mod layers;
 mod machine;
 mod memcached_clients;
@@ -141,6 +143,15 @@ enum Chore {
     Pibench(pibench::Options),
     /// Builds the integration with RocksDB and runs its tests.
     Rocksdb(rocksdb::Options),
+    /// Runs frameworks that keep their jobs, locks and limits in Redis, as their registries have
+    /// them, against `bristlecone serve`, which is killed on the way.
+    Frameworks {
+        /// The folder of `bristlecone` [default: builds it].
+        #[arg(long, value_name = "DIR")]
+        programs: Option<PathBuf>,
+        /// Some of them [default: all].
+        names: Vec<String>,
+    },
     /// Runs clients of memcached, as their registries have them, against `bristlecone serve
     /// --memcached`.
     MemcachedClients {
@@ -219,6 +230,7 @@ fn main() -> ExitCode {
         Chore::Container => container::run(),
         Chore::Pibench(options) => pibench::run(&options),
         Chore::Rocksdb(options) => rocksdb::run(&options),
+        Chore::Frameworks { programs, names } => frameworks::run(programs.as_deref(), &names),
         Chore::MemcachedClients { programs } => memcached_clients::run(programs.as_deref()),
         Chore::MemcachedSuite { programs, tests } => {
             memcached_suite::run(programs.as_deref(), &tests)
