@@ -23,6 +23,9 @@ pub enum CommandError {
     /// with them. No client sees this.
     #[error("ERR the script uses keys that it does not name")]
     Unlocked(Unlocked),
+    /// A script ran for the longest time that one may: what contains it has not been executed.
+    #[error("ERR the script ran for 60 seconds and was stopped; nothing of what it did stays")]
+    Late,
     /// A script was stopped by `SCRIPT KILL`: what contains it has not been executed.
     #[error("ERR Error running script: Script killed by user with SCRIPT KILL.")]
     Killed,
@@ -49,7 +52,10 @@ impl CommandError {
     /// Returns true if what contains the command is not executed either.
     #[must_use]
     pub(crate) fn ends_all(&self) -> bool {
-        matches!(self, Self::Long | Self::Unlocked(_) | Self::Killed)
+        matches!(
+            self,
+            Self::Long | Self::Unlocked(_) | Self::Killed | Self::Late
+        )
     }
 
     /// Returns the key holds a value of another type.

@@ -25,6 +25,8 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+/// The stack of a thread, in bytes. Only what is used takes memory.
+const STACK: usize = 16 << 20;
 /// How long connections have to finish when the server stops.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long a client has for the TLS handshake.
@@ -120,6 +122,8 @@ impl Running {
         }
         let runtime = builder
             .thread_name("serve")
+            // Scripts recurse, and the pattern matching of Lua does.
+            .thread_stack_size(STACK)
             .enable_all()
             .build()
             .map_err(StartError::Runtime)?;
@@ -253,6 +257,7 @@ impl Running {
     /// [`CloseError`]: writes without a reply may not be durable, or the store's vacuum has failed.
     pub fn stop(self) -> Result<(), CloseError> {
         self.server.stop();
+        self.server.data.scripts.stop();
         let until = Instant::now() + GRACE;
         while !self.server.clients.is_empty() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));

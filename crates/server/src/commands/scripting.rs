@@ -18,8 +18,15 @@ use crate::parse::{Arg, integer};
 use crate::reply::{Out, Protocol};
 use crate::script::{Host, Script, Sha, Stop, replies};
 use crate::session::{Context, Done, Flow, Handler, SessionCommand, subcommand};
+use bristlecone_store::MAX_KEY_BYTES;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The most keys that a script uses without naming them, before it gets the locks of all.
+const MAX_KEYS: usize = 10_000;
+/// The most bytes that a script may publish.
+const MAX_PUBLISHED: usize = 16 << 20;
 
 /// The keys follow their number, the second argument.
 const KEYS: Keys = Keys::Counted { at: 2, before: 0 };
@@ -28,14 +35,14 @@ const KEYS: Keys = Keys::Counted { at: 2, before: 0 };
 pub const COMMANDS: &[Command] = &[
     Command::new("eval", -3, Access::Write, KEYS, &["scripting"], eval),
     Command::new("evalsha", -3, Access::Write, KEYS, &["scripting"], evalsha),
-    Command::new("eval_ro", -3, Access::Read, KEYS, &["scripting"], eval),
+    Command::new("eval_ro", -3, Access::Read, KEYS, &["scripting"], eval_ro),
     Command::new(
         "evalsha_ro",
         -3,
         Access::Read,
         KEYS,
         &["scripting"],
-        evalsha,
+        evalsha_ro,
     ),
 ];
 
@@ -60,18 +67,34 @@ pub const SCRIPT: &[SessionCommand] =
     &[SessionCommand::new("script", -2, &["slow", "scripting"], script).help(SCRIPT_HELP)];
 
 fn eval(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
-    let arguments = arguments(args)?;
-    let script = tx.data().scripts.of_text(args[1])?;
-    run(tx, &script, (args, arguments), out)
+    of_text(tx, args, false, out)
+}
+
+fn eval_ro(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
+    of_text(tx, args, true, out)
 }
 
 fn evalsha(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
+    of_sha(tx, args, false, out)
+}
+
+fn evalsha_ro(tx: &mut Tx<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Outcome {
+    of_sha(tx, args, true, out)
+}
+
+fn of_text(tx: &mut Tx<'_>, args: &[Arg<'_>], only_reads: bool, out: &mut Out<'_>) -> Outcome {
+    let arguments = arguments(args)?;
+    let script = tx.data().scripts.of_text(args[1])?;
+    run(tx, (&script, only_reads), (args, arguments), out)
+}
+
+fn of_sha(tx: &mut Tx<'_>, args: &[Arg<'_>], only_reads: bool, out: &mut Out<'_>) -> Outcome {
     let arguments = arguments(args)?;
     let sha = sha(args[1]);
     let script = sha.and_then(|sha| tx.data().scripts.find(&sha));
     let script = script
         .ok_or_else(|| CommandError::reply("NOSCRIPT No matching script. Please use EVAL."))?;
-    run(tx, &script, (args, arguments), out)
+    run(tx, (&script, only_reads), (args, arguments), out)
 }
 
 /// Returns a SHA-1 in lower case, if it is one.
@@ -97,7 +120,7 @@ fn arguments(args: &[Arg<'_>]) -> Result<usize, CommandError> {
 
 fn run(
     tx: &mut Tx<'_>,
-    script: &Arc<Script>,
+    (script, only_reads): (&Arc<Script>, bool),
     (args, behind): (&[Arg<'_>], usize),
     out: &mut Out<'_>,
 ) -> Outcome {
@@ -106,12 +129,13 @@ fn run(
     // Its commands are rolled back one by one, and none of them waits.
     (tx.queued, tx.may_wait) = (true, false);
     let short = tx.short.is_some();
-    let done = scripts.with_engine(|engine| {
+    let done = scripts.with_engine(short, |engine| {
         let mut host = ScriptHost {
             memory: out.scratch(Part::Script),
             within: &*out,
-            named: &args[3..behind],
-            only_reads: script.no_writes || !tx.writes,
+            named: args[3..behind].iter().copied().collect(),
+            published: 0,
+            only_reads: only_reads || script.no_writes,
             keeps: !queued,
             unlocked: Unlocked::default(),
             tx,
@@ -126,6 +150,7 @@ fn run(
         let answer = done.map_err(|stop| match stop {
             Stop::Long => CommandError::Long,
             Stop::Killed => CommandError::Killed,
+            Stop::Late => CommandError::Late,
             Stop::Failed(e) => e,
         })?;
         if unlocked.all || !unlocked.keys.is_empty() {
@@ -151,7 +176,9 @@ struct ScriptHost<'h, 'd, 'o> {
     within: &'h Out<'o>,
     memory: Scratch<'o>,
     /// The keys that the script names.
-    named: &'h [Arg<'h>],
+    named: HashSet<Arg<'h>>,
+    /// Bytes that it has published.
+    published: usize,
     only_reads: bool,
     /// What its commands did need not be taken back by others.
     keeps: bool,
@@ -166,8 +193,14 @@ impl ScriptHost<'_, '_, '_> {
             Locked::Keys(keys) => keys.contains(key),
             Locked::No => false,
         };
-        if !is_locked && !self.named.contains(&key) {
-            self.unlocked.keys.insert(key.to_vec());
+        if !is_locked && !self.named.contains(key) {
+            let keys = &mut self.unlocked.keys;
+            // So many are not worth their memory.
+            if keys.len() >= MAX_KEYS || key.len() > MAX_KEY_BYTES {
+                self.unlocked.all = true;
+            } else if !keys.contains(key) {
+                keys.insert(key.to_vec());
+            }
         }
     }
 
@@ -220,6 +253,12 @@ impl ScriptHost<'_, '_, '_> {
                 out.bulk(since.subsec_micros().to_string().as_bytes());
             }
             ("publish", [_, channel, message]) => {
+                self.published += channel.len() + message.len();
+                if self.published > MAX_PUBLISHED {
+                    return Err(CommandError::reply(format!(
+                        "ERR the messages of a script have more than {MAX_PUBLISHED} bytes"
+                    )));
+                }
                 let told = self
                     .tx
                     .calls
@@ -285,10 +324,11 @@ fn script(context: &mut Context<'_>, args: &[Arg<'_>], out: &mut Out<'_>) -> Don
     let (word, lower, rest) = subcommand(args);
     match (lower.as_str(), rest) {
         ("load", [text]) => {
-            let script = scripts.load(text)?;
+            let script = Script::new(text)?;
             scripts
-                .with_engine(|engine| engine.compile(&script))?
+                .with_engine(true, |engine| engine.compile(&script))?
                 .map_err(CommandError::reply)?;
+            let script = scripts.load(script)?;
             out.bulk(&script.sha);
         }
         ("exists", [_, ..]) => {
@@ -489,6 +529,7 @@ mod tests {
                 "return redis.call('incrby', 'a', redis.call('incr', 'b'))",
                 "0",
             ]),
+            queued(&["eval_ro", "return redis.call('set', 'a', 'no')", "0"]),
             queued(&["get", "a"]),
         ];
         let (anybody, mut reply) = (Anybody::new(), Vec::new());
@@ -498,7 +539,9 @@ mod tests {
             data.exec_within(Haste::None, &steps, &mut Watch::default(), to),
             Some(true)
         );
-        assert_eq!(reply, b"*3\r\n+OK\r\n:2\r\n$1\r\n2\r\n");
+        let reply = String::from_utf8(reply).unwrap();
+        let [first, last] = ["*4\r\n+OK\r\n:2\r\n-ERR Write commands", "\r\n$1\r\n2\r\n"];
+        assert!(reply.starts_with(first) && reply.ends_with(last), "{reply}");
     }
 
     #[test]

@@ -76,6 +76,9 @@ impl Data {
         let all = queued
             .iter()
             .any(|queued| queued.command.access() == Access::WriteAll);
+        if more.all() && haste == Haste::Short {
+            return Err(CommandError::Long);
+        }
         let held = if all || more.all() {
             Some(self.lock_everything())
         } else {

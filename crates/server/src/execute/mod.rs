@@ -163,6 +163,10 @@ impl Data {
         let patience = haste.patience();
         let (mark, mut more) = (out.mark(), MoreLocks::default());
         let (_held, wants, messages, put) = loop {
+            if more.all() && haste == Haste::Short {
+                // Waiting for all locks holds up whoever waits for the thread.
+                return Err(CommandError::Long);
+            }
             let held = if more.all() || command.access() == Access::WriteAll {
                 Some(self.lock_everything())
             } else if command.spec.keys == ONE {
@@ -170,7 +174,9 @@ impl Data {
             } else {
                 let places = command.spec.keys.places(args);
                 let named = places.iter().map(|at| (db, args[*at]));
-                self.lock(named.chain(more.names()), patience)
+                // Any lock prevents the databases from being swapped meanwhile.
+                let any = places.is_empty().then_some((db, &b""[..]));
+                self.lock(named.chain(more.names()).chain(any), patience)
             };
             let held = held.ok_or(CommandError::Long)?;
             let done = self.transact(db, |tx| {

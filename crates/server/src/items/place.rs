@@ -47,7 +47,8 @@ impl From<CommandError> for ItemError {
             CommandError::Reply(_)
             | CommandError::Long
             | CommandError::Unlocked(_)
-            | CommandError::Killed => Self::Database(error.to_string()),
+            | CommandError::Killed
+            | CommandError::Late => Self::Database(error.to_string()),
         }
     }
 }

@@ -5,12 +5,17 @@ use crate::error::CommandError;
 use lru::LruCache;
 use sha1::{Digest, Sha1};
 use std::collections::HashMap;
-use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How many scripts of `EVAL` are kept. Those of `SCRIPT LOAD` stay.
-const KEPT: NonZeroUsize = NonZeroUsize::new(500).unwrap();
+const KEPT: usize = 500;
+/// The most bytes that their texts may have together.
+const MAX_KEPT: usize = if cfg!(test) { 1 << 20 } else { 32 << 20 };
+/// What a script takes besides its text, about.
+const OVERHEAD: usize = 256;
+/// The most scripts that may run at a time where others do not wait for them: each has a thread.
+const MAX_RUNNING: usize = 64;
 /// The most bytes that the texts of `SCRIPT LOAD` may have together.
 const MAX_LOADED: usize = if cfg!(test) { 1 << 10 } else { 64 << 20 };
 /// The most states that are kept for later.
@@ -50,7 +55,7 @@ impl Script {
     ///
     /// # Errors
     /// Its first line names another language, or options that there are not.
-    fn new(text: &[u8]) -> Result<Self, CommandError> {
+    pub(crate) fn new(text: &[u8]) -> Result<Self, CommandError> {
         let sha = sha_of(text);
         let mut no_writes = false;
         let mut body = text;
@@ -93,11 +98,16 @@ impl Script {
             no_writes,
         })
     }
+
+    fn bytes(&self) -> usize {
+        self.text.len() + OVERHEAD
+    }
 }
 
 #[derive(Debug)]
 struct Texts {
     of_eval: LruCache<Sha, Arc<Script>>,
+    kept_bytes: usize,
     loaded: HashMap<Sha, Arc<Script>>,
     loaded_bytes: usize,
 }
@@ -110,6 +120,8 @@ pub(crate) struct Scripts {
     running: Mutex<Vec<Arc<Control>>>,
     /// How often all were forgotten: compiled scripts of before are of no use.
     flushes: AtomicU64,
+    /// No script may begin.
+    stopping: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -120,13 +132,15 @@ impl Default for Scripts {
     fn default() -> Self {
         Self {
             texts: Mutex::new(Texts {
-                of_eval: LruCache::new(KEPT),
+                of_eval: LruCache::unbounded(),
+                kept_bytes: 0,
                 loaded: HashMap::new(),
                 loaded_bytes: 0,
             }),
             free: Mutex::default(),
             running: Mutex::default(),
             flushes: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
         }
     }
 }
@@ -142,26 +156,37 @@ impl Scripts {
             return Ok(known);
         }
         let script = Arc::new(Script::new(text)?);
-        lock(&self.texts).of_eval.put(sha, Arc::clone(&script));
+        let mut texts = lock(&self.texts);
+        texts.kept_bytes += script.bytes();
+        if let Some(before) = texts.of_eval.put(sha, Arc::clone(&script)) {
+            texts.kept_bytes -= before.bytes();
+        }
+        while texts.of_eval.len() > KEPT || texts.kept_bytes > MAX_KEPT {
+            let Some((_, oldest)) = texts.of_eval.pop_lru() else {
+                break;
+            };
+            texts.kept_bytes -= oldest.bytes();
+        }
+        drop(texts);
         Ok(script)
     }
 
     /// Keeps a script until all are forgotten.
     ///
     /// # Errors
-    /// As of [`of_text`](Self::of_text); or those that are kept take too much memory.
-    pub(crate) fn load(&self, text: &[u8]) -> Result<Arc<Script>, CommandError> {
-        let script = self.of_text(text)?;
+    /// Those that are kept take too much memory.
+    pub(crate) fn load(&self, script: Script) -> Result<Arc<Script>, CommandError> {
         let mut texts = lock(&self.texts);
-        if texts.loaded.contains_key(&script.sha) {
-            return Ok(script);
+        if let Some(known) = texts.loaded.get(&script.sha) {
+            return Ok(Arc::clone(known));
         }
-        if texts.loaded_bytes + text.len() > MAX_LOADED {
+        let script = Arc::new(script);
+        if texts.loaded_bytes + script.bytes() > MAX_LOADED {
             return Err(CommandError::reply(format!(
                 "ERR the scripts of SCRIPT LOAD take more than {MAX_LOADED} bytes together; SCRIPT FLUSH forgets them"
             )));
         }
-        texts.loaded_bytes += text.len();
+        texts.loaded_bytes += script.bytes();
         texts.loaded.insert(script.sha, Arc::clone(&script));
         Ok(script)
     }
@@ -179,6 +204,7 @@ impl Scripts {
     pub(crate) fn flush(&self) {
         let mut texts = lock(&self.texts);
         texts.of_eval.clear();
+        texts.kept_bytes = 0;
         texts.loaded.clear();
         texts.loaded_bytes = 0;
         // ORDERING: Relaxed; an engine that misses it has compiled scripts that nobody names.
@@ -186,12 +212,15 @@ impl Scripts {
         lock(&self.free).clear();
     }
 
-    /// Calls `f` with a Lua state of its own. `SCRIPT KILL` stops what it runs.
+    /// Calls `f` with a Lua state of its own. `SCRIPT KILL` stops what it runs. `short`: others
+    /// wait for the thread.
     ///
     /// # Errors
-    /// [`CommandError::Reply`]: there is no memory for a state.
+    /// [`CommandError::Reply`]: there is no memory for a state, too many scripts are running, or
+    /// the server stops.
     pub(crate) fn with_engine<R>(
         &self,
+        short: bool,
         f: impl FnOnce(&mut Engine) -> R,
     ) -> Result<R, CommandError> {
         // ORDERING: Relaxed; as in `flush`.
@@ -202,7 +231,7 @@ impl Scripts {
             None => Engine::new()
                 .map_err(|e| CommandError::reply(format!("ERR a Lua state cannot be made: {e}")))?,
         };
-        let running = Running::enter(self, engine.control());
+        let running = Running::enter(self, engine.control(), short)?;
         let done = f(&mut engine);
         drop(running);
         // ORDERING: Relaxed; as in `flush`.
@@ -220,6 +249,13 @@ impl Scripts {
         let running = lock(&self.running);
         running.iter().for_each(|control| control.kill());
         running.len()
+    }
+
+    /// Stops all scripts, and lets no other begin.
+    pub(crate) fn stop(&self) {
+        // ORDERING: Relaxed; who has entered before is stopped with the others, under their lock.
+        self.stopping.store(true, Ordering::Relaxed);
+        self.kill();
     }
 
     /// Returns how many scripts are kept, and the bytes of their texts.
@@ -241,12 +277,28 @@ struct Running<'s> {
 }
 
 impl<'s> Running<'s> {
-    fn enter(scripts: &'s Scripts, control: &Arc<Control>) -> Self {
-        lock(&scripts.running).push(Arc::clone(control));
-        Self {
+    fn enter(
+        scripts: &'s Scripts,
+        control: &Arc<Control>,
+        short: bool,
+    ) -> Result<Self, CommandError> {
+        let mut running = lock(&scripts.running);
+        // ORDERING: Relaxed; as in `stop`.
+        if scripts.stopping.load(Ordering::Relaxed) {
+            return Err(CommandError::reply("ERR the server is stopping"));
+        }
+        if !short && running.len() >= MAX_RUNNING {
+            return Err(CommandError::reply(format!(
+                "BUSY {MAX_RUNNING} scripts are running. SCRIPT KILL stops them."
+            )));
+        }
+        // What stopped an earlier one is not meant for this one.
+        control.begin();
+        running.push(Arc::clone(control));
+        Ok(Self {
             scripts,
             control: Arc::clone(control),
-        }
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Running a script: its calls, its error, and how it is stopped.
 
 use super::raise::{
-    Answer as Returned, Failure, argument, function, one, packed, raising, refused,
+    Answer as Returned, Failure, argument, function, one, packed, raising, refused, room,
 };
 use super::replies::{error_of, from_reply};
 use super::sandbox::{Sandbox, syntax};
@@ -10,21 +10,20 @@ use crate::error::CommandError;
 use crate::parse::double;
 use crate::reply::{Protocol, REDIS_VERSION};
 use mlua::chunk::ChunkMode;
-use mlua::{Function, HookTriggers, Lua, MultiValue, Table, Value, VmState};
+use mlua::{Function, Lua, MultiValue, Table, Value};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
-/// The most memory in bytes that a state may take.
-const MAX_MEMORY: usize = 256 << 20;
+/// The longest time that a script may run.
+const MAX_TIME: Duration = Duration::from_secs(if cfg!(test) { 5 } else { 60 });
 /// A state that has more than this after a script is not kept.
 const KEPT_MEMORY: usize = 4 << 20;
 /// The most compiled scripts that a state keeps.
-const MAX_COMPILED: usize = 500;
-/// After so many instructions of Lua a script is looked at.
-const STRIDE: u32 = 1000;
+const MAX_COMPILED: usize = 200;
 /// So many instructions take one or two milliseconds: a script that other connections wait for is
 /// stopped, and run again where they do not.
 const SHORT: i64 = 100_000;
@@ -54,6 +53,8 @@ pub(crate) enum Stop {
     Long,
     /// `SCRIPT KILL`.
     Killed,
+    /// It ran for the longest time that a script may.
+    Late,
     /// A command of it failed in a way that ends everything.
     Failed(CommandError),
 }
@@ -61,10 +62,17 @@ pub(crate) enum Stop {
 /// What a script returned, or the text of its error.
 pub(crate) type Answer = Result<Value, String>;
 
+/// Returns the time in ms since this process first asked.
+fn now() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed().as_millis() as u64
+}
+
 const GO: u8 = 0;
 const LONG: u8 = 1;
 const KILLED: u8 = 2;
 const FAILED: u8 = 3;
+const LATE: u8 = 4;
 
 /// Stops a script from outside.
 #[derive(Debug, Default)]
@@ -72,6 +80,8 @@ pub(crate) struct Control {
     stop: AtomicU8,
     /// Instructions that are left, if others wait; negative if it may take long.
     left: AtomicI64,
+    /// When it began, in ms of this process.
+    began: AtomicU64,
 }
 
 impl Control {
@@ -81,12 +91,18 @@ impl Control {
         self.stop.store(KILLED, Ordering::Relaxed);
     }
 
-    fn begin(&self, short: bool) {
+    /// Lets another script run.
+    pub(super) fn begin(&self) {
         // ORDERING: Relaxed; as in `kill`.
         self.stop.store(GO, Ordering::Relaxed);
-        // ORDERING: Relaxed; only the script's thread uses it.
+    }
+
+    fn limit(&self, short: bool) {
+        // ORDERING: Relaxed; only the script's thread uses them.
         self.left
             .store(if short { SHORT } else { -1 }, Ordering::Relaxed);
+        // ORDERING: Relaxed; as above.
+        self.began.store(now(), Ordering::Relaxed);
     }
 
     fn stop(&self, why: u8) {
@@ -102,7 +118,12 @@ impl Control {
     }
 
     /// Counts instructions. Returns true if the script has to stop.
-    fn tick(&self, instructions: i64) -> bool {
+    pub(super) fn tick(&self, instructions: u32) -> bool {
+        // ORDERING: Relaxed; as in `begin`.
+        if now() - self.began.load(Ordering::Relaxed) > MAX_TIME.as_millis() as u64 {
+            self.stop(LATE);
+        }
+        let instructions = i64::from(instructions);
         // ORDERING: Relaxed; as in `begin`.
         let left = self.left.load(Ordering::Relaxed);
         if left >= 0 {
@@ -142,23 +163,12 @@ impl Engine {
     /// # Errors
     /// There is no memory for it.
     pub(super) fn new() -> mlua::Result<Self> {
-        let sandbox = Sandbox::new(MAX_MEMORY)?;
-        let (lua, control) = (&sandbox.lua, Arc::<Control>::default());
+        let control = Arc::<Control>::default();
+        let sandbox = Sandbox::new(&control)?;
+        let lua = &sandbox.lua;
         let handler = lua.create_function(|lua, error: Value| located(lua, error))?;
         let resp3 = Arc::<AtomicBool>::default();
         add_functions(lua, &sandbox.redis, &resp3)?;
-        let by = Arc::clone(&control);
-        let triggers = HookTriggers::new().every_nth_instruction(STRIDE);
-        lua.set_global_hook(triggers, move |lua, _| {
-            if !by.tick(STRIDE.into()) {
-                return Ok(VmState::Continue);
-            }
-            // From now on each instruction raises the error, also those that would catch it.
-            lua.set_hook(HookTriggers::new().every_nth_instruction(1), |_, _| {
-                Err(stopped())
-            })?;
-            Err(stopped())
-        })?;
         Ok(Self {
             control,
             handler,
@@ -218,24 +228,21 @@ impl Engine {
         short: bool,
         host: &mut dyn Host,
     ) -> Result<Answer, Stop> {
-        self.control.begin(short);
+        self.control.limit(short);
         let function = match self.compile(script) {
             Ok(function) => function,
             Err(text) => return Ok(Err(text)),
         };
         // ORDERING: Relaxed; one thread at a time uses the state.
         self.resp3.store(false, Ordering::Relaxed);
-        *self
-            .sandbox
-            .json
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner) = super::json::Settings::default();
-        self.sandbox.lua.gc_restart();
+        let begun = self.sandbox.begin();
+        begun.map_err(|e| Stop::Failed(CommandError::reply(format!("ERR {e}"))))?;
         let failed = RefCell::new(None);
         let done = self.execute(&function, (keys, args), host, &failed);
         let answer = match (self.control.stopped(), failed.into_inner()) {
             (LONG, _) => return Err(Stop::Long),
             (KILLED, _) => return Err(Stop::Killed),
+            (LATE, _) => return Err(Stop::Late),
             (FAILED, Some(stop)) => return Err(stop),
             _ => done,
         };
@@ -286,7 +293,7 @@ impl Engine {
             let may = scope.create_function(|lua, args: MultiValue| {
                 packed(
                     lua,
-                    words(&args).and_then(|words| {
+                    words(lua, &args).and_then(|words| {
                         let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
                         let may = host.borrow().may(&words);
                         let may = may.ok_or_else(|| {
@@ -309,11 +316,11 @@ impl Engine {
         host: &RefCell<&mut dyn Host>,
         failed: &RefCell<Option<Stop>>,
     ) -> Result<(Value, bool), Failure> {
-        if self.control.stopped() != GO {
+        if self.control.tick(0) {
             return Err("the script was stopped".into());
         }
         let mut reply = Vec::new();
-        match words(args) {
+        match words(lua, args) {
             Err(Failure::Reply(text)) => reply = format!("-{text}\r\n").into_bytes(),
             Err(other) => return Err(other),
             Ok(words) => {
@@ -329,6 +336,7 @@ impl Engine {
                     self.control.stop(match stop {
                         Stop::Long => LONG,
                         Stop::Killed => KILLED,
+                        Stop::Late => LATE,
                         Stop::Failed(_) => FAILED,
                     });
                     *failed.borrow_mut() = Some(stop);
@@ -367,12 +375,13 @@ impl Engine {
     }
 }
 
-fn stopped() -> mlua::Error {
-    mlua::Error::runtime("the script was stopped")
-}
-
 /// Returns the words of a command.
-fn words(args: &MultiValue) -> Result<Vec<Vec<u8>>, Failure> {
+fn words(lua: &Lua, args: &MultiValue) -> Result<Vec<Vec<u8>>, Failure> {
+    let len = |value: &Value| match value {
+        Value::String(bytes) => bytes.as_bytes().len(),
+        _ => 0,
+    };
+    room(lua, args.iter().map(len).sum())?;
     if args.is_empty() {
         return Err(refused(
             "Please specify at least one argument for this redis lib call",
@@ -392,7 +401,7 @@ fn words(args: &MultiValue) -> Result<Vec<Vec<u8>>, Failure> {
 /// Notes in the table of an error where in the script it was raised: at the first function from
 /// `level` on that is Lua's.
 fn place(lua: &Lua, table: &Table, level: usize) -> mlua::Result<()> {
-    for level in level..level + 2 {
+    for level in level..level + 5 {
         let found = lua.inspect_stack(level, |debug| {
             let source = debug.source().source.map(|source| source.into_owned());
             Some((source?, debug.current_line()?))
@@ -408,18 +417,19 @@ fn place(lua: &Lua, table: &Table, level: usize) -> mlua::Result<()> {
 
 /// Returns any error as a table, with its place.
 fn located(lua: &Lua, error: Value) -> mlua::Result<Value> {
-    let table = match error {
-        Value::Table(table) => table,
-        other => {
-            let text = match &other {
-                Value::Error(error) => cause(error),
-                other => other.to_string()?,
-            };
-            let table = lua.create_table()?;
-            table.raw_set("err", format!("ERR {text}"))?;
-            table
+    // Never the table itself: it may be one that others find, too.
+    let table = lua.create_table()?;
+    match error {
+        Value::Table(given) => {
+            let text: Value = given.raw_get("err")?;
+            table.raw_set("err", text)?;
         }
-    };
+        Value::Error(error) => table.raw_set("err", format!("ERR {}", cause(&error)))?,
+        Value::String(text) => {
+            table.raw_set("err", format!("ERR {}", text.to_string_lossy()))?;
+        }
+        other => table.raw_set("err", format!("ERR {}", other.to_string()?))?,
+    }
     place(lua, &table, 1)?;
     Ok(Value::Table(table))
 }
@@ -541,7 +551,8 @@ fn log(lua: &Lua, args: MultiValue) -> Returned {
             parts.push(text.to_string_lossy());
         }
     }
-    let text = parts.join(" ");
+    // As long as lines of Redis's log may be.
+    let text: String = parts.join(" ").chars().take(1024).collect();
     match level {
         0 => tracing::debug!(target: "script", "{text}"),
         1 | 2 => tracing::info!(target: "script", "{text}"),

@@ -2,6 +2,7 @@
 //!
 //! Strings are bytes, as in Lua: no library of Rust reads or writes JSON that is not UTF-8.
 
+use super::MAX_MEMORY;
 use super::raise::{Answer, Failure, argument, function, number, one, string};
 use crate::parse::double::{bound, general};
 use mlua::{LightUserData, Lua, MultiValue, Table, Value};
@@ -39,6 +40,8 @@ impl Default for Settings {
     }
 }
 
+/// The most values of a text.
+const MAX_VALUES: usize = 4_000_000;
 /// The deepest nesting that the settings allow: both directions recurse.
 const MAX_DEPTH: usize = 1000;
 
@@ -63,6 +66,8 @@ pub(super) fn library(lua: &Lua, shared: &Shared) -> mlua::Result<Table> {
         }
         let mut encoder = Encoder {
             settings: settings(&with),
+            most: MAX_MEMORY.saturating_sub(lua.used_memory()),
+            left: MAX_VALUES,
             out: Vec::new(),
         };
         encoder.value(&argument(&args, 0), 0)?;
@@ -202,11 +207,20 @@ fn limit(lua: &Lua, setting: &mut usize, args: &MultiValue, name: &str, most: us
 
 struct Encoder {
     settings: Settings,
+    /// The most bytes that there is room for.
+    most: usize,
+    /// The values that may follow: tables that contain one another are few, and have many.
+    left: usize,
     out: Vec<u8>,
 }
 
 impl Encoder {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Failure> {
+        if self.out.len() > self.most {
+            return Err("not enough memory".into());
+        }
+        let left = self.left.checked_sub(1);
+        self.left = left.ok_or("Cannot serialise, too many values")?;
         match value {
             Value::Nil | Value::LightUserData(_) => self.out.extend(b"null"),
             Value::Boolean(true) => self.out.extend(b"true"),

@@ -16,6 +16,7 @@
 //! | `sandbox` | what scripts find: libraries and globals that none can change |
 //! | `replies` | replies as Lua values and the other way round |
 //! | `json`, `msgpack`, `structs`, `bits` | the libraries `cjson`, `cmsgpack`, `struct`, `bit` |
+//! | `native` | functions that Lua calls directly: stopping a script, `unpack`, bounds of others |
 //! | `raise` | functions in Rust that raise errors of Lua |
 
 mod bits;
@@ -23,12 +24,16 @@ mod cache;
 mod engine;
 mod json;
 mod msgpack;
+mod native;
 mod raise;
 pub(crate) mod replies;
 mod sandbox;
 mod structs;
 #[cfg(test)]
 mod tests;
+
+/// The most memory in bytes that a state may take.
+const MAX_MEMORY: usize = 256 << 20;
 
 pub(crate) use cache::{Script, Scripts, Sha};
 pub(crate) use engine::{Control, Engine, Host, Stop};

@@ -1,6 +1,6 @@
 //! The library `cmsgpack`: MessagePack.
 
-use super::raise::{Failure, argument, function, number, one, string};
+use super::raise::{Failure, argument, function, number, one, room, string};
 use mlua::{Lua, MultiValue, Table, Value};
 use rmp::encode;
 use rmpv::ValueRef;
@@ -8,6 +8,10 @@ use rmpv::decode::read_value_ref_with_max_depth;
 
 /// A table below so many others is written as nil, as the library does it.
 const MAX_DEPTH: usize = 16;
+/// The most bytes that are read at once: a value of one byte takes many in memory.
+const MAX_INPUT: usize = 4 << 20;
+/// The most values that are returned at once.
+const MAX_VALUES: usize = 6000;
 /// The deepest nesting that is read.
 const MAX_READ_DEPTH: usize = 512;
 
@@ -20,7 +24,7 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
         }
         let mut out = Vec::new();
         args.iter()
-            .try_for_each(|value| write(value, &mut out, 1))?;
+            .try_for_each(|value| write(lua, value, &mut out, 1))?;
         one(Value::String(lua.create_string(out)?))
     })?;
     table.raw_set("pack", pack)?;
@@ -63,7 +67,8 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
     Ok(table)
 }
 
-fn write(value: &Value, out: &mut Vec<u8>, depth: usize) -> Result<(), Failure> {
+fn write(lua: &Lua, value: &Value, out: &mut Vec<u8>, depth: usize) -> Result<(), Failure> {
+    room(lua, out.len())?;
     // Writing to memory does not fail.
     let written = match value {
         Value::Boolean(value) => encode::write_bool(out, *value).map_err(|e| e.to_string()),
@@ -80,7 +85,7 @@ fn write(value: &Value, out: &mut Vec<u8>, depth: usize) -> Result<(), Failure> 
             out.extend_from_slice(&bytes);
             written
         }
-        Value::Table(table) if depth < MAX_DEPTH => return write_table(table, out, depth + 1),
+        Value::Table(table) if depth < MAX_DEPTH => return write_table(lua, table, out, depth + 1),
         _ => encode::write_nil(out).map_err(|e| e.to_string()),
     };
     written.map_err(Failure::Text)
@@ -95,7 +100,7 @@ fn write_number(number: f64, out: &mut Vec<u8>) -> Result<(), String> {
     }
 }
 
-fn write_table(table: &Table, out: &mut Vec<u8>, depth: usize) -> Result<(), Failure> {
+fn write_table(lua: &Lua, table: &Table, out: &mut Vec<u8>, depth: usize) -> Result<(), Failure> {
     let (mut highest, mut elements, mut is_array) = (0, 0, true);
     for pair in table.pairs::<Value, Value>() {
         elements += 1;
@@ -107,19 +112,24 @@ fn write_table(table: &Table, out: &mut Vec<u8>, depth: usize) -> Result<(), Fai
     let len = u32::try_from(elements).map_err(|_| "the table is too long")?;
     if is_array && highest == i64::from(len) {
         encode::write_array_len(out, len).map_err(|e| Failure::Text(e.to_string()))?;
-        return (1..=len).try_for_each(|i| write(&table.raw_get(i)?, out, depth));
+        return (1..=len).try_for_each(|i| write(lua, &table.raw_get(i)?, out, depth));
     }
     encode::write_map_len(out, len).map_err(|e| Failure::Text(e.to_string()))?;
     table.pairs::<Value, Value>().try_for_each(|pair| {
         let (key, value) = pair?;
-        write(&key, out, depth)?;
-        write(&value, out, depth)
+        write(lua, &key, out, depth)?;
+        write(lua, &value, out, depth)
     })
 }
 
 /// Reads up to `most` values from byte `from` on. Returns them, and where they end.
 fn read(lua: &Lua, bytes: &[u8], from: usize, most: usize) -> Result<(MultiValue, usize), Failure> {
     let mut rest = bytes.get(from..).unwrap_or_default();
+    if rest.len() > MAX_INPUT {
+        return Err(Failure::Text(format!(
+            "the input is longer than {MAX_INPUT} bytes"
+        )));
+    }
     let mut values = Vec::new();
     while !rest.is_empty() && values.len() < most {
         let value = read_value_ref_with_max_depth(&mut rest, MAX_READ_DEPTH);
@@ -129,6 +139,9 @@ fn read(lua: &Lua, bytes: &[u8], from: usize, most: usize) -> Result<(MultiValue
             }
             _ => Failure::from("Bad data format in input."),
         })?;
+        if values.len() == MAX_VALUES {
+            return Err("too many results to unpack".into());
+        }
         values.push(to_lua(lua, &value)?);
     }
     Ok((MultiValue::from_iter(values), bytes.len() - rest.len()))

@@ -2,6 +2,7 @@
 //! place, or tables. An error that a Rust function returns to Lua is an object that scripts can
 //! neither compare nor concatenate.
 
+use super::MAX_MEMORY;
 use mlua::{Function, Lua, MultiValue, Value, ffi};
 use std::ffi::c_int;
 
@@ -30,6 +31,17 @@ impl From<&str> for Failure {
 
 /// What a function returns, or raises.
 pub(super) type Answer = Result<MultiValue, Failure>;
+
+/// The most arguments of a function. Each is a reference of mlua's, of which there are 8000.
+const MAX_ARGUMENTS: c_int = 7000;
+
+/// Fails if a state has no room for `bytes` more.
+pub(super) fn room(lua: &Lua, bytes: usize) -> Result<(), Failure> {
+    if bytes > MAX_MEMORY.saturating_sub(lua.used_memory()) {
+        return Err("not enough memory".into());
+    }
+    Ok(())
+}
 
 /// Returns the answer with one value.
 pub(super) fn one(value: Value) -> Answer {
@@ -66,6 +78,9 @@ unsafe extern "C-unwind" fn enter(state: *mut ffi::lua_State) -> c_int {
     // four are used. 3. No value of this frame needs dropping, so `lua_error` may leave it. 4. The
     // first of the results is a boolean, and after a false one there is exactly one more.
     unsafe {
+        if ffi::lua_gettop(state) > MAX_ARGUMENTS {
+            return ffi::luaL_error(state, c"too many arguments".as_ptr());
+        }
         ffi::lua_pushvalue(state, ffi::lua_upvalueindex(1));
         ffi::lua_insert(state, 1);
         ffi::lua_call(state, ffi::lua_gettop(state) - 1, ffi::LUA_MULTRET);

@@ -15,6 +15,8 @@ use crate::parse::double;
 use crate::reply::Out;
 use mlua::{Lua, Table, Value};
 
+/// The most values of a reply: tables that contain one another are few, and have many.
+const MAX_VALUES: usize = 2_000_000;
 /// The deepest nesting of tables in a reply.
 const MAX_DEPTH: usize = 100;
 
@@ -123,12 +125,30 @@ pub(super) fn error_of(table: &Table) -> mlua::Result<Option<Vec<u8>>> {
 
 /// Writes what a script returned as its reply. `resp3`: it asked for replies of RESP3.
 pub(crate) fn write(value: &Value, resp3: bool, out: &mut Out<'_>) -> mlua::Result<()> {
-    write_at(value, (resp3, 0), out)
+    let mark = out.mark();
+    let mut left = MAX_VALUES;
+    write_at(value, (resp3, 0), &mut left, out)?;
+    if left == 0 {
+        out.truncate(mark);
+        out.error("ERR the reply of a script has more than 2,000,000 values");
+    }
+    Ok(())
 }
 
-/// `at`: whether it asked for RESP3, and the tables around the value.
-fn write_at(value: &Value, at: (bool, usize), out: &mut Out<'_>) -> mlua::Result<()> {
+/// `at`: whether it asked for RESP3, and the tables around the value. `left`: the values that may
+/// follow.
+fn write_at(
+    value: &Value,
+    at: (bool, usize),
+    left: &mut usize,
+    out: &mut Out<'_>,
+) -> mlua::Result<()> {
     let (resp3, depth) = at;
+    *left = left.saturating_sub(1);
+    if *left == 0 || out.overflowed() {
+        *left = 0;
+        return Ok(());
+    }
     match value {
         Value::String(bytes) => out.bulk(&bytes.as_bytes()),
         Value::Integer(number) => out.integer(*number),
@@ -142,13 +162,18 @@ fn write_at(value: &Value, at: (bool, usize), out: &mut Out<'_>) -> mlua::Result
         Value::Table(_) if depth > MAX_DEPTH => {
             out.error("ERR reached lua stack limit");
         }
-        Value::Table(table) => write_table(table, (resp3, depth + 1), out)?,
+        Value::Table(table) => write_table(table, (resp3, depth + 1), left, out)?,
         _ => out.null(),
     }
     Ok(())
 }
 
-fn write_table(table: &Table, at: (bool, usize), out: &mut Out<'_>) -> mlua::Result<()> {
+fn write_table(
+    table: &Table,
+    at: (bool, usize),
+    left: &mut usize,
+    out: &mut Out<'_>,
+) -> mlua::Result<()> {
     if let Some(text) = error_of(table)? {
         out.error(String::from_utf8_lossy(&text).trim_end_matches(['\r', '\n']));
         return Ok(());
@@ -173,8 +198,8 @@ fn write_table(table: &Table, at: (bool, usize), out: &mut Out<'_>) -> mlua::Res
         let pairs: Vec<(Value, Value)> = map.pairs().collect::<mlua::Result<_>>()?;
         out.map(pairs.len());
         for (key, value) in &pairs {
-            write_at(key, at, out)?;
-            write_at(value, at, out)?;
+            write_at(key, at, left, out)?;
+            write_at(value, at, left, out)?;
         }
         return Ok(());
     }
@@ -184,7 +209,7 @@ fn write_table(table: &Table, at: (bool, usize), out: &mut Out<'_>) -> mlua::Res
             .map(|pair| pair.map(|(key, _): (Value, Value)| key));
         let keys: Vec<Value> = keys.collect::<mlua::Result<_>>()?;
         out.set(keys.len());
-        return keys.iter().try_for_each(|key| write_at(key, at, out));
+        return keys.iter().try_for_each(|key| write_at(key, at, left, out));
     }
     if let Value::Table(string) = table.raw_get("verbatim_string")?
         && let Value::String(text) = string.raw_get("string")?
@@ -199,7 +224,7 @@ fn write_table(table: &Table, at: (bool, usize), out: &mut Out<'_>) -> mlua::Res
     out.array(len);
     for i in 1..=len {
         let value: Value = table.raw_get(i)?;
-        write_at(&value, at, out)?;
+        write_at(&value, at, left, out)?;
     }
     Ok(())
 }

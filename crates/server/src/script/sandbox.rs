@@ -10,8 +10,9 @@
 //!                          +-> string (empty) --> the library
 //! ```
 
-use super::raise::{Failure, argument, function, number, one, refused};
-use super::{bits, json, msgpack, structs};
+use super::native::{STRIDE, bounded_insert, bounded_pattern, unpacking, watch};
+use super::raise::{Failure, argument, function, number, one, refused, room, string};
+use super::{Control, MAX_MEMORY, bits, json, msgpack, structs};
 use mlua::chunk::ChunkMode;
 use mlua::{Function, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value};
 use std::collections::HashSet;
@@ -24,10 +25,9 @@ use std::time::Instant;
 ///
 /// `getfenv` and `setfenv` are not among them: of functions written in C they lead to the real
 /// globals.
-const GLOBALS: [&str; 19] = [
+const GLOBALS: [&str; 17] = [
     "_VERSION",
     "assert",
-    "collectgarbage",
     "error",
     "gcinfo",
     "getmetatable",
@@ -42,7 +42,6 @@ const GLOBALS: [&str; 19] = [
     "tonumber",
     "tostring",
     "type",
-    "unpack",
     "xpcall",
 ];
 
@@ -56,7 +55,10 @@ pub(super) struct Sandbox {
     /// The library `redis`, which `globals` leads to.
     pub redis: Table,
     pub xpcall: Function,
-    pub json: json::Shared,
+    json: json::Shared,
+    random: Random,
+    /// The empty tables that lead to what cannot be changed.
+    empty: Vec<Table>,
 }
 
 /// The state of `math.random`.
@@ -84,10 +86,10 @@ impl Random {
 }
 
 impl Sandbox {
-    /// Makes a state, with at most so many bytes.
-    pub fn new(memory: usize) -> mlua::Result<Self> {
+    /// Makes a state whose scripts `control` stops.
+    pub fn new(control: &Arc<Control>) -> mlua::Result<Self> {
         let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
-        let lua = Lua::new_with(libraries, LuaOptions::new())?;
+        let lua = Lua::new_with(libraries, LuaOptions::new().catch_rust_panics(false))?;
         let real = lua.globals();
         let globals = lua.create_table()?;
         let environment = lua.create_table()?;
@@ -100,7 +102,28 @@ impl Sandbox {
         random.seed(rand::random());
         let math: Table = real.raw_get("math")?;
         add_random(&lua, &math, &random)?;
+        globals.raw_set("unpack", unpacking(&lua)?)?;
+        globals.raw_set("collectgarbage", function(&lua, collect)?)?;
         let strings: Table = real.raw_get("string")?;
+        for name in ["find", "match", "gmatch", "gsub"] {
+            let inner = strings.raw_get(name)?;
+            strings.raw_set(name, bounded_pattern(&lua, &inner)?)?;
+        }
+        strings.raw_set("gfind", Value::Nil)?;
+        strings.raw_set("rep", function(&lua, repeat)?)?;
+        let tables: Table = real.raw_get("table")?;
+        let insert = tables.raw_get("insert")?;
+        tables.raw_set("insert", bounded_insert(&lua, &insert)?)?;
+        let coroutines: Table = real.raw_get("coroutine")?;
+        for name in ["create", "wrap"] {
+            let (inner, by): (Function, _) = (coroutines.raw_get(name)?, Arc::clone(control));
+            // Each counts its own instructions, and many short ones would never be looked at.
+            let counted = function(&lua, move |_, args| match by.tick(STRIDE) {
+                true => Err("the script was stopped".into()),
+                false => Ok(inner.call::<MultiValue>(args)?),
+            })?;
+            coroutines.raw_set(name, counted)?;
+        }
         // Compiled code can be anything.
         strings.raw_set("dump", Value::Nil)?;
         let os = lua.create_table()?;
@@ -113,9 +136,9 @@ impl Sandbox {
         let json = json::Shared::default();
         let libraries = [
             ("string", strings),
-            ("table", real.raw_get("table")?),
+            ("table", tables),
             ("math", math),
-            ("coroutine", real.raw_get("coroutine")?),
+            ("coroutine", coroutines),
             ("os", os),
             ("bit", bits::library(&lua)?),
             ("cjson", json::library(&lua, &json)?),
@@ -128,13 +151,15 @@ impl Sandbox {
             |_, _| Err("Attempt to modify a readonly table".into()),
         )?;
         let protected = Arc::new(Mutex::new(HashSet::new()));
-        let protect = |empty: &Table, to: Value| -> mlua::Result<()> {
+        let mut every = Vec::new();
+        let mut protect = |empty: &Table, to: Value| -> mlua::Result<()> {
             let guard = lua.create_table()?;
             guard.raw_set("__index", to)?;
             guard.raw_set("__newindex", &refuse)?;
             guard.raw_set("__metatable", false)?;
             let mut all = protected.lock().unwrap_or_else(PoisonError::into_inner);
             all.insert(address(empty));
+            every.push(empty.clone());
             empty.set_metatable(Some(guard))
         };
         for (name, library) in libraries {
@@ -178,7 +203,8 @@ impl Sandbox {
         // The environment of what is compiled without one of its own.
         lua.set_globals(environment.clone())?;
         let xpcall = real.raw_get("xpcall")?;
-        lua.set_memory_limit(memory)?;
+        watch(&lua, control)?;
+        lua.set_memory_limit(MAX_MEMORY)?;
         Ok(Self {
             lua,
             environment,
@@ -186,8 +212,45 @@ impl Sandbox {
             redis,
             xpcall,
             json,
+            random,
+            empty: every,
         })
     }
+}
+
+impl Sandbox {
+    /// Makes what scripts share what it was at first, for the next one.
+    pub fn begin(&self) -> mlua::Result<()> {
+        // Functions of Lua's libraries may have put elements there.
+        let mut filled = self.empty.iter().filter(|table| !table.is_empty());
+        filled.try_for_each(Table::clear)?;
+        *self.json.lock().unwrap_or_else(PoisonError::into_inner) = json::Settings::default();
+        self.random.seed(rand::random());
+        Ok(())
+    }
+}
+
+/// `collectgarbage`, which can only count.
+fn collect(lua: &Lua, args: MultiValue) -> super::raise::Answer {
+    let counts = match argument(&args, 0) {
+        Value::String(what) => *what.as_bytes() == *b"count",
+        _ => false,
+    };
+    let kib = lua.used_memory() as f64 / 1024.0;
+    one(Value::Number(if counts { kib } else { 0.0 }))
+}
+
+/// `string.rep`, which looks for room before it begins.
+fn repeat(lua: &Lua, args: MultiValue) -> super::raise::Answer {
+    let text = string(lua, &args, 0, "rep")?;
+    let times = number(lua, &args, 1, "rep")?;
+    let times = match times >= 1.0 && !text.is_empty() {
+        true => times as usize,
+        false => 0,
+    };
+    // Once here, and once there.
+    room(lua, text.len().saturating_mul(times).saturating_mul(2))?;
+    one(Value::String(lua.create_string(text.repeat(times))?))
 }
 
 fn address(table: &Table) -> usize {
@@ -202,6 +265,7 @@ fn load(lua: &Lua, args: &MultiValue, environment: &Table) -> super::raise::Answ
         Value::Function(pieces) => loop {
             match pieces.call::<Value>(())? {
                 Value::String(piece) if !piece.as_bytes().is_empty() => {
+                    room(lua, text.len() + piece.as_bytes().len())?;
                     text.extend_from_slice(&piece.as_bytes());
                 }
                 _ => break,

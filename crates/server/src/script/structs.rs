@@ -10,9 +10,11 @@
 //! | `s` | a string and a zero byte |
 //! | `cn` | n (1) bytes; `c0`: all of a string, or as many as the number before it |
 
-use super::raise::{Failure, argument, function, number, one, string};
+use super::raise::{Failure, argument, function, number, one, room, string};
 use mlua::{Lua, MultiValue, Table, Value};
 
+/// Most values that are returned at once.
+const MAX_VALUES: usize = 6000;
 /// Most bytes of an integer.
 const MAX_INTEGER: usize = 32;
 
@@ -175,6 +177,7 @@ fn pack(lua: &Lua, args: &MultiValue) -> Result<Vec<u8>, Failure> {
     let format = string(lua, args, 0, "pack")?;
     let (mut format, mut out, mut next) = (Format::new(&format), Vec::new(), 1);
     while let Some(item) = format.next(out.len())? {
+        room(lua, out.len())?;
         out.extend(std::iter::repeat_n(0, item.padding));
         if item.letter == b'x' {
             out.push(0);
@@ -225,13 +228,14 @@ fn unpack(lua: &Lua, args: &MultiValue) -> Result<MultiValue, Failure> {
         Value::Nil => 1.0,
         _ => number(lua, args, 2, "unpack")?,
     };
-    if from < 1.0 {
+    let is_offset = (1.0..9e15).contains(&from);
+    if !is_offset {
         return Err("bad argument #3 to 'unpack' (offset must be 1 or greater)".into());
     }
     let (mut format, mut at, mut values) = (Format::new(&format), from as usize - 1, Vec::new());
     let too_short = || Failure::from("bad argument #2 to 'unpack' (data string too short)");
     while let Some(mut item) = format.next(at)? {
-        at += item.padding;
+        at = at.saturating_add(item.padding);
         if item.letter == b'c' && item.size == 0 {
             item.size = match values.pop() {
                 Some(Value::Number(len)) => len as usize,
@@ -263,6 +267,9 @@ fn unpack(lua: &Lua, args: &MultiValue) -> Result<MultiValue, Failure> {
                 })
             }
         };
+        if values.len() == MAX_VALUES {
+            return Err("too many results to unpack".into());
+        }
         values.push(value);
     }
     values.push(Value::Number((at + 1) as f64));

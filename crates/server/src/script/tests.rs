@@ -51,7 +51,7 @@ fn run(scripts: &Scripts, text: &str, args: &[&str]) -> String {
             Ok(value) => replies::write(&value, engine.is_resp3(), &mut out).unwrap(),
             Err(text) => out.error(&text),
         };
-    scripts.with_engine(run).unwrap();
+    scripts.with_engine(false, run).unwrap();
     let text = String::from_utf8_lossy(&reply).replace("\r\n", " ");
     text.trim_end().to_owned()
 }
@@ -305,6 +305,11 @@ fn no_script_changes_what_others_find() {
     let scripts = Scripts::default();
     for attack in [
         "string.rep = nil",
+        "error(_G)",
+        "error(string)",
+        "error(redis)",
+        "table.insert(_G, 1, 'x') error()",
+        "table.insert(string, 1, 'x') error()",
         "string.x = 1",
         "rawset(string, 'rep', nil)",
         "rawset(_G, 'x', 1)",
@@ -332,10 +337,10 @@ fn no_script_changes_what_others_find() {
     ] {
         let reply = run(&scripts, attack, &[]);
         assert!(reply.starts_with('-'), "{attack}: {reply}");
-        let after = "return {string.rep('a', 2), type(redis.call), cjson.encode({1}), #KEYS, pcall(function() return x end) and 1 or 0}";
+        let after = "return {string.rep('a', 2), type(redis.call), cjson.encode({1}), #KEYS, pcall(function() return x or source or line end) and 1 or 0, rawget(_G, 1) or rawget(string, 1) or 'none'}";
         assert_eq!(
             run(&scripts, after, &[]),
-            "*5 $2 aa $8 function $3 [1] :0 :0",
+            "*6 $2 aa $8 function $3 [1] :0 :0 $4 none",
             "{attack}"
         );
     }
@@ -354,17 +359,27 @@ fn a_script_stops_when_it_is_killed_or_takes_long_also_where_it_catches_errors()
         "while true do pcall(function() while true do end end) end",
         "local f = function() while true do end end while true do coroutine.wrap(f)() end",
         "while true do redis.pcall('x') end",
+        // Many coroutines, none of which runs for long.
+        "local w = coroutine.wrap local function f(d) if d > 0 then for i = 1, 60 do w(f)(d - 1) end end end f(100)",
+        // No memory is left to stop it with.
+        "local t pcall(function() while true do t = {t} end end) \
+         pcall(function() while true do local u = t t = function() return u end end end) \
+         local function spin() while true do end end while true do pcall(spin) end",
         "while true do pcall(redis.call, 'long') end",
     ] {
         let script = scripts.of_text(text.as_bytes()).unwrap();
-        let done = scripts.with_engine(|engine| engine.run(&script, (&[], &[]), true, &mut Echo));
+        let done = scripts.with_engine(false, |engine| {
+            engine.run(&script, (&[], &[]), true, &mut Echo)
+        });
         assert!(matches!(done, Ok(Err(Stop::Long))), "{text}: {done:?}");
         if text.contains("long") {
             continue;
         }
         thread::scope(|scope| {
             let long = scope.spawn(|| {
-                scripts.with_engine(|engine| engine.run(&script, (&[], &[]), false, &mut Echo))
+                scripts.with_engine(false, |engine| {
+                    engine.run(&script, (&[], &[]), false, &mut Echo)
+                })
             });
             while !long.is_finished() {
                 scripts.kill();
@@ -376,8 +391,61 @@ fn a_script_stops_when_it_is_killed_or_takes_long_also_where_it_catches_errors()
     }
     assert_eq!(scripts.kill(), 0);
     let short = scripts.of_text(b"return 1").unwrap();
-    let done = scripts.with_engine(|engine| engine.run(&short, (&[], &[]), true, &mut Echo));
+    let done = scripts.with_engine(false, |engine| {
+        engine.run(&short, (&[], &[]), true, &mut Echo)
+    });
     assert!(matches!(done, Ok(Ok(Ok(_)))), "{done:?}");
+}
+
+/// Each of these ended the process, or kept a thread for ever.
+#[test]
+fn no_script_harms_the_process() {
+    let attacks = || {
+        let scripts = Scripts::default();
+        for text in [
+            "return unpack({}, -2147483648, 2147483647)",
+            "return unpack({}, -2147483648, 0/0)",
+            "return unpack({}, 0/0, 1)",
+            "return unpack({}, 1, 1e300)",
+            "return string.find(string.rep('a', 60000), string.rep('a?', 60000))",
+            "table.insert({}, -2147483648, 1)",
+            "table.insert({}, 0/0, 1)",
+            "local t = {} for i = 1, 60 do t = {t, t} end return t",
+            "local t = {} for i = 1, 60 do t = {t, t} end return cjson.encode(t)",
+            "cjson.encode_sparse_array(true, 0) return cjson.encode({[2^40] = 1})",
+            "local t = {} for i = 1, 1000 do t[i] = string.rep('x', 1e6) end return cjson.encode(t)",
+            "local s, t = string.rep('x', 1e7), {} for i = 1, 1000 do t[i] = s end return redis.call(unpack(t))",
+            "local s, t = string.rep('x', 1e7), {} for i = 1, 1000 do t[i] = s end return cmsgpack.pack(unpack(t))",
+            "local s, t = string.rep('x', 1e7), {} for i = 1, 1000 do t[i] = s end return struct.pack(string.rep('c0', 1000), unpack(t))",
+            "return cmsgpack.unpack(string.rep('\\192', 2e6))",
+            "return cmsgpack.unpack(string.rep('\\145', 1e5))",
+            "return cmsgpack.unpack(string.rep('x', 1e7))",
+            "local s = string.rep('x', 1e7) return load(function() return s end)",
+            "return struct.unpack('', 'x', 0/0)",
+            "return struct.unpack('b', 'x', 1e300)",
+            "return struct.unpack('!8i8', 's', 1e15)",
+            "local f = function() end for i = 1, 1e6 do f = function(g) return function() return g() end end end local t = {} \
+             for i = 1, 6999 do t[i] = {} end redis.pcall(unpack(t)) error('done')",
+            "local function r() return r() + 1 end return r()",
+            "error('\\255')",
+            "error(redis.call)",
+        ] {
+            let reply = run(&scripts, text, &[]);
+            assert!(
+                reply.starts_with('-'),
+                "{text}: {}",
+                &reply[..reply.len().min(100)]
+            );
+        }
+        let deep = "local deep = {} for i = 1, 900 do deep = {deep} end \
+                    local function f(n) if n == 0 then return cjson.encode(deep) end \
+                    return (string.gsub('a', 'a', function() return f(n - 1) end)) end \
+                    return {pcall(f, 60) and 1, string.rep('', 1e18), #string.rep('ab', 3), select('#', unpack({}, 1, 3))}";
+        assert_eq!(run(&scripts, deep, &[]), "*4 :1 $0  :6 :3");
+    };
+    // As large as those of the server's threads.
+    let thread = thread::Builder::new().stack_size(16 << 20);
+    thread.spawn(attacks).unwrap().join().unwrap();
 }
 
 #[test]
@@ -401,16 +469,23 @@ fn memory_is_bounded() {
 fn scripts_are_kept_until_they_are_forgotten() {
     let scripts = Scripts::default();
     let first = scripts.of_text(b"return 0").unwrap();
-    let loaded = scripts.load(b"return 'loaded'").unwrap();
+    let loaded = Script::new(b"return 'loaded'").unwrap();
+    let loaded = scripts.load(loaded).unwrap();
     for n in 1..=500 {
         scripts.of_text(format!("return {n}").as_bytes()).unwrap();
     }
     assert!(scripts.find(&first.sha).is_none());
     assert!(scripts.find(&loaded.sha).is_some());
     let long = "-".repeat(1100);
-    let error = scripts.load(format!("--{long}").as_bytes()).unwrap_err();
+    let long = Script::new(format!("--{long}").as_bytes()).unwrap();
+    let error = scripts.load(long).unwrap_err();
     assert!(error.to_string().contains("SCRIPT FLUSH"), "{error}");
     assert_eq!(scripts.kept().0, 501);
+    for n in 0..20 {
+        let text = format!("--{}{n}", "-".repeat(100_000));
+        scripts.of_text(text.as_bytes()).unwrap();
+    }
+    assert!(scripts.kept().1 < 2 << 20);
     scripts.flush();
     assert_eq!(scripts.kept(), (0, 0));
     assert!(scripts.find(&loaded.sha).is_none());
