@@ -207,7 +207,9 @@ impl<'p, M: Media> Page<'p, M> {
             self.pm.trace_load(at, span.len);
         }
         // SAFETY: 1. inside the block, which is in the pool; 2. what a published place leads to is
-        // not written again before readers have left, and the caller is one, or is the writer.
+        // not written again before readers have left, and the caller is one, or is the writer. Only
+        // a search that met a mixture of two pages may look at bytes that are being stored: it
+        // compares them, and finds by the version that the answer means nothing.
         unsafe { std::slice::from_raw_parts(at, span.len) }
     }
 
