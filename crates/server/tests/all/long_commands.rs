@@ -11,6 +11,7 @@ use bristlecone_server::config::Settings;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// The length of a long string: it is stored in parts.
 const LONG: usize = 128 << 20;
@@ -207,4 +208,35 @@ fn many_commands_at_once_hold_nobody_up() {
         answers_until(&mut quick, &done)
     });
     assert!(answers >= ANSWERS, "{answers}");
+}
+
+/// One with a lock that never ends, and one that waits for all locks: neither holds up the only
+/// thread, also where the first one catches errors.
+#[test]
+fn scripts_that_never_end_hold_nobody_up_and_end_with_the_server() {
+    let mut live = one_thread();
+    let endless: &[u8] = b"while true do pcall(function() while true do end end) end";
+    let endless = encoded(&[b"EVAL", endless, b"1", b"key"]);
+    let (mut one, mut all, mut quick) = (live.client(), live.client(), live.client());
+    one.send(&endless);
+    let text: &[u8] = b"return redis.call('flushall')";
+    all.send(&encoded(&[b"EVAL", text, b"0"]));
+    let killed = |quick: &mut Client<TcpStream>| quick.call("SCRIPT KILL") == "+OK\n";
+    let until = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < until {
+        same(&quick.call("PING"), "+PONG\n");
+        same(&quick.call("GET nothing"), "$-1\n");
+    }
+    let until = Instant::now() + Duration::from_secs(20);
+    while !killed(&mut quick) && Instant::now() < until {}
+    let stopped = one.reply();
+    assert!(stopped.contains("killed by user"), "{stopped}");
+    all.reply();
+    // Nobody stops this one.
+    one.send(&endless);
+    std::thread::sleep(Duration::from_millis(200));
+    same(&quick.call("GET nothing"), "$-1\n");
+    let before = Instant::now();
+    live.stop();
+    assert!(before.elapsed() < Duration::from_secs(30));
 }
