@@ -5,7 +5,7 @@ use crate::error::CommandError;
 use crate::parse::Arg;
 use crate::rights::permit;
 use crate::server::Server;
-use crate::session::Session;
+use crate::session::{Context, Session};
 use crate::table::{Entry, add};
 use crate::users::User;
 use std::cell::RefCell;
@@ -90,9 +90,9 @@ impl Session {
         if messages.is_empty() {
             return;
         }
-        let data = &server.data;
-        if tokio::task::block_in_place(|| data.settle(data.applied())).is_ok() {
-            let limit = self.current.settings.client_output_buffer_limit;
+        let limit = self.current.settings.client_output_buffer_limit;
+        let session = self;
+        if (Context { server, session }).settle().is_ok() {
             for (channel, message) in messages {
                 server.pubsub.publish(&channel, &message, limit);
             }

@@ -578,7 +578,7 @@ mod tests {
                 part.become_page(&header(n), 4096, 0, word);
                 part
             });
-            // What a reader may see while `become_page` replaces one by the other.
+            // A reader that overlaps with `become_page` may see such a mixture.
             let mixed = part();
             let words = |part: &Part| {
                 let Part { first, about, .. } = part;

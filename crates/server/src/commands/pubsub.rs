@@ -51,7 +51,7 @@ const MAX_NAME: usize = 64 << 10;
 /// Longer names are matched with patterns where other connections do not wait.
 const LONG_NAME: usize = 1 << 10;
 
-fn check_name(name: Arg<'_>) -> Result<(), CommandError> {
+pub(super) fn check_name(name: Arg<'_>) -> Result<(), CommandError> {
     if name.len() > MAX_NAME {
         return Err(CommandError::reply(format!(
             "ERR a channel's name or pattern of {} bytes: at most {MAX_NAME} are possible",

@@ -9,6 +9,7 @@
 //! As in Redis, what a script wrote before it raised an error stays written.
 
 use super::handler_at;
+use super::pubsub::check_name;
 use crate::budget::{Part, Scratch};
 use crate::command::{Access, Command, HelpLine, Keys, database};
 use crate::data::caller::Locked;
@@ -16,7 +17,7 @@ use crate::data::tx::Tx;
 use crate::error::{CommandError, Outcome, Unlocked};
 use crate::parse::{Arg, integer};
 use crate::reply::{Out, Protocol};
-use crate::script::{Host, Script, Sha, Stop, replies};
+use crate::script::{Host, Script, Sha, replies};
 use crate::session::{Context, Done, Flow, Handler, SessionCommand, subcommand};
 use bristlecone_store::MAX_KEY_BYTES;
 use std::collections::HashSet;
@@ -140,19 +141,9 @@ fn run(
             unlocked: Unlocked::default(),
             tx,
         };
-        let done = engine.run(
-            script,
-            (&args[3..behind], &args[behind..]),
-            short,
-            &mut host,
-        );
+        let (keys, rest) = (&args[3..behind], &args[behind..]);
+        let answer = engine.run(script, (keys, rest), short, &mut host)?;
         let unlocked = host.unlocked;
-        let answer = done.map_err(|stop| match stop {
-            Stop::Long => CommandError::Long,
-            Stop::Killed => CommandError::Killed,
-            Stop::Late => CommandError::Late,
-            Stop::Failed(e) => e,
-        })?;
         if unlocked.all || !unlocked.keys.is_empty() {
             return Err(CommandError::Unlocked(unlocked));
         }
@@ -180,7 +171,8 @@ struct ScriptHost<'h, 'd, 'o> {
     /// Bytes that it has published.
     published: usize,
     only_reads: bool,
-    /// What its commands did need not be taken back by others.
+    /// No `EXEC` around the script may have to roll it back: savepoints of commands that succeeded
+    /// can go.
     keeps: bool,
     unlocked: Unlocked,
 }
@@ -253,6 +245,7 @@ impl ScriptHost<'_, '_, '_> {
                 out.bulk(since.subsec_micros().to_string().as_bytes());
             }
             ("publish", [_, channel, message]) => {
+                check_name(channel)?;
                 self.published += channel.len() + message.len();
                 if self.published > MAX_PUBLISHED {
                     return Err(CommandError::reply(format!(
@@ -293,19 +286,16 @@ impl Host for ScriptHost<'_, '_, '_> {
         protocol: Protocol,
         memory: usize,
         reply: &mut Vec<u8>,
-    ) -> Result<(), Stop> {
+    ) -> Outcome {
         self.memory.reset(memory);
-        self.memory.check().map_err(Stop::Failed)?;
+        self.memory.check()?;
         let mut out = self.within.beside(reply);
         out.set_protocol(protocol);
         let done = self.execute(args, &mut out);
         match done {
             Ok(()) => Ok(()),
-            Err(CommandError::Long) => Err(Stop::Long),
             // Nothing of the script is committed.
-            Err(e) if self.tx.overfull || self.tx.is_evicted() || e.ends_all() => {
-                Err(Stop::Failed(e))
-            }
+            Err(e) if self.tx.overfull || self.tx.is_evicted() || e.ends_all() => Err(e),
             Err(e) => {
                 out.truncate(0);
                 out.error(&e.to_string());

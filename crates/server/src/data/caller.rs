@@ -1,4 +1,4 @@
-//! What the commands of a script know of its client and of the server.
+//! The client and the server, as the commands of a script see them.
 
 use crate::error::CommandError;
 use crate::parse::Arg;
@@ -27,14 +27,14 @@ pub trait Caller: Debug {
     fn publish(&self, messages: Vec<Message>);
 }
 
-/// What scripts of a transaction may call, and what they have done beside their changes.
+/// The context of a transaction's scripts: their caller, their locks, their messages.
 #[derive(Debug, Default)]
 pub(crate) struct Calls<'d> {
     /// Who calls; without one, scripts have no commands.
     pub caller: Option<&'d dyn Caller>,
     /// The keys that are locked.
     pub locked: Locked<'d>,
-    /// What was published.
+    /// Published messages, which are delivered after the commit.
     pub messages: Vec<Message>,
 }
 

@@ -109,7 +109,7 @@ pub struct Tx<'d> {
     pub(crate) may_wait: bool,
     /// The demand of its client, if that has to wait.
     pub(crate) wants: Option<Box<Wants>>,
-    /// What its scripts may call.
+    /// The context of its scripts.
     pub(crate) calls: Calls<'d>,
     /// The keys that were changed; empty if there are no watchers.
     touched: Vec<Name>,

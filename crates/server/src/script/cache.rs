@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const KEPT: usize = 500;
 /// The most bytes that their texts may have together.
 const MAX_KEPT: usize = if cfg!(test) { 1 << 20 } else { 32 << 20 };
-/// What a script takes besides its text, about.
+/// Approximate memory of a script besides its text, in bytes.
 const OVERHEAD: usize = 256;
 /// The most scripts that may run at a time where others do not wait for them: each has a thread.
 const MAX_RUNNING: usize = 64;
@@ -56,7 +56,11 @@ impl Script {
     /// # Errors
     /// Its first line names another language, or options that there are not.
     pub(crate) fn new(text: &[u8]) -> Result<Self, CommandError> {
-        let sha = sha_of(text);
+        Self::named(sha_of(text), text)
+    }
+
+    /// As [`new`](Self::new), of a text that has that SHA-1.
+    fn named(sha: Sha, text: &[u8]) -> Result<Self, CommandError> {
         let mut no_writes = false;
         let mut body = text;
         if let Some(rest) = text.strip_prefix(b"#!") {
@@ -155,7 +159,7 @@ impl Scripts {
         if let Some(known) = self.find(&sha) {
             return Ok(known);
         }
-        let script = Arc::new(Script::new(text)?);
+        let script = Arc::new(Script::named(sha, text)?);
         let mut texts = lock(&self.texts);
         texts.kept_bytes += script.bytes();
         if let Some(before) = texts.of_eval.put(sha, Arc::clone(&script)) {
@@ -253,7 +257,8 @@ impl Scripts {
 
     /// Stops all scripts, and lets no other begin.
     pub(crate) fn stop(&self) {
-        // ORDERING: Relaxed; who has entered before is stopped with the others, under their lock.
+        // ORDERING: Relaxed; `kill` takes the lock of the running ones next, so whoever enters later
+        // sees it, and whoever entered before is stopped.
         self.stopping.store(true, Ordering::Relaxed);
         self.kill();
     }
@@ -292,7 +297,7 @@ impl<'s> Running<'s> {
                 "BUSY {MAX_RUNNING} scripts are running. SCRIPT KILL stops them."
             )));
         }
-        // What stopped an earlier one is not meant for this one.
+        // A stop that was meant for the previous script must not reach this one.
         control.begin();
         running.push(Arc::clone(control));
         Ok(Self {

@@ -6,7 +6,7 @@ use super::raise::{
 use super::replies::{error_of, from_reply};
 use super::sandbox::{Sandbox, syntax};
 use super::{Script, Sha};
-use crate::error::CommandError;
+use crate::error::{CommandError, Outcome};
 use crate::parse::double;
 use crate::reply::{Protocol, REDIS_VERSION};
 use mlua::chunk::ChunkMode;
@@ -19,7 +19,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 /// The longest time that a script may run.
-const MAX_TIME: Duration = Duration::from_secs(if cfg!(test) { 5 } else { 60 });
+const MAX_TIME: Duration = Duration::from_secs(if cfg!(test) { 10 } else { 60 });
 /// A state that has more than this after a script is not kept.
 const KEPT_MEMORY: usize = 4 << 20;
 /// The most compiled scripts that a state keeps.
@@ -28,38 +28,26 @@ const MAX_COMPILED: usize = 200;
 /// stopped, and run again where they do not.
 const SHORT: i64 = 100_000;
 
-/// What a script's calls do.
+/// Executes the commands that a script calls.
 pub(crate) trait Host {
     /// Executes a command, and appends its encoded reply. `memory`: what the script takes.
     ///
     /// # Errors
-    /// The script has to stop, whatever it would do with an error.
+    /// The script has to stop, and nothing of what it did counts. An error that it may handle is a
+    /// reply.
     fn call(
         &mut self,
         args: &[&[u8]],
         protocol: Protocol,
         memory: usize,
         reply: &mut Vec<u8>,
-    ) -> Result<(), Stop>;
+    ) -> Outcome;
 
     /// Returns true if the script's user may execute a command; `None` if there is none.
     fn may(&self, args: &[&[u8]]) -> Option<bool>;
 }
 
-/// Why a script was stopped. Nothing of what it did counts.
-#[derive(Debug)]
-pub(crate) enum Stop {
-    /// It takes longer than others may wait.
-    Long,
-    /// `SCRIPT KILL`.
-    Killed,
-    /// It ran for the longest time that a script may.
-    Late,
-    /// A command of it failed in a way that ends everything.
-    Failed(CommandError),
-}
-
-/// What a script returned, or the text of its error.
+/// The value that a script returned, or its error message.
 pub(crate) type Answer = Result<Value, String>;
 
 /// Returns the time in ms since this process first asked.
@@ -220,14 +208,15 @@ impl Engine {
     /// Runs a script. If others wait for its thread it stops after some milliseconds.
     ///
     /// # Errors
-    /// It was stopped.
+    /// It was stopped, and nothing of what it did counts: [`CommandError::Long`], `Killed`, `Late`,
+    /// or what its host failed with.
     pub(crate) fn run(
         &mut self,
         script: &Script,
         (keys, args): (&[&[u8]], &[&[u8]]),
         short: bool,
         host: &mut dyn Host,
-    ) -> Result<Answer, Stop> {
+    ) -> Result<Answer, CommandError> {
         self.control.limit(short);
         let function = match self.compile(script) {
             Ok(function) => function,
@@ -236,14 +225,14 @@ impl Engine {
         // ORDERING: Relaxed; one thread at a time uses the state.
         self.resp3.store(false, Ordering::Relaxed);
         let begun = self.sandbox.begin();
-        begun.map_err(|e| Stop::Failed(CommandError::reply(format!("ERR {e}"))))?;
+        begun.map_err(|e| CommandError::reply(format!("ERR {e}")))?;
         let failed = RefCell::new(None);
         let done = self.execute(&function, (keys, args), host, &failed);
         let answer = match (self.control.stopped(), failed.into_inner()) {
-            (LONG, _) => return Err(Stop::Long),
-            (KILLED, _) => return Err(Stop::Killed),
-            (LATE, _) => return Err(Stop::Late),
-            (FAILED, Some(stop)) => return Err(stop),
+            (LONG, _) => return Err(CommandError::Long),
+            (KILLED, _) => return Err(CommandError::Killed),
+            (LATE, _) => return Err(CommandError::Late),
+            (FAILED, Some(e)) => return Err(e),
             _ => done,
         };
         let sha = String::from_utf8_lossy(&script.sha);
@@ -259,7 +248,7 @@ impl Engine {
         function: &Function,
         (keys, args): (&[&[u8]], &[&[u8]]),
         host: &mut dyn Host,
-        failed: &RefCell<Option<Stop>>,
+        failed: &RefCell<Option<CommandError>>,
     ) -> mlua::Result<(bool, Value)> {
         let Sandbox {
             lua,
@@ -314,7 +303,7 @@ impl Engine {
         lua: &Lua,
         args: &MultiValue,
         host: &RefCell<&mut dyn Host>,
-        failed: &RefCell<Option<Stop>>,
+        failed: &RefCell<Option<CommandError>>,
     ) -> Result<(Value, bool), Failure> {
         if self.control.tick(0) {
             return Err("the script was stopped".into());
@@ -332,14 +321,9 @@ impl Engine {
                 };
                 let memory = lua.used_memory();
                 let called = host.borrow_mut().call(&words, protocol, memory, &mut reply);
-                if let Err(stop) = called {
-                    self.control.stop(match stop {
-                        Stop::Long => LONG,
-                        Stop::Killed => KILLED,
-                        Stop::Late => LATE,
-                        Stop::Failed(_) => FAILED,
-                    });
-                    *failed.borrow_mut() = Some(stop);
+                if let Err(e) = called {
+                    self.control.stop(FAILED);
+                    *failed.borrow_mut() = Some(e);
                     return Err("the script was stopped".into());
                 }
             }

@@ -8,7 +8,7 @@ use crate::parse::double::{bound, general};
 use mlua::{LightUserData, Lua, MultiValue, Table, Value};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the settings of the library say. They last as long as the script.
+/// The library's settings, which last for one script.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     /// An array with holes is an object instead of an error.

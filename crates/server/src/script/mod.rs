@@ -36,4 +36,4 @@ mod tests;
 const MAX_MEMORY: usize = 256 << 20;
 
 pub(crate) use cache::{Script, Scripts, Sha};
-pub(crate) use engine::{Control, Engine, Host, Stop};
+pub(crate) use engine::{Control, Engine, Host};

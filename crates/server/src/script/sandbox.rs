@@ -99,7 +99,6 @@ impl Sandbox {
         }
         globals.raw_set("_G", &environment)?;
         let random = Random::default();
-        random.seed(rand::random());
         let math: Table = real.raw_get("math")?;
         add_random(&lua, &math, &random)?;
         globals.raw_set("unpack", unpacking(&lua)?)?;

@@ -1,6 +1,7 @@
 //! Scripts over a host that echoes.
 
 use super::*;
+use crate::error::{CommandError, Outcome};
 use crate::reply::{Out, Protocol};
 use std::thread;
 use std::time::Duration;
@@ -15,7 +16,7 @@ impl Host for Echo {
         protocol: Protocol,
         _: usize,
         reply: &mut Vec<u8>,
-    ) -> Result<(), Stop> {
+    ) -> Outcome {
         let mut out = Out::new(reply, protocol);
         match args {
             [b"fail"] => out.error("ERR it failed"),
@@ -25,7 +26,7 @@ impl Host for Echo {
                 out.bulk(b"k");
                 out.double_text("1.5");
             }
-            [b"long"] => return Err(Stop::Long),
+            [b"long"] => return Err(CommandError::Long),
             [b"ok"] => out.ok(),
             _ => {
                 out.array(args.len());
@@ -371,7 +372,10 @@ fn a_script_stops_when_it_is_killed_or_takes_long_also_where_it_catches_errors()
         let done = scripts.with_engine(false, |engine| {
             engine.run(&script, (&[], &[]), true, &mut Echo)
         });
-        assert!(matches!(done, Ok(Err(Stop::Long))), "{text}: {done:?}");
+        assert!(
+            matches!(done, Ok(Err(CommandError::Long))),
+            "{text}: {done:?}"
+        );
         if text.contains("long") {
             continue;
         }
@@ -386,7 +390,10 @@ fn a_script_stops_when_it_is_killed_or_takes_long_also_where_it_catches_errors()
                 thread::sleep(Duration::from_millis(1));
             }
             let done = long.join().unwrap();
-            assert!(matches!(done, Ok(Err(Stop::Killed))), "{text}: {done:?}");
+            assert!(
+                matches!(done, Ok(Err(CommandError::Killed))),
+                "{text}: {done:?}"
+            );
         });
     }
     assert_eq!(scripts.kill(), 0);
@@ -446,6 +453,32 @@ fn no_script_harms_the_process() {
     // As large as those of the server's threads.
     let thread = thread::Builder::new().stack_size(16 << 20);
     thread.spawn(attacks).unwrap().join().unwrap();
+}
+
+#[test]
+fn a_script_that_nobody_stops_ends_and_only_so_many_run_at_a_time() {
+    /// Holds so many states, and then asks for another one.
+    fn hold(scripts: &Scripts, states: usize) -> String {
+        let inner = |_: &mut Engine| match states {
+            1 => match scripts.with_engine(false, |_| ()) {
+                Ok(()) => "it runs".to_owned(),
+                Err(e) => e.to_string(),
+            },
+            _ => hold(scripts, states - 1),
+        };
+        scripts.with_engine(false, inner).unwrap()
+    }
+    let scripts = Scripts::default();
+    assert_eq!(hold(&scripts, 63), "it runs");
+    assert!(hold(&scripts, 64).starts_with("BUSY 64 scripts"));
+    let endless = scripts.of_text(b"while true do end").unwrap();
+    let done = scripts.with_engine(false, |engine| {
+        engine.run(&endless, (&[], &[]), false, &mut Echo)
+    });
+    assert!(matches!(done, Ok(Err(CommandError::Late))), "{done:?}");
+    scripts.stop();
+    let refused = scripts.with_engine(true, |_| ()).unwrap_err();
+    assert_eq!(refused.to_string(), "ERR the server is stopping");
 }
 
 #[test]
