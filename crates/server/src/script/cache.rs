@@ -257,8 +257,8 @@ impl Scripts {
 
     /// Stops all scripts, and lets no other begin.
     pub(crate) fn stop(&self) {
-        // ORDERING: Relaxed; `kill` takes the lock of the running ones next, so whoever enters later
-        // sees it, and whoever entered before is stopped.
+        // ORDERING: Relaxed; `kill` takes the lock of the running ones next, so whoever enters
+        // later sees it, and whoever entered before is stopped.
         self.stopping.store(true, Ordering::Relaxed);
         self.kill();
     }
